@@ -164,6 +164,7 @@ class StorageActor:
             reason, ended = error, exit_of(error)
             raise
         finally:
+            # Callers do not wait for the backend to close, which may take until its deadline.
             self._answer_everybody(reason)
             self._step(StorageEvent.END)
             self._ended = ended
@@ -208,6 +209,7 @@ class StorageActor:
                 with anyio.move_on_after(self.options.drain_deadline):
                     for pool in self._pools.values():
                         await pool.wait_idle()
+                # A11: from here on nothing is begun. What still runs is answered, then cancelled.
                 loops.cancel_scope.cancel()
 
             self._answer_everybody(ClosedError("the storage actor was stopped"))
@@ -291,6 +293,7 @@ class StorageActor:
         here."""
         call = pending.call
         try:
+            # A call that was answered at its deadline has no waiter and is not repeated (A12).
             result = await self._attempts.perform(call, lambda: not pending.done)
         except Exception as error:  # noqa: BLE001 - it is the caller's, whatever it is
             pool.failed += 1

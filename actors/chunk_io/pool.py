@@ -75,6 +75,7 @@ class Pool:
             batch = await self.mailbox.drain(self.limit - self.running, _ANY_BYTES)
             wanted = [pending for pending in batch if not pending.done]
             self._dropped += len(batch) - len(wanted)
+            # In the step that takes them: a deadline from here on leaves the outcome unknown (A6).
             for pending in wanted:
                 pending.is_started = True
             self.running += len(wanted)

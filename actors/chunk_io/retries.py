@@ -106,6 +106,7 @@ class Attempts:
                     unsure,
                     reads_are_durable=self._chunks.capabilities.reads_are_durable,
                 )
+                # After the decision, which is about the attempts before this one.
                 unsure = unsure or isinstance(error, OutcomeUnknown)
                 if step is Next.DONE or (step is Next.READ_BACK and await self._is_ours(call, error)):
                     return cast(T, None if call.verb.retry is Retry.DELETE else call.size)

@@ -175,6 +175,7 @@ class _LaneQueue(Generic[T]):
         """Fail all waiting putters, and return the items inside."""
         remaining = list(self.items)
         for putter in (*self.granted, *self.waiting):
+            # Its ``put`` has returned; the item only waits behind a putter whose task has not run yet.
             if putter.confirmed:
                 remaining.append(putter.item)
             putter.error = error
@@ -319,6 +320,7 @@ class Mailbox(Generic[T]):
             try:
                 await wake.wait()
             finally:
+                # Only after a cancellation: who wakes the consumer clears it.
                 if self._wake is wake:
                     self._wake = None
 
@@ -327,6 +329,7 @@ class Mailbox(Generic[T]):
         normal = self._normal
         if self._internal.items:
             batch = self._drain_lanes(count_max, bytes_max)
+        # Everything at once, unless room was granted to putters: their charge is not that of the items.
         elif len(normal.items) <= count_max and normal.charged <= bytes_max and not normal.granted:
             batch = list(normal.items)
             normal.items.clear()

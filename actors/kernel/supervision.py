@@ -139,6 +139,7 @@ async def _run_once(
     try:
         return await run()
     except BaseException as error:
+        # First: whatever else a group holds, a cancellation must reach its scope.
         if _holds(error, anyio.get_cancelled_exc_class()):
             raise
 

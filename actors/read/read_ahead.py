@@ -303,6 +303,7 @@ class ReadAhead:
         """Begin to fetch one more window."""
         block = self._options.block_bytes
         size = max(block, min(stream.window_bytes, self._budget.share_bytes // 2))
+        # Windows end at blocks, so that no block is fetched and verified twice.
         window = _Window(start, min(limit, (start + size) // block * block))
         if self._tasks is None or not self._budget.begin(window.size):
             return False

@@ -199,7 +199,8 @@ class TailCache:
             if type(block) is bytes and offset == start and stop == start + len(block):
                 found.append(block)
             elif index == len(tail.starts) - 1:
-                found.append(bytes(memoryview(block)[offset - start : stop - start]))  # it may still grow
+                # A copy: the last block may still grow, which a ``bytearray`` with a view cannot.
+                found.append(bytes(memoryview(block)[offset - start : stop - start]))
             else:
                 found.append(memoryview(block)[offset - start : stop - start])
 

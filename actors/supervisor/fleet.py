@@ -119,6 +119,7 @@ class Fleet:
             return []
 
         expected = host.phase is HostPhase.DRAINING
+        # Before ``_lose`` takes the containers away: what the host was opening may have ended it (V8).
         self._count_crashes(host, now)
         host.step(HostEvent.EXIT, now)
         host.pid, host.killed, host.exit_ordered = 0, False, False
@@ -216,6 +217,7 @@ class Fleet:
         assignment = self.assignments[index]
         if not assignment.is_served_by(host_id) or epoch < assignment.epoch:
             return []
+        # An outdated order of this supervisor fenced it, and not an owner outside: open it again (V2).
         if epoch < assignment.newest_epoch:
             return self._fail(index, "fenced", reason, now)
 
@@ -251,6 +253,7 @@ class Fleet:
         commands: list[Command] = []
         for host in self.hosts.values():
             commands += self._tick(host, now)
+        # V9: the next host only when all serve again. A host that was given up holds nothing up.
         if self._rolling and all(
             host.phase in (HostPhase.SERVING, HostPhase.GIVEN_UP) for host in self.hosts.values()
         ):

@@ -75,6 +75,7 @@ class Placement:
                 and self._may_open(assignment, targets)
             ):
                 yield self._open(assignment, targets[assignment.index], now)
+        # One at a time (V9).
         closing = self._next_to_close(targets)
         if closing is not None:
             self._requests += 1

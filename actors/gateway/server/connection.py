@@ -119,6 +119,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._stop_timers()
         self._disconnect()
         self._requests = deque(list(self._requests)[:1])  # those that wait never start
+        # A handler that waits in ``send`` goes on and finds that the client left.
         self._writable.set()
 
     def eof_received(self) -> None:
@@ -137,6 +138,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        # The buffer is shared by all connections of the server. That is safe because nothing runs between the
+        # read into it and ``buffer_updated``, and the parser copies what it passes on.
         return self._buffer if self._large is None else self._large.room
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -150,6 +153,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self.transport.close()
             return
 
+        # Before the parser runs, which may complete this request or begin others.
         is_behind = bool(self._requests) and not self._requests[0].more_body
         was_in_body = self._parsed is not None
         self._heads, self._chunk_bytes = 0, nbytes
@@ -175,10 +179,15 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._check_bounds()
 
     def _check_bounds(self) -> None:
+        # A later head of this connection: its time begins with its first bytes.
         if self._in_head and self._head_timer is None:
             self._start_head_timer()
+        # While a request runs, a head that is too large only pauses reading: its refusal must not come before
+        # the answer that the client waits for. It is refused when reading goes on.
         if not self._requests and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(_HEAD_TOO_LARGE)
+        # H11: reading cannot pause here, or the request would not notice that its client left. So the bytes
+        # that pile up behind it are bounded by ending the connection.
         elif self._requests and self._requests[0].is_watching and self._bytes_behind > HEAD_BYTES_MAX:
             self.transport.close()
         else:
@@ -187,6 +196,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def update_reading(self) -> None:
         """Pause or resume, by what the request that runs waits for and by what waits behind it."""
         current = self._requests[0] if self._requests else None
+        # Never while the request waits for its body or for its client to leave, and never while the rest is
+        # dropped. Otherwise when something waits that has to be kept in memory.
         pauses = (
             current is not None
             and not self._is_dropping
@@ -253,6 +264,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
 
         if self._head_bytes + self._chunk_bytes > HEAD_BYTES_MAX:
+            # The read that completed the head may hold a part of the body too: only the head counts.
             self._head_bytes = len(self._url) + sum(
                 len(name) + len(value) + 4 for name, value in self._headers
             )
@@ -347,6 +359,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: TierlogError) -> None:
         """Answers with the error, unless another answer has begun, and ends the connection."""
+        # Behind a request that runs, the client would take the refusal for the answer to that request.
         if not self._requests or (
             len(self._requests) == 1
             and self._requests[0].more_body
