@@ -47,6 +47,7 @@ from .local_writer import (
     lengthen,
     measure_room,
     roll,
+    trim,
     unlink_files,
 )
 
@@ -186,10 +187,9 @@ class LocalLog(DurableDataLog):
             if last is None or wal.header.first_group >= last.number or wal.next_number <= low:
                 continue
             data = await self._load(wal.file)
-            for number, payload in payloads(wal, data, self._context.log_id, low):
-                if number < last.number:
-                    yield number, payload
-        # The last group comes from memory: its old file was sealed before it, or is already removed (W4).
+            for group in payloads(wal, data, self._context.log_id, range(low, last.number)):
+                yield group
+        # The last group comes from memory: its old file was sealed before it, trimmed or removed (W4, W9).
         if last is not None and last.number >= low:
             yield last.number, memoryview(last.payload)
 
@@ -413,6 +413,7 @@ class LocalLog(DurableDataLog):
                 yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
                 yield from note_watermark(self._context, register, current, self._next_group - 1, clean=True)
                 yield Sync(register)
+                yield from trim(current.handle, current.position)
         except NotOwner:
             return  # The owner that fenced this one has sealed its files.
         finally:

@@ -51,6 +51,8 @@ class WalFile:
     header: FileHeader
     frames: Sequence[Frame]
     end: int
+    length: int
+    """Of the file; behind ``end`` it is free space, a torn tail, or what a later owner does not need."""
 
     @property
     def file(self) -> FileId:
@@ -229,7 +231,7 @@ class HistoryReader:
             raise DataCorruption(
                 "a damaged group is followed by valid ones", file=content.path, offset=found.end
             )
-        return WalFile(header, found.frames, found.end)
+        return WalFile(header, found.frames, found.end, len(content.data))
 
     # --- watermarks ------------------------------------------------------------------------------
 
@@ -287,7 +289,7 @@ class HistoryReader:
         if content.header is None:
             raise DataCorruption("the file's start is damaged", file=path, offset=content.start)
         found = self._scan(content, content.header, seal.end)
-        wal = WalFile(content.header, found.frames, found.end)
+        wal = WalFile(content.header, found.frames, found.end, len(content.data))
         if found.end != seal.end:
             what = "a group is missing" if len(content.data) < seal.end else "a damaged group"
             raise DataCorruption(
@@ -327,13 +329,13 @@ def _last_group(wal: WalFile, data: bytes) -> LastGroup | None:
     )
 
 
-def payloads(wal: WalFile, data: bytes, log_id: bytes, first: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield (number, payload) of the groups from ``first`` on, each checked again against the frame that the
-    open found."""
+def payloads(wal: WalFile, data: bytes, log_id: bytes, numbers: range) -> Iterator[tuple[int, memoryview]]:
+    """Yield (number, payload) of the groups ``numbers``, each checked again against the frame that the open
+    found."""
     view = memoryview(data)
     salt = file_salt(log_id, wal.file)
     for index, frame in enumerate(wal.frames):
-        if frame.number < first:
+        if frame.number not in numbers:
             continue
         expected_salt = salt
         if index == 0 and wal.header.relogged:

@@ -6,6 +6,7 @@
     check the register                if it differs, a later opener makes all of this ineffective
     write the watermark, synced (W3)  from now on this file may not be missing
     unlink files that no seal names   they have length 0 for every later owner
+    trim files behind their seals     no later owner reads more of them (W9)
 
 Crash: before the new file is durable the older files decide; from then on the new file does. Nothing is
 returned before the check.
@@ -39,9 +40,9 @@ from ..registers.local import (
     read_register,
     slot_offset,
 )
-from .frames import FileId
+from .frames import FileId, Seal
 from .local_history import History, HistoryReader, Part, list_wal_files
-from .local_writer import CurrentFile, LogContext, Room, begin_file, measure_room, unlink_files
+from .local_writer import CurrentFile, LogContext, Room, begin_file, measure_room, trim_sealed, unlink_files
 
 _INSPECTIONS_MAX = 5
 
@@ -125,6 +126,7 @@ def take_over(
     yield from note_watermark(context, register, current, history.next_group - 1)
     yield Sync(register)
     yield from _unlink_unnamed(context, names, parts, epoch)
+    yield from trim_sealed(context.layout, _untrimmed(history, parts))
     return TakenOver(current, parts, (yield from measure_room(context, current)))
 
 
@@ -205,6 +207,12 @@ def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> No
         raise DataCorruption(
             f"the register is missing beside {len(names)} WAL files", file=context.layout.register, offset=0
         )
+
+
+def _untrimmed(history: History, parts: Sequence[Part]) -> list[Seal]:
+    """The seals of files with bytes behind their end."""
+    lengths = {wal.file: wal.length for wal in history.files}
+    return [part.seal for part in parts if lengths[part.seal.file] > part.seal.end]
 
 
 def _unlink_unnamed(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -25,11 +26,12 @@ from ...storage_backends.base.files import (
     Rename,
     Sync,
     SyncFolder,
+    Trim,
     Unlink,
     Write,
 )
 from ..registers.local import confirm_epoch
-from .frames import FileHeader, FileId, encode_frame, encode_header, file_salt, relog_salt
+from .frames import FileHeader, FileId, Seal, encode_frame, encode_header, file_salt, relog_salt
 from .local_history import LastGroup, Part
 from .local_layout import LocalLogOptions, LogLayout
 
@@ -202,7 +204,23 @@ def roll(
     register: FileHandle = yield Open(context.layout.register, write=True)
     context.handles.append(register)
     yield from confirm_epoch(register, context.log_id, epoch, context.owner)
+    yield from trim(current.handle, current.position)
     return fresh, register
+
+
+def trim(handle: FileHandle, end: int) -> Program[None]:
+    """W9: end a file that gets no more groups at ``end``, behind its last one."""
+    with suppress(OSError):  # It costs space only, and the next owner tries again.
+        yield Trim(handle, end)
+
+
+def trim_sealed(layout: LogLayout, seals: Sequence[Seal]) -> Program[None]:
+    """W9: end older files where the durable header of this owner's file seals them."""
+    for seal in seals:
+        with suppress(OSError):
+            handle = yield Open(layout.wal(seal.file), write=True)
+            yield from trim(handle, seal.end)
+            yield Close(handle)
 
 
 def unlink_files(layout: LogLayout, files: Sequence[FileId]) -> Program[None]:

@@ -115,6 +115,15 @@ class Extend(IoCall):
 
 
 @attrs.frozen
+class Trim(IoCall):
+    """End a file at ``size`` bytes and free the blocks behind them, also those that ``Allocate`` reserved. A
+    shorter file stays as it is."""
+
+    handle: FileHandle
+    size: int
+
+
+@attrs.frozen
 class Lock(IoCall):
     """An exclusive flock, held until ``Unlock`` or ``Close``. Result ``bool``: False if ``wait`` is False and
     another process holds it."""

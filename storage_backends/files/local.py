@@ -48,6 +48,7 @@ from ..base.files import (
     Sync,
     SyncFolder,
     T,
+    Trim,
     Unlink,
     Unlock,
     Write,
@@ -164,6 +165,12 @@ def _extend(call: Extend) -> None:
         os.ftruncate(fd, call.size)
 
 
+def _trim(call: Trim) -> None:
+    fd = _fd(call.handle)
+    if os.fstat(fd).st_size >= call.size:
+        os.ftruncate(fd, call.size)
+
+
 def _lock(call: Lock) -> bool:
     try:
         fcntl.flock(_fd(call.handle), fcntl.LOCK_EX | (0 if call.wait else fcntl.LOCK_NB))
@@ -233,6 +240,7 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     Size: lambda call: os.fstat(_fd(call.handle)).st_size,
     Allocate: _allocate,
     Extend: _extend,
+    Trim: _trim,
     Lock: _lock,
     Unlock: lambda call: fcntl.flock(_fd(call.handle), fcntl.LOCK_UN),
     MakeFolder: lambda call: modes.make_folders(call.path),

@@ -194,8 +194,9 @@ def _history(old: bytes, new: bytes) -> tuple[tuple[int, bytes], ...]:
     history = run_on(contents, HistoryReader(_LAYOUT, LOG_ID, {_MARK.epoch: _MARK}).read([_OLD, _NEW]))
     found: dict[int, bytes] = {}
     for wal in history.files:
+        content = contents[_LAYOUT.wal(wal.file)]
         found |= {
-            number: bytes(data) for number, data in payloads(wal, contents[_LAYOUT.wal(wal.file)], LOG_ID, 1)
+            number: bytes(data) for number, data in payloads(wal, content, LOG_ID, range(1, wal.next_number))
         }
     return tuple(found.items())
 

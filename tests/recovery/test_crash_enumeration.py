@@ -32,8 +32,13 @@ from support.fingerprints import fingerprint
 from support.oracle import Oracle
 from support.virtual import run_virtual
 from tierlog.actors.container.checkpoint import Checkpointer
+from tierlog.journal.log import local_open
+from tierlog.journal.log.frames import FileId
+from tierlog.journal.log.local_history import History
+from tierlog.journal.log.local_open import TakenOver, take_over
+from tierlog.journal.log.local_writer import LogContext, trim_sealed
 from tierlog.storage_backends.base.errors import TierlogError
-from tierlog.storage_backends.base.files import IoCall, MakeFolder, Write
+from tierlog.storage_backends.base.files import FileHandle, IoCall, MakeFolder, Program, Write
 from tierlog.storage_backends.chunks.filesystem_programs import Folders
 
 pytestmark = pytest.mark.timeout(1200)
@@ -208,17 +213,25 @@ def test_the_same_schedule_gives_the_same_life(scenario: str) -> None:
     assert first == second
 
 
+def trim_and_take_over(
+    context: LogContext, register: FileHandle, epoch: int, history: History, names: Sequence[FileId]
+) -> Program[TakenOver]:
+    yield from trim_sealed(context.layout, [part.seal for part in history.sealed_parts()])
+    return (yield from take_over(context, register, epoch, history, names))
+
+
 @pytest.mark.parametrize(
     "scenario, place, name, planted",
     [
         ("wal", SimulatedInode, "sync", lambda inode: None),
         ("flush", Folders, "make", lambda folders, folder: iter([MakeFolder(folder)])),
         ("roll", Checkpointer, "_lowest_needed_group", lambda checkpointer, begin: begin),
+        ("container", local_open, "take_over", trim_and_take_over),
     ],
 )
-def test_a_planted_bug_is_caught(scenario: str, place: type, name: str, planted: object) -> None:
+def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object) -> None:
     """No sync of a file, no sync of a new folder, a log truncated up to the checkpoint although bytes below
-    it are needed."""
+    it are needed, a file trimmed before its seal is durable."""
     with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
         instants = run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants
         crash_all(scenario, 0, [(at, mode) for at in instants for mode in modes(at, 2)])

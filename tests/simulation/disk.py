@@ -26,6 +26,10 @@ Keep = Literal["random", "none", "all"]
 """What a power loss keeps of what was not synced."""
 
 
+Piece = tuple[int, bytes | None]
+"""Of a file: (offset, bytes of one sector). No bytes: it is at least so long; None: it ends here."""
+
+
 @attrs.define(eq=False)
 class SimulatedInode:
     """One file's content, in the page cache and on the platter."""
@@ -33,9 +37,11 @@ class SimulatedInode:
     number: int
     cache: bytearray = attrs.field(factory=bytearray)
     durable: bytearray = attrs.field(factory=bytearray)
-    pending: list[tuple[int, bytes]] = attrs.field(factory=list)
-    """Written and not synced: (offset, bytes of one sector), in order; without bytes it is a new length."""
+    pending: list[Piece] = attrs.field(factory=list)
+    """Written and not synced, in order."""
     blocks: int = 0
+    untrimmed: int = 0
+    """The blocks that it has again if a power loss forgets a trim."""
     read_only: bool = False
     holder: object = None
     """Who holds the flock."""
@@ -54,14 +60,24 @@ class SimulatedInode:
             self.cache.extend(bytes(size - len(self.cache)))
             self.pending.append((size, b""))
 
+    def trim(self, size: int) -> None:
+        if size > len(self.cache):
+            return
+        if size < len(self.cache):
+            del self.cache[size:]
+            self.pending.append((size, None))
+        self.untrimmed = max(self.untrimmed, self.blocks)
+        self.blocks = _blocks(size)
+
     def sync(self) -> None:
         self._settle(self.pending)
+        self.untrimmed = 0
 
     def lose_sync(self, random: Random) -> None:
         """A failed sync: some sectors arrive, and no page is dirty any more."""
         self._settle([piece for piece in self.pending if random.random() < 0.5])
 
-    def _settle(self, pieces: list[tuple[int, bytes]]) -> None:
+    def _settle(self, pieces: list[Piece]) -> None:
         _apply(self.durable, pieces)
         self.pending = []
 
@@ -74,12 +90,12 @@ class SimulatedInode:
         if keep == "random" and self.pending and random.random() < 0.25:
             # The length may be on the disk without the data.
             content.extend(
-                bytes(max(0, max(offset + len(data) for offset, data in self.pending) - len(content)))
+                bytes(max(0, max(offset + len(data or b"") for offset, data in self.pending) - len(content)))
             )
         return content
 
 
-def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+def _sectors(offset: int, data: bytes) -> Iterator[Piece]:
     start = 0
     while start < len(data):
         size = min(len(data) - start, SECTOR - (offset + start) % SECTOR)
@@ -87,8 +103,11 @@ def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         start += size
 
 
-def _apply(content: bytearray, pieces: list[tuple[int, bytes]]) -> None:
+def _apply(content: bytearray, pieces: list[Piece]) -> None:
     for offset, data in pieces:
+        if data is None:
+            del content[offset:]
+            continue
         if offset > len(content):
             content.extend(bytes(offset - len(content)))
         content[offset : offset + len(data)] = data
@@ -197,7 +216,7 @@ class SimulatedDisk:
         if inode not in survivors:
             content = inode.after_power_loss(keep, self.random)
             self._inodes += 1
-            blocks = max(inode.blocks, _blocks(len(content)))
+            blocks = max(inode.blocks, 0 if keep == "all" else inode.untrimmed, _blocks(len(content)))
             copy = SimulatedInode(
                 self._inodes, bytearray(content), content, blocks=blocks, read_only=inode.read_only
             )

@@ -435,7 +435,7 @@ FULL = Scenario(
             {
                 "a/": [
                     _append("a/s", "fits", 2000),
-                    Refused(_append("a/s", "refused", 6000), (StorageFull,)),
+                    Refused(_append("a/s", "refused", 12000), (StorageFull,)),
                     Truncate("a/s", 7000),
                     Flush(),
                     Awaited(_append("a/s", "room", 500)),
@@ -444,7 +444,7 @@ FULL = Scenario(
         )
     ],
     limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=4096),
-    capacity=19 * 4096,
+    capacity=16 * 4096,
     reaches=[
         [
             "Begin 2",

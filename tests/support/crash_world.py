@@ -45,6 +45,7 @@ from tierlog.storage_backends.base.files import (
     SetReadOnly,
     Sync,
     SyncFolder,
+    Trim,
     Unlink,
     Write,
 )
@@ -203,6 +204,7 @@ def fork(disk: SimulatedDisk) -> tuple[SimulatedDisk, dict[SimulatedInode, Simul
                 bytearray(entry.durable),
                 list(entry.pending),
                 entry.blocks,
+                entry.untrimmed,
                 entry.read_only,
             )
         return twins[entry]
@@ -248,6 +250,8 @@ def changes_disk(disk: SimulatedDisk, call: IoCall) -> bool:
             return disk.capacity is not None and 0 < offset + size - inode.blocks * BLOCK <= disk.free()
         case Extend(SimulatedHandle(inode=inode), size):
             return size > len(inode.cache)
+        case Trim(SimulatedHandle(inode=inode), size):
+            return size < len(inode.cache) or (disk.capacity is not None and inode.blocks * BLOCK > size)
         case SetReadOnly(path, read_only):
             return disk.find(path).read_only != read_only
         case _:

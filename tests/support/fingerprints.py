@@ -33,7 +33,14 @@ def fingerprint(disk: SimulatedDisk) -> bytes:
         )
         for path, folder in sorted(disk._folders.items())
     ]
-    hidden = [(len(file.durable), [(offset, len(data)) for offset, data in file.pending]) for file in files]
+    hidden = [
+        (
+            len(file.durable),
+            [(offset, None if data is None else len(data)) for offset, data in file.pending],
+            0 if disk.capacity is None else file.untrimmed,
+        )
+        for file in files
+    ]
     return _digest(
         (folders, hidden, sorted(disk._moved.items())),
         disk,
@@ -51,7 +58,7 @@ def seen(disk: SimulatedDisk) -> bytes:
 
 
 def _unseen(file: SimulatedInode) -> list[bytes | bytearray]:
-    return [file.durable, *(data for _, data in file.pending)]
+    return [file.durable, *(data for _, data in file.pending if data is not None)]
 
 
 def _digest(names: object, disk: SimulatedDisk, files: _Numbers, more: list[bytes | bytearray]) -> bytes:

@@ -7,7 +7,7 @@ from random import Random
 
 import anyio
 import pytest
-from simulation.disk import SECTOR
+from simulation.disk import BLOCK, SECTOR
 from simulation.file_layer import Fail, Hang, LosePower, SimulatedDisk, SimulatedFiles
 
 from tierlog.storage_backends.base.files import (
@@ -21,6 +21,7 @@ from tierlog.storage_backends.base.files import (
     Rename,
     Sync,
     SyncFolder,
+    Trim,
     Write,
 )
 
@@ -65,6 +66,34 @@ async def test_unsynced_sectors_come_to_rest_in_any_combination() -> None:
         outcomes.add(disk.crash().content("/a"))
     whole, hole = b"x" * SECTOR, b"\0" * SECTOR
     assert {b"", whole, whole + whole, hole + whole} <= outcomes
+
+
+def trim(handle: FileHandle, size: int, *, sync: bool) -> Program[None]:
+    yield Trim(handle, size)
+    if sync:
+        yield Sync(handle)
+
+
+async def test_a_trim_that_was_not_synced_happened_or_did_not_and_one_that_was_did() -> None:
+    outcomes = set()
+    for seed in range(30):
+        disk = SimulatedDisk(Random(seed), capacity=100 * BLOCK)
+        files = SimulatedFiles(disk)
+        handle = await files.run(put("/a", b"x" * BLOCK * 3, sync=True))
+        await files.run(trim(handle, 100, sync=False))
+        assert disk.content("/a") == b"x" * 100
+        assert disk.used() == BLOCK
+        after = disk.crash()
+        outcomes.add(len(after.content("/a")))
+        assert after.used() == 3 * BLOCK
+    assert outcomes == {100, 3 * BLOCK}
+
+    disk = SimulatedDisk(Random(1))
+    handle = await SimulatedFiles(disk).run(put("/a", b"x" * BLOCK * 3, sync=True))
+    await SimulatedFiles(disk).run(trim(handle, 100, sync=True))
+    await SimulatedFiles(disk).run(trim(handle, 200, sync=True))
+    after = disk.crash("none")
+    assert (after.content("/a"), after.used()) == (b"x" * 100, BLOCK)
 
 
 async def test_a_failed_sync_marks_pages_clean_and_a_later_one_does_not_save_them() -> None:

@@ -29,6 +29,7 @@ from tierlog.actors.kernel.exits import ExitKind
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_history import HistoryReader, WalFile
+from tierlog.journal.log.local_writer import trim_sealed
 from tierlog.journal.operations.checkpoint import CheckpointPart
 from tierlog.journal.registers import local as registers
 from tierlog.storage_backends.base.errors import OutOfOrder
@@ -130,7 +131,7 @@ def seals_are_not_obeyed(plant: Planter) -> None:
         if content is None or content.header is None:
             return (yield from original(self, seal, successor))
         found = self._scan(content, content.header, len(content.data))
-        return WalFile(content.header, found.frames, found.end), content.data
+        return WalFile(content.header, found.frames, found.end, len(content.data)), content.data
 
     plant(HistoryReader._read_part, read_part)
 
@@ -153,6 +154,17 @@ def log_is_truncated_before_the_checkpoint_is_durable(plant: Planter) -> None:
         return size
 
     plant(Checkpointer._write_parts, write_parts)
+
+
+@mutant("W9")
+def files_are_trimmed_before_the_seal_is_durable(plant: Planter) -> None:
+    """An opener cuts the last group off the old file while its own copy of it is not durable yet."""
+
+    def take_over(original: Any, context: Any, register: Any, epoch: int, history: Any, names: Any) -> Any:
+        yield from trim_sealed(context.layout, [part.seal for part in history.sealed_parts()])
+        return (yield from original(context, register, epoch, history, names))
+
+    plant(local_open.take_over, take_over)
 
 
 @mutant("W6")

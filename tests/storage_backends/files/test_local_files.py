@@ -35,6 +35,7 @@ from tierlog.storage_backends.base.files import (
     Size,
     Sync,
     SyncFolder,
+    Trim,
     Unlink,
     Unlock,
     Write,
@@ -189,6 +190,27 @@ async def test_allocation_reserves_blocks_and_keeps_the_length(tmp_path: Path) -
     size, blocks = await LocalFiles().run(program())
     assert size == 0
     assert blocks in (0, *range(1 << 20, 2 << 20))
+
+
+async def test_trimming_frees_what_was_allocated_behind_and_never_lengthens(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+
+    def program(length: int, end: int) -> Program[None]:
+        handle = yield Open(str(path), write=True)
+        yield Write(handle, 0, (b"x" * 4096,))
+        yield Extend(handle, length)
+        yield Allocate(handle, 0, 1 << 20)
+        yield Trim(handle, end)
+        yield Close(handle)
+
+    path.touch()
+    for length in (1 << 19, 4096):  # whether the file itself became longer, or only its blocks
+        await LocalFiles().run(program(length, 4096))
+        assert path.stat().st_size == 4096
+        assert path.stat().st_blocks * 512 < 1 << 16
+
+    await LocalFiles().run(program(4096, 5000))
+    assert path.stat().st_size == 4096
 
 
 async def test_extending_adds_zeros_and_never_cuts(tmp_path: Path) -> None:
