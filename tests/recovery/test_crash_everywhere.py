@@ -79,7 +79,7 @@ async def live(script: Sequence[Session], seed: int) -> list[Instant]:
 
     def watch(index: int, call: IoCall) -> None:
         if changes_disk(disk, call):
-            instants.append(Instant(describe(call), image_at(disk, call, random), oracle.copy()))
+            instants.append(Instant(describe(call), image_at(disk, call, random), oracle.after_crash()))
 
     for process, session in enumerate(script, 1):
         ending = Ending(watch)
@@ -90,7 +90,7 @@ async def live(script: Sequence[Session], seed: int) -> list[Instant]:
         else:
             async with opened(files, process) as store:
                 await play(session, oracle, store)
-    instants.append(Instant("the end", fork(disk)[0], oracle.copy()))
+    instants.append(Instant("the end", fork(disk)[0], oracle.after_crash()))
     return instants
 
 
@@ -105,12 +105,12 @@ def instants_of(script: str, schedule: int, backend: str = "trio") -> list[Insta
 async def recover(instant: Instant, mode: str, random: Random) -> None:
     """Crash, recover, check; crash again somewhere in the recovered store's life, recover, check
     everything."""
-    oracle = instant.oracle.copy()
+    oracle = instant.oracle.after_crash()
     disk = after(instant.disk, mode, random)
     disk = await second_owner(disk, oracle, random)
     async with opened(SimulatedFiles(disk, interleave=False), 102) as store:
         oracle.check(await observe(store, oracle.writers))
-        await oracle.repeat_doubtful(store)
+        await oracle.repeat_latest(store)
         await store.flush()
         await check_chunks(store, disk)
         oracle.check(await observe(store, oracle.writers))
@@ -134,7 +134,7 @@ async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> S
             crashed.append(
                 (
                     after(image_at(disk, call, random), random.choice(("none", "random")), random),
-                    oracle.copy(),
+                    oracle.after_crash(),
                 )
             )
             ending.end()
@@ -143,7 +143,7 @@ async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> S
 
     async def work(store: SegmentStore) -> None:
         oracle.check(await observe(store, oracle.writers))
-        await oracle.repeat_doubtful(store)
+        await oracle.repeat_latest(store)
         await store.flush()
 
     await live_and_end(SimulatedFiles(disk, ending, interleave=False), 101, ending, work)
@@ -151,7 +151,7 @@ async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> S
         return after(disk, "none", random)
 
     disk, known = crashed[0]
-    oracle.families, oracle.races, oracle.writers = known.families, known.races, known.writers
+    oracle.checkers, oracle.latest, oracle.owner = known.checkers, known.latest, known.owner
     return disk
 
 
@@ -224,7 +224,7 @@ def test_the_life_reaches_what_it_should() -> None:
 def test_the_same_seed_gives_the_same_life() -> None:
     """The base of every case above: one that failed fails again."""
     lives = [run_virtual(partial(live, LIFE, 5), 5) for _ in range(2)]
-    first, second = ([(instant.call, instant.oracle) for instant in instants] for instants in lives)
+    first, second = ([(instant.call, instant.oracle.known()) for instant in instants] for instants in lives)
     assert first == second
     assert [call for call, _ in first] != [instant.call for instant in instants_of("life", 0)]
 

@@ -17,11 +17,11 @@ import anyio
 import attrs
 import pytest
 from simulation.file_layer import Fault, Pause, SimulatedDisk, SimulatedFiles
+from simulation.model_calls import Append
 
-from support.crash_scripts import LIFE, Session, play
+from support.crash_scripts import LIFE, Flush, Session, create, play
 from support.crash_world import check_chunks, describe, opened
 from support.oracle import Oracle, observe
-from support.segment_model import Append, Create, Flush
 from support.virtual import run_virtual
 from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, TierlogError
 from tierlog.storage_backends.base.files import IoCall
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SESSION = LIFE[0]
 NAMES = ("log/a", "log/b", "txn/t", "txn/t#1", "txn/t#2", "race/r", "next/n")
-WRITERS = dict.fromkeys(NAMES, frozenset("vwxyz"))
+WRITERS = dict.fromkeys(NAMES, tuple("vwxyz"))
 
 
 @attrs.define
@@ -96,11 +96,11 @@ async def succeed(disk: SimulatedDisk, first: FirstOwner, freezer: Freezer) -> O
     afterwards."""
     async with opened(SimulatedFiles(disk), 2) as store:
         view = await observe(store, WRITERS)
-        oracle = first.oracle.copy()
+        oracle = first.oracle.after_crash()
         oracle.check(view)
-        await oracle.repeat_doubtful(store)
+        await oracle.repeat_latest(store)
         for op in (
-            Create("next/n"),
+            create("next/n"),
             Append("next/n", (b"next" * 100,), "w", 1),
             Flush(),
             Append("next/n", (b"more" * 300,), "w", 2),

@@ -22,8 +22,11 @@ Synchronous; after a ``Violation`` the checker cannot be used.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+
+import attrs
 
 from tierlog.storage_backends.base.errors import (
     ClosedError,
@@ -104,6 +107,23 @@ class Checker:
         """Pending calls that took effect in no explanation so far."""
         spent = {number for configuration in self._configurations for number in configuration.spent}
         return [call for call in self._pending.values() if call.number not in spent]
+
+    @property
+    def explanations(self) -> Hashable:
+        """Equal for two checkers of a family only if both accept the same from now on."""
+        pending = ((call.number, call.op, call.is_open, call.is_fenced) for call in self._pending.values())
+        return tuple(self._configurations), tuple(pending)
+
+    def after_crash(self) -> Checker:
+        """A copy for a world in which all processes die now: every open call is lost."""
+        twin = copy.copy(self)
+        twin._pending = {number: attrs.evolve(call) for number, call in self._pending.items()}
+        twin._recent = self._recent.copy()
+        twin._writers = {name: dict(writers) for name, writers in self._writers.items()}
+        for call in twin.pending:
+            if call.is_open:
+                twin.lost(call)
+        return twin
 
     # --- calls -----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from .model import Segment, State, brief
 from .model_calls import ListNames
 
 READ_SIZE = 1 << 16
-STAGED_MARK = "#txn."
+STAGED = "#txn."
 
 
 class TornObservation(AssertionError):
@@ -57,7 +57,7 @@ async def observe(
         staged = await _staged(store, targets)
         names = [*await ListNames(family).send(store), *staged]
         try:
-            view = {name: await _observe_segment(store, name, writers.get(name, ())) for name in names}
+            view = {name: await observe_segment(store, name, writers.get(name, ())) for name in names}
         except SegmentNotFound as error:
             if not is_staged(error.segment):
                 raise
@@ -67,10 +67,10 @@ async def observe(
 
 
 async def _staged(store: SegmentStore, targets: Sequence[str]) -> list[str]:
-    return [name for target in targets for name in await store.list_segments(f"{target}{STAGED_MARK}")]
+    return [name for target in targets for name in await store.list_segments(f"{target}{STAGED}")]
 
 
-async def _observe_segment(store: SegmentStore, name: str, writers: Sequence[str]) -> SegmentView:
+async def observe_segment(store: SegmentStore, name: str, writers: Sequence[str]) -> SegmentView:
     info = await store.segment_info(name)
     data = b""
     while info.start_offset + len(data) < info.length:

@@ -142,9 +142,9 @@ class CrashChecker:
     """With one owner after the crash instead of two."""
 
     def crash(self, instant: Instant, mode: str, random: Random) -> None:
-        disk, oracle = after(instant.disk, mode, random), instant.oracle.copy()
+        disk, oracle = after(instant.disk, mode, random), instant.oracle.after_crash()
         self.crashes += 1
-        left = fingerprint(disk), repr(oracle)
+        left = fingerprint(disk), oracle.known()
         if left in self.checked:
             return
 
@@ -159,7 +159,7 @@ class CrashChecker:
         """The first owner after the crash looks, then loses power: nothing that it saw may depend on what
         only the page cache held."""
         disk = fork(found)[0]
-        if oracle.has_doubtful():
+        if oracle.has_repeatable():
             # What it sends again depends on the oracle.
             self._observe(disk, oracle)
             return after(disk, "none", disk.random)
@@ -173,7 +173,6 @@ class CrashChecker:
             assert seen(disk) == known.left
             if known.view is not None:
                 oracle.check(known.view)
-                oracle.forget_doubtful()
         return after(disk, "none", disk.random)
 
     def _observe(self, disk: SimulatedDisk, oracle: Oracle) -> Observation:
@@ -182,7 +181,7 @@ class CrashChecker:
         async def body(store: SegmentStore) -> None:
             observation.view = await observe(store, oracle.writers)
             oracle.check(observation.view)
-            await oracle.repeat_doubtful(store)
+            await oracle.repeat_latest(store)
 
         async def life() -> None:
             try:
@@ -199,7 +198,7 @@ class CrashChecker:
 
     def _settle(self, disk: SimulatedDisk, oracle: Oracle) -> None:
         disk.capacity = None  # an operator frees space on a full disk at some time
-        key = seen(disk), repr(oracle)
+        key = seen(disk), oracle.known()
         if key in self.settled:
             return
 
@@ -228,7 +227,7 @@ class CrashChecker:
         self.crashes_of_recoveries += inner.crashes
 
     def _record_recovery(self, disk: SimulatedDisk, oracle: Oracle) -> Recorder:
-        recorder = Recorder(oracle.copy())
+        recorder = Recorder(oracle.after_crash())
 
         async def life() -> None:
             async with opened(RecordingFiles(disk, recorder), 100, self.scenario.limits):

@@ -162,7 +162,7 @@ class Recorder:
         return self._snapshot
 
     def _note(self, before: SimulatedDisk, call: IoCall) -> None:
-        oracle = self.oracle.copy()
+        oracle = self.oracle.after_crash()
         self.events += [*logged(call), describe(call)]
         for done, killed_only in [(0, False), *partial_effects(before, call, every_byte=self.every_byte)]:
             image = image_within(before, call, done)
@@ -170,7 +170,7 @@ class Recorder:
         self.calls += 1
 
     def end(self, disk: SimulatedDisk) -> None:
-        self.instants.append(Instant(self.calls, 0, "the end", fork(disk)[0], self.oracle.copy()))
+        self.instants.append(Instant(self.calls, 0, "the end", fork(disk)[0], self.oracle.after_crash()))
 
 
 def _on_twin(call: IoCall, twins: dict[SimulatedInode, SimulatedInode]) -> IoCall:
@@ -288,7 +288,7 @@ class Life:
                 RecordingFiles(self.disk, self.recorder), self._begin(self.recorder), self.scenario.limits
             ) as store:
                 oracle.check(await observe(store, oracle.writers))
-                await oracle.repeat_doubtful(store)
+                await oracle.repeat_latest(store)
                 await play(new, oracle, store)
                 self.recorder.events.append(f"Resume {first}")
                 freezer.resume.set()

@@ -86,7 +86,7 @@ async def upgraded(store: SegmentStore, oracle: Oracle) -> None:
     assert not left, f"an opening left {left}"
     await _check_other_modes(disk, oracle)
     for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
-        await oracle.call(store, prefix, FirstAccess(older))
+        await oracle.call(store, prefix, FirstAccess(older.name, older))
     await work_done(store, oracle)
     await _check_older_files(disk)
 
@@ -110,7 +110,7 @@ async def _check_other_modes(disk: SimulatedDisk, oracle: Oracle) -> None:
     async with opened(
         SimulatedFiles(after(disk, "none", disk.random), interleave=False), IN_DEFAULT_MODE, limits
     ) as store:
-        oracle.copy().check(await observe(store, oracle.writers))
+        oracle.after_crash().check(await observe(store, oracle.writers))
 
 
 async def _check_older_files(disk: SimulatedDisk) -> None:

@@ -6,91 +6,56 @@ be true.
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import attrs
+import pytest
+from simulation.model_calls import Append, Delete, Merge, Op, Seal, Truncate
+from simulation.model_transactions import Abort, Begin, Commit, Stage
 
 from support.crash_enumeration import Scenario
 from support.crash_scenarios_tier2 import TIER2_SCENARIOS
-from support.crash_scripts import Session
+from support.crash_scripts import Flush, Session, append, create, events, merge, set_attribute
 from support.crash_world import Limits
-from support.segment_model import (
-    Abort,
-    Append,
-    Begin,
-    Commit,
-    Create,
-    Delete,
-    Family,
-    Flush,
-    Merge,
-    Op,
-    Seal,
-    SetAttribute,
-    Stage,
-    Truncate,
-)
+from support.oracle import Unseen
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, TierlogError
-from tierlog.storage_backends.base.transactions import TransactionToken
+from tierlog.storage_backends.base.transactions import LEASE_DEFAULT, StagedPart, TransactionToken
 
 
 @attrs.frozen
-class Refused(Op):
+class Refused(Unseen):
     """A call that must end in one of ``errors``, and has no effect."""
 
     op: Op
     errors: tuple[type[TierlogError], ...]
 
-    def apply(self, family: Family) -> Family:
-        return family
-
-    async def send(self, store: SegmentStore) -> Any:
-        try:
-            answer = await self.op.send(store)
-        except self.errors:
-            return
-        raise AssertionError(f"{self.op} was answered with {answer!r} instead of being refused")
+    async def send(self, store: SegmentStore) -> None:
+        with pytest.raises(self.errors):
+            await self.op.send(store)
 
 
 @attrs.frozen
-class Awaited(Op):
-    """A call that is refused while the disk is full, and repeated until there is room."""
+class Awaited(Append):
+    """It is refused while the disk is full, and repeated until there is room."""
 
-    op: Op
-
-    def apply(self, family: Family) -> Family:
-        return self.op.apply(family)
-
-    def answer(self, family: Family) -> object:
-        return self.op.answer(family)
-
-    async def send(self, store: SegmentStore) -> Any:
+    async def send(self, store: SegmentStore) -> int | None:
         for _ in range(1000):
             try:
-                return await self.op.send(store)
+                return await super().send(store)
             except StorageFull:
                 await anyio.sleep(0.01)
-        raise AssertionError(f"there is still no room for {self.op}")
-
-
-def _data(tag: str, size: int) -> tuple[bytes, ...]:
-    return ((f"{tag}." * (size // len(tag)))[:size].encode(),)
-
-
-def _append(name: str, tag: str, size: int) -> Append:
-    return Append(name, _data(tag, size))
+        raise AssertionError(f"there is still no room for {self}")
 
 
 _TOKEN = TransactionToken("query", 7)
+_PARTS = (StagedPart("a/s#txn.t0.p1", 700), StagedPart("a/s#txn.t0.p0", 120))
 PATIENT = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
 """Nothing happens by itself: no roll, no cycle, no checkpoint."""
 
 FRESH = Scenario(
     rules="W1, W4, W8: a folder that is not there yet gets its identity, its register, its first log file, "
     "its claim.",
-    sessions=[Session({"a/": [Create("a/s"), _append("a/s", "first", 700)]})],
+    sessions=[Session({"a/": [create("a/s"), append("a/s", "first", 700)]})],
     limits=PATIENT,
     reaches=[
         [
@@ -107,20 +72,20 @@ CONTAINER = Scenario(
     rules="C1, C2, C3: every verb is logged, answered once it is durable, and replayed; repeats change "
     "nothing.",
     before=[
-        Session({"a/": [Create("a/s"), Create("a/s#1"), _append("a/s#1", "part", 120), Create("a/gone")]})
+        Session({"a/": [create("a/s"), create("a/s#1"), append("a/s#1", "part", 120), create("a/gone")]})
     ],
     sessions=[
         Session(
             {
                 "a/": [
-                    Append("a/s", _data("w", 90), "w", 1),
+                    Append("a/s", events("w", 90), "w", 1),
                     Append("a/s", (b"x" * 30, b"y" * 40, b"z" * 50), "w", 2),
                     Append("a/s", (b"x" * 30, b"y" * 40, b"z" * 50), "w", 2),
-                    Append("a/s", _data("at", 20), conditional=True, at=210),
-                    SetAttribute("a/s", "epoch", 7),
+                    Append("a/s", events("at", 20), expected_offset=210),
+                    set_attribute("a/s", "epoch", 7),
                     Truncate("a/s", 100),
                     Seal("a/s#1"),
-                    Merge("a/s", ("a/s#1",), ("batch", 1)),
+                    merge("a/s", "a/s#1", batch=1),
                     Delete("a/gone"),
                     Seal("a/s"),
                 ]
@@ -143,16 +108,16 @@ CONTAINER = Scenario(
 WAL = Scenario(
     rules="W2, W3: groups of one sector and of many, of several callers at once, and a kill without a "
     "footer between two owners.",
-    before=[Session({"a/": [Create("a/s")], "b/": [Create("b/s")]})],
+    before=[Session({"a/": [create("a/s")], "b/": [create("b/s")]})],
     sessions=[
         Session(
             {
-                "a/": [_append("a/s", "one", 30), _append("a/s", "many", 1800)],
-                "b/": [_append("b/s", "other", 600)],
+                "a/": [append("a/s", "one", 30), append("a/s", "many", 1800)],
+                "b/": [append("b/s", "other", 600)],
             },
             killed=True,
         ),
-        Session({"a/": [_append("a/s", "two", 520)]}),
+        Session({"a/": [append("a/s", "two", 520)]}),
     ],
     limits=PATIENT,
     reaches=[["Begin 2", "Logged Append", "Logged Append", "Begin 3", "Relogged *", "Logged Append"]],
@@ -160,15 +125,15 @@ WAL = Scenario(
 ROLL = Scenario(
     rules="W4, W5, C7: the log rolls while appends go on, a checkpoint becomes durable, and the files below "
     "it are unlinked.",
-    before=[Session({"a/": [Create("a/s"), _append("a/s", "old", 900), Flush()]})],
+    before=[Session({"a/": [create("a/s"), append("a/s", "old", 900), Flush()]})],
     sessions=[
         Session(
             {
                 "a/": [
-                    _append("a/s", "fill", 700),
-                    _append("a/s", "more", 600),
+                    append("a/s", "fill", 700),
+                    append("a/s", "more", 600),
                     Flush(),
-                    _append("a/s", "last", 100),
+                    append("a/s", "last", 100),
                 ]
             }
         )
@@ -188,13 +153,13 @@ CHECKPOINT = Scenario(
     rules="C7: a checkpoint is cut in parts, with operations between them; it counts with its end or not at "
     "all.",
     before=[
-        Session({"a/": [Create("a/s"), Create("a/t"), Create("a/u"), _append("a/s", "old", 100), Flush()]})
+        Session({"a/": [create("a/s"), create("a/t"), create("a/u"), append("a/s", "old", 100), Flush()]})
     ],
     sessions=[
         Session(
             {
-                "a/": [_append("a/s", "due", 700), _append("a/t", "between", 30)],
-                "b/": [Create("b/s"), _append("b/s", "b", 40), Seal("b/s"), Flush()],
+                "a/": [append("a/s", "due", 700), append("a/t", "between", 30)],
+                "b/": [create("b/s"), append("b/s", "b", 40), Seal("b/s"), Flush()],
             }
         )
     ],
@@ -213,8 +178,8 @@ CHECKPOINT = Scenario(
 CHUNKS = Scenario(
     rules="S1, S2, S3, S5: chunks roll, one is appended to, the rest begin anew after a takeover; their "
     "bytes are the segment's.",
-    before=[Session({"a/": [Create("a/s", 400), _append("a/s", "old", 150), Flush()]})],
-    sessions=[Session({"a/": [_append("a/s", "roll", 500), Flush(), _append("a/s", "append", 90), Flush()]})],
+    before=[Session({"a/": [create("a/s", 400), append("a/s", "old", 150), Flush()]})],
+    sessions=[Session({"a/": [append("a/s", "roll", 500), Flush(), append("a/s", "append", 90), Flush()]})],
     limits=PATIENT,
     reaches=[
         [
@@ -233,16 +198,16 @@ FLUSH = Scenario(
     sessions=[
         Session(
             {
-                "a/": [_append("a/s", "due", 700), Truncate("a/s", 300), Seal("a/s"), Flush()],
+                "a/": [append("a/s", "due", 700), Truncate("a/s", 300), Seal("a/s"), Flush()],
                 "b/": [
-                    _append("b/s", "beside", 500),
-                    _append("b/s", "late", 60),
-                    _append("b/s", "later", 70),
+                    append("b/s", "beside", 500),
+                    append("b/s", "late", 60),
+                    append("b/s", "later", 70),
                 ],
             }
         )
     ],
-    before=[Session({"a/": [Create("a/s")], "b/": [Create("b/s")]})],
+    before=[Session({"a/": [create("a/s")], "b/": [create("b/s")]})],
     limits=Limits(wal_file=1 << 20, flush=600, checkpoint=1 << 20),
     reaches=[
         [
@@ -262,8 +227,8 @@ MERGE_UNFLUSHED = Scenario(
         Session(
             {
                 "a/": [
-                    *(Create(name) for name in ("a/s", "a/s#1", "a/s#2")),
-                    _append("a/s#2", "deep", 130),
+                    *(create(name) for name in ("a/s", "a/s#1", "a/s#2")),
+                    append("a/s#2", "deep", 130),
                     Seal("a/s#2"),
                 ]
             }
@@ -275,7 +240,7 @@ MERGE_UNFLUSHED = Scenario(
                 "a/": [
                     Merge("a/s#1", ("a/s#2",)),
                     Seal("a/s#1"),
-                    Merge("a/s", ("a/s#1",), ("batch", 2)),
+                    merge("a/s", "a/s#1", batch=2),
                     Flush(),
                 ]
             }
@@ -298,9 +263,9 @@ MERGE_FLUSHED = Scenario(
         Session(
             {
                 "a/": [
-                    *(Create(name) for name in ("a/s", "a/s#1")),
-                    _append("a/s", "head", 90),
-                    _append("a/s#1", "part", 110),
+                    *(create(name) for name in ("a/s", "a/s#1")),
+                    append("a/s", "head", 90),
+                    append("a/s#1", "part", 110),
                     Seal("a/s#1"),
                     Flush(),
                 ]
@@ -309,7 +274,7 @@ MERGE_FLUSHED = Scenario(
     ],
     sessions=[
         Session(
-            {"a/": [Merge("a/s", ("a/s#1",)), _append("a/s", "tail", 60), Flush(), _append("a/s", "end", 20)]}
+            {"a/": [Merge("a/s", ("a/s#1",)), append("a/s", "tail", 60), Flush(), append("a/s", "end", 20)]}
         )
     ],
     limits=PATIENT,
@@ -324,17 +289,17 @@ COLLECT = Scenario(
         Session(
             {
                 "a/": [
-                    Create("a/s", 200),
-                    _append("a/s", "cut", 600),
-                    Create("a/t"),
-                    _append("a/t", "gone", 100),
+                    create("a/s", 200),
+                    append("a/s", "cut", 600),
+                    create("a/t"),
+                    append("a/t", "gone", 100),
                     Flush(),
                 ]
             }
         )
     ],
     sessions=[
-        Session({"a/": [Truncate("a/s", 450), Delete("a/t"), Flush(), _append("a/s", "on", 30), Flush()]})
+        Session({"a/": [Truncate("a/s", 450), Delete("a/t"), Flush(), append("a/s", "on", 30), Flush()]})
     ],
     limits=PATIENT,
     reaches=[
@@ -354,8 +319,8 @@ REBORN = Scenario(
     before=[
         Session(
             {
-                "a/": [Create("a/s"), _append("a/s", "first", 200)],
-                "b/": [Create("b/s"), _append("b/s", "b", 50)],
+                "a/": [create("a/s"), append("a/s", "first", 200)],
+                "b/": [create("b/s"), append("b/s", "b", 50)],
             }
         )
     ],
@@ -363,7 +328,7 @@ REBORN = Scenario(
         Session(
             {
                 "b/": [Flush()],
-                "a/": [_append("a/s", "x", 40), Delete("a/s"), Create("a/s"), _append("a/s", "second", 80)],
+                "a/": [append("a/s", "x", 40), Delete("a/s"), create("a/s"), append("a/s", "second", 80)],
                 "c/": [Flush()],
             }
         )
@@ -383,20 +348,25 @@ REBORN = Scenario(
 TRANSACTIONS = Scenario(
     rules="T2, T4, T6, T9: parts join their target in one step with their token, what is left over goes; "
     "another transaction is aborted.",
-    before=[Session({"a/": [Create("a/s"), _append("a/s", "base", 50), Flush()]})],
+    before=[Session({"a/": [create("a/s"), append("a/s", "base", 50), Flush()]})],
     sessions=[
         Session(
             {
                 "a/": [
-                    Begin("a/s", "t", _TOKEN),
-                    *(Stage("a/s", "t", part) for part in ("1", "2", "unused")),
-                    _append("a/s#txn.t.1", "one", 120),
-                    _append("a/s#txn.t.2", "two", 700),
-                    Begin("a/s", "u"),
-                    Stage("a/s", "u", "1"),
-                    _append("a/s#txn.u.1", "dropped", 90),
-                    Commit("a/s", "t", (("2", 700), ("1", 120)), _TOKEN),
-                    Abort("a/s", "u"),
+                    Begin("a/s", "t0", _TOKEN, LEASE_DEFAULT),
+                    *(Stage("a/s", "t0", part) for part in ("p0", "p1", "p2")),
+                    append("a/s#txn.t0.p0", "one", 120),
+                    append("a/s#txn.t0.p1", "two", 700),
+                    Begin("a/s", "t1", None, LEASE_DEFAULT),
+                    Stage("a/s", "t1", "p0"),
+                    append("a/s#txn.t1.p0", "dropped", 90),
+                    Commit(
+                        "a/s",
+                        "t0",
+                        (StagedPart("a/s#txn.t0.p1", 700), StagedPart("a/s#txn.t0.p0", 120)),
+                        _TOKEN,
+                    ),
+                    Abort("a/s", "t1"),
                     Flush(),
                 ]
             }
@@ -429,16 +399,16 @@ TRANSACTIONS = Scenario(
 FULL = Scenario(
     rules="W6: on a full disk appends are refused before anything is written; truncation, flush and "
     "checkpoint make room again.",
-    before=[Session({"a/": [Create("a/s", 4000), _append("a/s", "old", 6000), Flush()]})],
+    before=[Session({"a/": [create("a/s", 4000), append("a/s", "old", 6000), Flush()]})],
     sessions=[
         Session(
             {
                 "a/": [
-                    _append("a/s", "fits", 2000),
-                    Refused(_append("a/s", "refused", 12000), (StorageFull,)),
+                    append("a/s", "fits", 2000),
+                    Refused(append("a/s", "refused", 12000), (StorageFull,)),
                     Truncate("a/s", 7000),
                     Flush(),
-                    Awaited(_append("a/s", "room", 500)),
+                    Awaited("a/s", events("room", 500)),
                 ]
             }
         )
@@ -463,24 +433,24 @@ ZOMBIE = Scenario(
     zombie=Session(
         {
             "a/": [
-                Create("a/s"),
-                Append("a/s", _data("doubt", 300), "w", 1),
-                Refused(_append("a/s", "late", 40), (NotOwner, OutcomeUnknown)),
+                create("a/s"),
+                Append("a/s", events("doubt", 300), "w", 1),
+                Refused(append("a/s", "late", 40), (NotOwner, OutcomeUnknown)),
             ]
         }
     ),
     freezes_at="Read */register",
     sessions=[
-        Session({"b/": [Create("b/s"), _append("b/s", "next", 100)]}),
-        Session({"b/": [_append("b/s", "third", 50)]}),
+        Session({"b/": [create("b/s"), append("b/s", "next", 100)]}),
+        Session({"b/": [append("b/s", "third", 50)]}),
     ],
     limits=PATIENT,
     reaches=[["Begin 1", "Begin 2", "Resume 1", "Fenced 1", "Begin 3", "Logged Append"]],
 )
 RECOVERY = Scenario(
     rules="W3, W4, W5, C7: a recovery after a kill crashes at every call of its own, and is recovered.",
-    before=[Session({"a/": [Create("a/s"), _append("a/s", "old", 900), Flush()]}, killed=True)],
-    sessions=[Session({"a/": [_append("a/s", "tail", 600)]}, killed=True)],
+    before=[Session({"a/": [create("a/s"), append("a/s", "old", 900), Flush()]}, killed=True)],
+    sessions=[Session({"a/": [append("a/s", "tail", 600)]}, killed=True)],
     limits=Limits(wal_file=1000, flush=1 << 20, checkpoint=1 << 20),
     twice=True,
     reaches=[["Begin 2", "Relogged *", "Logged Append"]],

@@ -7,9 +7,11 @@ says what must be true beside what holds after every crash (``crash_tier2.py``).
 
 from __future__ import annotations
 
+from simulation.model_calls import Append, Delete, Merge, Seal, Truncate
+
 from support.crash_enumeration import Scenario
 from support.crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_from_headers
-from support.crash_scripts import Session
+from support.crash_scripts import Call, Flush, Session, append, create, merge, set_attribute
 from support.crash_tier2 import (
     NO_DEFRAG,
     OLDER_A,
@@ -31,7 +33,6 @@ from support.crash_tier2 import (
     restored,
     work_done,
 )
-from support.segment_model import Append, Create, Delete, Flush, Merge, Op, Seal, SetAttribute, Truncate
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.options import ChunkedOptions
@@ -49,31 +50,27 @@ RESTORED = ["Logged CommitMetadata", "Logged CommitMetadata", "Logged ImportSegm
 """A segment of two chunks that is restored."""
 
 
-def _append(name: str, tag: str, size: int) -> Append:
-    return Append(name, ((f"{tag}." * size)[:size].encode(),))
-
-
-def _parts(*sizes: int, rolling_size: int = 900) -> list[Op]:
+def _parts(*sizes: int, rolling_size: int = 900) -> list[Call]:
     """Sealed and flushed segments ``a/s#1``, ``a/s#2``...: what is merged out of them has the chunks of
     all."""
-    made: list[Op] = []
+    made: list[Call] = []
     for number, size in enumerate(sizes, 1):
         made += [
-            Create(f"a/s#{number}", rolling_size),
-            _append(f"a/s#{number}", f"part{number}", size),
+            create(f"a/s#{number}", rolling_size),
+            append(f"a/s#{number}", f"part{number}", size),
             Seal(f"a/s#{number}"),
         ]
     return [*made, Flush()]
 
 
 def _merge(count: int) -> Merge:
-    return Merge("a/s", tuple(f"a/s#{number}" for number in range(1, count + 1)), ("batch", 1))
+    return merge("a/s", *(f"a/s#{number}" for number in range(1, count + 1)), batch=1)
 
 
 DEFERRED_TRUNCATE = Scenario(
     rules="S11, F6, F2: a truncation below many chunks is done in steps, one a cycle; the chunks of a step "
     "go after its cycle.",
-    before=[Session({"a/": [Create("a/s", 20), _append("a/s", "cut", 150), Flush()]})],
+    before=[Session({"a/": [create("a/s", 20), append("a/s", "cut", 150), Flush()]})],
     sessions=[Session({"a/": [Truncate("a/s", 110), Flush(), RunDeferredWork()]})],
     limits=STEPS,
     settle=work_done,
@@ -96,10 +93,10 @@ DEFERRED_DELETE = Scenario(
         Session(
             {
                 "a/": [
-                    Create("a/s", 20),
-                    _append("a/s", "gone", 95),
-                    Create("a/t"),
-                    _append("a/t", "stays", 30),
+                    create("a/s", 20),
+                    append("a/s", "gone", 95),
+                    create("a/t"),
+                    append("a/t", "stays", 30),
                     Flush(),
                 ]
             }
@@ -130,10 +127,10 @@ DEFERRED_CONCAT = Scenario(
         Session(
             {
                 "a/": [
-                    Create("a/s", 20),
-                    _append("a/s", "head", 55),
-                    Create("a/s#1", 20),
-                    _append("a/s#1", "spliced", 90),
+                    create("a/s", 20),
+                    append("a/s", "head", 55),
+                    create("a/s#1", 20),
+                    append("a/s#1", "spliced", 90),
                     Seal("a/s#1"),
                     Flush(),
                 ]
@@ -148,7 +145,7 @@ DEFERRED_CONCAT = Scenario(
 DEFRAG = Scenario(
     rules="S8, S9: an operator packs a segment of small chunks, copied through memory, run by run; a reader "
     "meets either layout.",
-    before=[Session({"a/": [Create("a/s", 150), *_parts(60, 40, 70, 50), _merge(4), Seal("a/s"), Flush()]})],
+    before=[Session({"a/": [create("a/s", 150), *_parts(60, 40, 70, 50), _merge(4), Seal("a/s"), Flush()]})],
     sessions=[Session({"a/": [Defrag("a/s")]})],
     limits=Tier2Limits(),
     settle=work_done,
@@ -165,7 +162,7 @@ DEFRAG = Scenario(
 DEFRAG_DEFERRED = Scenario(
     rules="S8, S9, S11, F6: small chunks that a merge brings are joined by deferred work, inside the "
     "storage, and grow on as more come.",
-    before=[Session({"a/": [Create("a/s"), *_parts(70, rolling_size=20)]})],
+    before=[Session({"a/": [create("a/s"), *_parts(70, rolling_size=20)]})],
     sessions=[Session({"a/": [_merge(1), Flush(), RunDeferredWork()]})],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, native_min=0, growth=2))),
     settle=work_done,
@@ -183,7 +180,7 @@ DEFRAG_DEFERRED = Scenario(
 DEFRAG_INLINE = Scenario(
     rules="S8, S9, S6: a merge joins small chunks before its commit, which has the splice and the new chunk "
     "or neither.",
-    before=[Session({"a/": [Create("a/s"), *_parts(70, rolling_size=20)]})],
+    before=[Session({"a/": [create("a/s"), *_parts(70, rolling_size=20)]})],
     sessions=[Session({"a/": [_merge(1), Flush(), Flush()]})],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, growth=2, inline=True))),
     settle=work_done,
@@ -200,9 +197,9 @@ DEFRAG_INLINE = Scenario(
 RELOCATE = Scenario(
     rules="S10, S8, S11: the live rest of a mostly truncated first chunk moves as a part of the deferred "
     "work, never of the truncation.",
-    before=[Session({"a/": [Create("a/s", 200), _append("a/s", "old", 300), Flush()]})],
+    before=[Session({"a/": [create("a/s", 200), append("a/s", "old", 300), Flush()]})],
     sessions=[
-        Session({"a/": [Truncate("a/s", 180), Flush(), RunDeferredWork(), _append("a/s", "on", 30), Flush()]})
+        Session({"a/": [Truncate("a/s", 180), Flush(), RunDeferredWork(), append("a/s", "on", 30), Flush()]})
     ],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=0, relocate_above=0))),
     settle=work_done,
@@ -229,8 +226,8 @@ IMPORT = Scenario(
     sessions=[
         Session(
             {
-                "a/": [Import(OLDER_A, "a/taken"), _append("a/o", "new", 30), Flush()],
-                "b/": [Import(OLDER_B, "b/taken"), Create("b/taken"), Delete("b/o"), Flush(), Flush()],
+                "a/": [Import("a/o"), append("a/o", "new", 30), Flush()],
+                "b/": [Import("b/o"), Delete("b/o"), Flush(), Flush()],
             }
         )
     ],
@@ -251,9 +248,7 @@ IMPORT_PIECES = Scenario(
     rules="S14, S11: the records of a segment of many chunks come in pieces before it; what a crash leaves "
     "of them goes, and no file does.",
     before=[Session({"a/": [OLDER_A]})],
-    sessions=[
-        Session({"a/": [Import(OLDER_A, "a/taken"), _append("a/o", "new", 30), Flush(), RunDeferredWork()]})
-    ],
+    sessions=[Session({"a/": [Import("a/o"), append("a/o", "new", 30), Flush(), RunDeferredWork()]})],
     limits=PIECES,
     settle=imported_in_pieces,
     reaches=[
@@ -270,7 +265,7 @@ FIRST_ACCESS = Scenario(
     rules="S14, S15, F2: a segment of the legacy layout comes in at first access, and its header follows "
     "each flush.",
     before=[Session({"a/": [OLDER_A]})],
-    sessions=[Session({"a/": [FirstAccess(OLDER_A), _append("a/o", "new", 30), Flush()]})],
+    sessions=[Session({"a/": [FirstAccess("a/o", OLDER_A), append("a/o", "new", 30), Flush()]})],
     limits=Tier2Limits(layout=LayoutMode.CODE_ONLY_UPGRADE),
     settle=accessed,
     reaches=[
@@ -280,8 +275,8 @@ FIRST_ACCESS = Scenario(
 LAYOUT_UPGRADE = Scenario(
     rules="S18, S14, S3: a store that kept headers up to date is upgraded for good; older segments come in, "
     "no header is written.",
-    before=[Session({"a/": [Create("a/s"), _append("a/s", "kept", BEFORE_UPGRADE), Flush()]})],
-    sessions=[Session({"a/": [FirstAccess(OLDER_A), _append("a/s", "on", 20), Flush()]})],
+    before=[Session({"a/": [create("a/s"), append("a/s", "kept", BEFORE_UPGRADE), Flush()]})],
+    sessions=[Session({"a/": [FirstAccess("a/o", OLDER_A), append("a/s", "on", 20), Flush()]})],
     limits=Upgrade(first=2),
     settle=upgraded_from_headers,
     reaches=[["Begin 2", "Link */wal/layout", "Relogged *", "Logged ImportSegment", "Logged Append"]],
@@ -289,7 +284,7 @@ LAYOUT_UPGRADE = Scenario(
 LAYOUT_UPGRADE_FIRST = Scenario(
     rules="S18, S14, W8: a new folder is upgraded at its first opening, over older segments that only their "
     "own software has seen.",
-    sessions=[Session({"a/": [FirstAccess(OLDER_A), _append("a/o", "new", 30), Flush()]})],
+    sessions=[Session({"a/": [FirstAccess("a/o", OLDER_A), append("a/o", "new", 30), Flush()]})],
     limits=Upgrade(first=1),
     settle=upgraded,
     reaches=[
@@ -306,13 +301,13 @@ LAYOUT_UPGRADE_FIRST = Scenario(
 EXPORT = Scenario(
     rules="S15: a header appears whole, is appended to while chunks are added, and written again when some "
     "go; the seal is shown last.",
-    before=[Session({"a/": [Create("a/s", 40), _append("a/s", "old", 70), Flush()]})],
+    before=[Session({"a/": [create("a/s", 40), append("a/s", "old", 70), Flush()]})],
     sessions=[
         Session(
             {
                 "a/": [
                     Export("a/s"),
-                    _append("a/s", "new", 30),
+                    append("a/s", "new", 30),
                     Flush(),
                     Export("a/s"),
                     Truncate("a/s", 50),
@@ -348,16 +343,16 @@ BACKUP = Scenario(
         Session(
             {
                 "a/": [
-                    Create("a/s", 40),
+                    create("a/s", 40),
                     Append("a/s", (b"x" * 70,), "w", 1),
-                    SetAttribute("a/s", "epoch", 7),
+                    set_attribute("a/s", "epoch", 7),
                     Flush(),
                 ],
-                "b/": [Create("b/s"), _append("b/s", "b", 50), Seal("b/s"), Flush()],
+                "b/": [create("b/s"), append("b/s", "b", 50), Seal("b/s"), Flush()],
             }
         )
     ],
-    sessions=[Session({"a/": [_append("a/s", "unflushed", 30), Backup()]})],
+    sessions=[Session({"a/": [append("a/s", "unflushed", 30), Backup()]})],
     limits=Tier2Limits(),
     settle=backed_up,
     reaches=[
@@ -376,19 +371,19 @@ RESTORE = Scenario(
         Session(
             {
                 "a/": [
-                    Create("a/s", 40),
+                    create("a/s", 40),
                     Append("a/s", (b"x" * 70,), "w", 1),
-                    SetAttribute("a/s", "epoch", 7),
+                    set_attribute("a/s", "epoch", 7),
                     Truncate("a/s", 10),
                     Flush(),
                     Backup(upgraded=True),
-                    AfterBackup(_append("a/s", "newer", 50)),
+                    AfterBackup(append("a/s", "newer", 50)),
                     Flush(),
                 ]
             }
         )
     ],
-    sessions=[Session({"a/": [_append("a/s", "on", 30)]})],
+    sessions=[Session({"a/": [append("a/s", "on", 30)]})],
     limits=LostLogs(chunked=PIECES.chunked),
     settle=restored,
     reaches=[

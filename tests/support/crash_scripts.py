@@ -1,7 +1,8 @@
 """Scripts for crash tests: what the clients of a store do, session after session, as data.
 
-A script is a list of sessions. In each, every client calls its operations one after the other, beside the
-others and the racers; the session then ends by closing the store or by killing its process.
+A script is a list of sessions. In each, every client makes its calls one after the other, beside the others
+and the racers, who append to one segment at the same time; the session then ends by closing the store or by
+killing its process.
 """
 
 from __future__ import annotations
@@ -11,26 +12,19 @@ from random import Random
 
 import anyio
 import attrs
+from simulation.model import State
+from simulation.model_calls import Append, Create, Delete, Merge, Op, Seal, Truncate, UpdateAttributes
 
-from support.oracle import Oracle
-from support.segment_model import (
-    Append,
-    Create,
-    Delete,
-    Family,
-    Flush,
-    Merge,
-    Op,
-    Seal,
-    SetAttribute,
-    Truncate,
-)
+from support.oracle import Oracle, Unseen
 from tierlog.actors.store.store import SegmentStore
+from tierlog.storage_backends.base.segments import AttributeUpdate
+
+Call = Op | Unseen
 
 
 @attrs.frozen
 class Session:
-    clients: Mapping[str, Sequence[Op]]
+    clients: Mapping[str, Sequence[Call]]
     """By the prefix of the names that the client works on."""
     race: str = ""
     """The segment that racers append to, if they do."""
@@ -39,43 +33,66 @@ class Session:
     killed: bool = False
 
 
-def _bytes(tag: str, size: int) -> bytes:
-    return (f"{tag}:".encode() * (size // (len(tag) + 1) + 1))[:size]
+# --- calls --------------------------------------------------------------------------------------
 
 
-def _events(tag: str, *sizes: int) -> tuple[bytes, ...]:
-    return tuple(_bytes(f"{tag}{index}", size) for index, size in enumerate(sizes))
+class Flush(Unseen):
+    async def send(self, store: SegmentStore) -> None:
+        await store.flush()
 
+
+def create(name: str, rolling_size: int = 900) -> Create:
+    return Create(name, rolling_size)
+
+
+def events(tag: str, *sizes: int) -> tuple[bytes, ...]:
+    return tuple((f"{tag}{index}:" * size)[:size].encode() for index, size in enumerate(sizes))
+
+
+def append(name: str, tag: str, size: int) -> Append:
+    return Append(name, events(tag, size))
+
+
+def set_attribute(name: str, key: str, value: int) -> UpdateAttributes:
+    return UpdateAttributes(name, (AttributeUpdate(key, value),))
+
+
+def merge(name: str, *sources: str, batch: int) -> Merge:
+    """The target gets an attribute in the same step."""
+    return Merge(name, sources, (AttributeUpdate("batch", batch),))
+
+
+# --- scripts ------------------------------------------------------------------------------------
 
 LIFE = [
     Session(
         {
             "log/": [
-                Create("log/a"),
-                Append("log/a", _events("one", 300)),
-                Append("log/a", _events("two", 700), "w", 1),
-                Append("log/a", _events("many", 100, 200, 300), "w", 2),
-                SetAttribute("log/a", "epoch", 7),
-                Append("log/a", _events("at", 50), conditional=True, at=1600),
+                create("log/a"),
+                Append("log/a", events("one", 300)),
+                Append("log/a", events("two", 700), "w", 1),
+                Append("log/a", events("many", 100, 200, 300), "w", 2),
+                set_attribute("log/a", "epoch", 7),
+                Append("log/a", events("at", 50), expected_offset=1600),
                 Flush(),
                 Truncate("log/a", 1000),
-                Append("log/a", _events("big", 1800), "w", 5),
-                Append("log/a", _events("big", 1800), "w", 5),
+                Append("log/a", events("big", 1800), "w", 5),
+                Append("log/a", events("big", 1800), "w", 5),
                 Flush(),
-                Append("log/a", _events("tail", 20)),
+                Append("log/a", events("tail", 20)),
                 Flush(),
             ],
             "txn/": [
-                Create("txn/t"),
-                Append("txn/t", _events("head", 200)),
-                Create("txn/t#1"),
-                Append("txn/t#1", _events("p1", 600)),
-                Create("txn/t#2"),
-                Append("txn/t#2", _events("p2", 900), "v", 10),
+                create("txn/t"),
+                Append("txn/t", events("head", 200)),
+                create("txn/t#1"),
+                Append("txn/t#1", events("p1", 600)),
+                create("txn/t#2"),
+                Append("txn/t#2", events("p2", 900), "v", 10),
                 Seal("txn/t#1"),
                 Seal("txn/t#2"),
-                Merge("txn/t", ("txn/t#1", "txn/t#2"), ("batch", 1)),
-                Append("txn/t", _events("after", 100)),
+                merge("txn/t", "txn/t#1", "txn/t#2", batch=1),
+                Append("txn/t", events("after", 100)),
             ],
         },
         race="race/r",
@@ -84,23 +101,23 @@ LIFE = [
     Session(
         {
             "log/": [
-                Append("log/a", _events("again", 400), "w", 6),
+                Append("log/a", events("again", 400), "w", 6),
                 Truncate("log/a", 3870),
                 Seal("log/a"),
-                Create("log/b"),
-                Append("log/b", _events("b", 1600)),
+                create("log/b"),
+                Append("log/b", events("b", 1600)),
             ],
             "txn/": [
-                Create("txn/t#1"),
-                Append("txn/t#1", _events("new life", 500)),
+                create("txn/t#1"),
+                Append("txn/t#1", events("new life", 500)),
                 Seal("txn/t#1"),
                 Flush(),
-                Merge("txn/t", ("txn/t#1",), ("batch", 2)),
-                Create("txn/gone"),
-                Append("txn/gone", _events("gone", 1000)),
+                merge("txn/t", "txn/t#1", batch=2),
+                create("txn/gone"),
+                Append("txn/gone", events("gone", 1000)),
                 Delete("txn/gone"),
-                Create("txn/gone"),
-                Append("txn/gone", _events("back", 150), "v", 1),
+                create("txn/gone"),
+                Append("txn/gone", events("back", 150), "v", 1),
             ],
         },
         race="race/r",
@@ -109,8 +126,8 @@ LIFE = [
     ),
     Session(
         {
-            "log/": [Delete("log/a"), Append("log/b", _events("c", 800), "w", 1), Flush(), Delete("log/b")],
-            "txn/": [Append("txn/t", _events("end", 300), "w", 1), Seal("txn/t"), Truncate("txn/t", 1500)],
+            "log/": [Delete("log/a"), Append("log/b", events("c", 800), "w", 1), Flush(), Delete("log/b")],
+            "txn/": [Append("txn/t", events("end", 300), "w", 1), Seal("txn/t"), Truncate("txn/t", 1500)],
         },
         race="race/r",
         racers={"z": 1},
@@ -121,17 +138,18 @@ truncations and collections happen."""
 
 
 async def play(session: Session, oracle: Oracle, store: SegmentStore) -> None:
-    if session.race and session.race not in oracle.races:
-        await oracle.create_race(store, session.race)
+    if session.race and session.race not in oracle.checkers:
+        await oracle.call(store, session.race, create(session.race))
 
     async def client(prefix: str) -> None:
         for op in session.clients[prefix]:
             await oracle.call(store, prefix, op)
 
     async def racer(name: str, count: int) -> None:
-        done = oracle.races[session.race].tried.get(name, 0)
+        done = oracle.segments()[session.race].last_event(name) or 0
         for number in range(done + 1, done + count + 1):
-            await oracle.race(store, session.race, name, number, size=40 + 17 * number)
+            record = events(f"{name}{number}.", 40 + 17 * number)
+            await oracle.call(store, name, Append(session.race, record, name, number))
 
     async with anyio.create_task_group() as tasks:
         for prefix in session.clients:
@@ -142,70 +160,49 @@ async def play(session: Session, oracle: Oracle, store: SegmentStore) -> None:
 
 def random_script(seed: int, sessions: int, steps: int) -> list[Session]:
     """A script out of ``seed``; every operation in it is legal."""
-    random = Random(seed)
-    families: dict[str, Family] = {"log/": {}, "txn/": {}}
-    numbers: dict[str, int] = {}
+    random, states = Random(seed), {"log/": State(), "txn/": State()}
     script = []
     for index in range(sessions):
-        clients = {prefix: _random_client(random, prefix, families, numbers, steps) for prefix in families}
+        clients: dict[str, list[Call]] = {prefix: [] for prefix in states}
+        for prefix, ops in clients.items():
+            while len(ops) < steps:
+                op = _random_op(random, prefix, states[prefix])
+                ops.append(op)
+                if isinstance(op, Op):
+                    states[prefix], _ = op.apply(states[prefix])
         racers = {racer: random.randint(1, 4) for racer in random.sample("xyz", 2)}
         script.append(Session(clients, "race/r", racers, killed=index % 2 == 1))
     return script
 
 
-def _random_client(
-    random: Random, prefix: str, families: dict[str, Family], numbers: dict[str, int], steps: int
-) -> list[Op]:
-    ops: list[Op] = []
-    while len(ops) < steps:
-        op = _random_op(random, prefix, families[prefix], numbers)
-        families[prefix] = op.apply(families[prefix])
-        ops.append(op)
-    return ops
-
-
-def _random_op(random: Random, prefix: str, family: Family, numbers: dict[str, int]) -> Op:
-    open_names = [name for name, life in family.items() if not life.sealed]
+def _random_op(random: Random, prefix: str, state: State) -> Call:
+    segments = dict(state.segments)
+    open_names = [name for name, segment in segments.items() if not segment.sealed]
+    free = [name for name in _names(prefix) if name not in segments]
     if not open_names:
-        return Create(
-            random.choice(
-                [name for name in _names(prefix) if name not in family] or [f"{prefix}t#{len(family)}"]
-            )
-        )
+        return create(random.choice(free or [f"{prefix}t#{len(segments)}"]))
 
     name = random.choice(open_names)
-    sealed = [other for other, life in family.items() if life.sealed and not life.start and other != name]
-    free = [other for other in _names(prefix) if other not in family]
+    sealed = [other for other, segment in segments.items() if segment.sealed and not segment.start]
     kind = random.choices(
         ("append", "event", "many", "flush", "attribute", "truncate", "seal", "create", "merge", "delete"),
         (8, 6, 3, 3, 1, 3, 2, 3, 4, 1),
     )[0]
     if kind == "create" and free:
-        return Create(random.choice(free), random.choice((300, 900, 4000)))
+        return create(random.choice(free), random.choice((300, 900, 4000)))
     if kind == "merge" and sealed:
-        return Merge(
-            name,
-            tuple(random.sample(sealed, random.randint(1, len(sealed)))),
-            ("batch", random.randrange(100)),
-        )
+        sources = random.sample(sealed, random.randint(1, len(sealed)))
+        return merge(name, *sources, batch=random.randrange(100))
     if kind == "truncate":
-        return Truncate(name, random.randint(0, family[name].length))
+        return Truncate(name, random.randint(0, segments[name].length))
     if kind == "attribute":
-        return SetAttribute(name, "epoch", random.randrange(100))
+        return set_attribute(name, "epoch", random.randrange(100))
     if kind in ("event", "many"):
-        return _random_events(random, name, family, numbers, 1 if kind == "event" else random.randint(2, 5))
-    simple = {"flush": Flush(), "seal": Seal(name), "delete": Delete(name)}
-    return simple.get(kind) or Append(
-        name, _events(f"{len(numbers)}.", random.choice((1, 40, 300, 1200, 2500)))
-    )
-
-
-def _random_events(random: Random, name: str, family: Family, numbers: dict[str, int], count: int) -> Op:
-    known = family[name].writers.get("w")
-    first = 1 if known is None else known.last + 1
-    return Append(
-        name, _events(f"w{first}.", *(random.choice((10, 100, 600)) for _ in range(count))), "w", first
-    )
+        first = (segments[name].last_event("w") or 0) + 1
+        sizes = [random.choice((10, 100, 600)) for _ in range(1 if kind == "event" else random.randint(2, 5))]
+        return Append(name, events(f"w{first}.", *sizes), "w", first)
+    simple: dict[str, Call] = {"flush": Flush(), "seal": Seal(name), "delete": Delete(name)}
+    return simple.get(kind) or append(name, f"{len(segments)}.", random.choice((1, 40, 300, 1200, 2500)))
 
 
 def _names(prefix: str) -> list[str]:

@@ -1,8 +1,8 @@
 """What the crash scenarios of long-term storage's protocols are made of: limits, calls, and what must be true
 in the end.
 
-The limits make deferred work of a handful of chunks and joins of a handful of bytes. The calls are operations
-as in ``segment_model.py``; most change nothing that can be seen. The verdicts are a scenario's ``settle``:
+The limits make deferred work of a handful of chunks and joins of a handful of bytes. Most calls
+change nothing that the model knows. The verdicts are a scenario's ``settle``:
 what the last owner after a crash does and checks.
 """
 
@@ -13,13 +13,15 @@ from unittest import mock
 
 import anyio
 import attrs
+from simulation import model_calls
 from simulation.disk import SimulatedDisk, _Change
 from simulation.file_layer import SimulatedFiles
+from simulation.model import Outcome, Returned, Segment, State
+from simulation.model_calls import ImplicitImport, Op
 
 from support.crash_world import CONFIG, FOLDER, Limits, container, eventually
 from support.legacy_layout import write_legacy
-from support.oracle import Oracle
-from support.segment_model import Family, Life, Op
+from support.oracle import Oracle, Unseen
 from support.virtual import virtual_world
 from tierlog.actors.container.claims import list_claims
 from tierlog.actors.container.container import Container, ContainerOptions
@@ -33,12 +35,7 @@ from tierlog.actors.maintenance import restore as restore_module
 from tierlog.actors.maintenance.backup import BackupOptions, back_up_store, list_backups, read_object
 from tierlog.actors.maintenance.backup_objects import BACKUPS, decode_manifest, decode_segment, manifest_name
 from tierlog.actors.maintenance.defrag import defrag_segment
-from tierlog.actors.maintenance.transfer import (
-    ImportOutcome,
-    chunks_of,
-    export_segment,
-    try_import,
-)
+from tierlog.actors.maintenance.transfer import chunks_of, export_segment
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.store import SegmentStore
@@ -120,14 +117,6 @@ def _lose_logs(disk: SimulatedDisk) -> None:
 # --- calls --------------------------------------------------------------------------------------
 
 
-class Unseen(Op):
-    """Changes nothing that the store's verbs show."""
-
-    def apply(self, family: Family) -> Family:
-        return family
-
-
-@attrs.frozen
 class RunDeferredWork(Unseen):
     """Waits until no deferred work is left."""
 
@@ -174,15 +163,12 @@ class AfterBackup(Unseen):
 
     op: Op
 
-    def answer(self, family: Family) -> object:
-        return self.op.answer(family)
-
     async def send(self, store: SegmentStore) -> Any:
         return await self.op.send(store)
 
 
 @attrs.frozen
-class LegacyFiles(Unseen):
+class LegacyFiles(Op):
     """Another software has left a segment in the legacy layout."""
 
     name: str
@@ -191,58 +177,42 @@ class LegacyFiles(Unseen):
     sealed: bool = False
 
     @property
-    def life(self) -> Life:
-        return Life(b"".join(self.parts), self.start, self.sealed)
+    def segment(self) -> Segment:
+        return Segment(b"".join(self.parts), self.start, self.sealed)
 
-    async def send(self, store: SegmentStore) -> Any:
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        return attrs.evolve(state, legacy=((self.name, self.segment),)), Returned(None)
+
+    async def send(self, store: SegmentStore) -> None:
         await write_legacy(
             await chunks_of(store), self.name, *self.parts, max_size=100, start=self.start, sealed=self.sealed
         )
 
 
 @attrs.frozen
-class Import(Op):
-    """Imports ``legacy``, which counts as taken once there is a segment ``taken``; what cannot be imported is
-    skipped."""
+class Import(model_calls.Import):
+    """Until an import that was not finished is taken back, its caller is asked to come again."""
 
-    legacy: LegacyFiles
-    taken: str
-    is_idempotent = True
-
-    def _is_there(self, family: Family) -> bool:
-        return self.legacy.name in family or self.taken in family
-
-    def apply(self, family: Family) -> Family:
-        return family if self._is_there(family) else {**family, self.legacy.name: self.legacy.life}
-
-    def answer(self, family: Family) -> object:
-        return ImportOutcome.SKIPPED if self._is_there(family) else ImportOutcome.IMPORTED
-
-    async def send(self, store: SegmentStore) -> Any:
-        if any(
-            work.kind is DeferredWorkKind.ADOPT for work in await container(store).storage.deferred_work()
-        ):
-            await RunDeferredWork().send(
-                store
-            )  # until an import that was not finished is taken back, its caller is asked to come again
-        return (await try_import(store, self.legacy.name, no_progress)).outcome
+    async def send(self, store: SegmentStore) -> int:
+        unfinished = await container(store).storage.deferred_work()
+        if any(work.kind is DeferredWorkKind.ADOPT for work in unfinished):
+            await RunDeferredWork().send(store)
+        return await super().send(store)
 
 
 @attrs.frozen
-class FirstAccess(Op):
+class FirstAccess(ImplicitImport):
     """Names a segment that only the legacy layout knows, which imports it."""
 
     legacy: LegacyFiles
-    is_idempotent = True
 
-    def apply(self, family: Family) -> Family:
-        return family if self.legacy.name in family else {**family, self.legacy.name: self.legacy.life}
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        if state.find(self.name) is None:
+            state = state.put(self.name, self.legacy.segment)
+        return state, Returned(dict(state.segments)[self.name].length)
 
-    def answer(self, family: Family) -> object:
-        return self.apply(family)[self.legacy.name].length
-
-    async def send(self, store: SegmentStore) -> Any:
-        return (await store.segment_info(self.legacy.name)).length
+    async def send(self, store: SegmentStore) -> int:
+        return (await store.segment_info(self.name)).length
 
 
 # --- verdicts -----------------------------------------------------------------------------------
@@ -305,7 +275,7 @@ async def imported(store: SegmentStore, oracle: Oracle) -> None:
     """Each older segment of the scenario comes in now, whole, or was there before and never comes again (rule
     S14)."""
     for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
-        await oracle.call(store, prefix, Import(older, f"{prefix}taken"))
+        await oracle.call(store, prefix, Import(older.name))
     await work_done(store, oracle)
 
 
@@ -313,14 +283,14 @@ async def imported_in_pieces(store: SegmentStore, oracle: Oracle) -> None:
     """What a crash left of an import is taken back by the next owner, and every file stays; then it comes in
     whole (rule S14)."""
     await work_done(store, oracle)
-    await oracle.call(store, "a/", Import(OLDER_A, "a/taken"))
+    await oracle.call(store, "a/", Import("a/o"))
     await work_done(store, oracle)
 
 
 async def accessed(store: SegmentStore, oracle: Oracle) -> None:
     """As ``exported``, of a segment that comes in at first access, and without asking for the export (rules
     S14, S15)."""
-    await oracle.call(store, "a/", FirstAccess(OLDER_A))
+    await oracle.call(store, "a/", FirstAccess("a/o", OLDER_A))
     await work_done(store, oracle)
     await _check_header(store, oracle, "a/o")
 
@@ -351,18 +321,18 @@ async def check_legacy_reader(store: SegmentStore, oracle: Oracle, name: str) ->
     """What older software reads by the header, if there is one, are bytes that the segment has or had; how
     far it goes."""
     chunks = await chunks_of(store)
-    life, found = oracle.families[name[:2]].settled[name], await find(chunks, name)
+    segment, found = oracle.segments()[name], await find(chunks, name)
     if found is None:
         return None
 
-    assert found.length <= life.length
+    assert found.length <= segment.length
     for chunk in found.chunks:
-        if chunk.start + chunk.length <= life.start:
+        if chunk.start + chunk.length <= segment.start:
             continue  # truncated since the header was written, and perhaps collected just now
         data = await chunks.read(chunk.name, 0, chunk.length)
-        skip = max(0, life.start - chunk.start)
-        at = chunk.start + skip - life.start
-        assert data[skip:] == life.data[at : at + len(data[skip:])], (
+        skip = max(0, segment.start - chunk.start)
+        at = chunk.start + skip - segment.start
+        assert data[skip:] == segment.data[at : at + len(data[skip:])], (
             f"older software reads wrong bytes in {chunk.name}"
         )
     return found.length
@@ -370,11 +340,11 @@ async def check_legacy_reader(store: SegmentStore, oracle: Oracle, name: str) ->
 
 async def _check_header(store: SegmentStore, oracle: Oracle, name: str) -> None:
     """Older software reads the whole segment and sees its seal."""
-    life, found = oracle.families[name[:2]].settled[name], await find(await chunks_of(store), name)
+    segment, found = oracle.segments()[name], await find(await chunks_of(store), name)
     assert found is not None, f"{name} has no header"
-    assert await check_legacy_reader(store, oracle, name) == life.length
-    assert found.sealed == life.sealed
-    assert found.start_offset <= life.start
+    assert await check_legacy_reader(store, oracle, name) == segment.length
+    assert found.sealed == segment.sealed
+    assert found.start_offset <= segment.start
 
 
 async def backed_up(store: SegmentStore, oracle: Oracle) -> None:
@@ -387,9 +357,8 @@ async def backed_up(store: SegmentStore, oracle: Oracle) -> None:
     else:
         await Backup().send(store)
         await _check_backup(store, oracle)
-        with_all = {name for state in oracle.families.values() for name in state.settled}
         manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
-        assert manifest.segments == len(with_all)
+        assert manifest.segments == len(oracle.segments())
     await work_done(store, oracle)
 
 
@@ -402,8 +371,8 @@ async def _check_backup(store: SegmentStore, oracle: Oracle) -> None:
             f"{each.name} is not what the manifest says"
         )
         image = decode_segment(data, each.name).image
-        life = oracle.families[image.name[:2]].settled.get(image.name)
-        assert life is None or image.length <= life.length, (
+        segment = oracle.segments().get(image.name)
+        assert segment is None or image.length <= segment.length, (
             f"the backup claims more of {image.name} than there is"
         )
     found = {info.name async for info in chunks.list(f"{BACKUPS}{BACKUP}/")}

@@ -9,7 +9,7 @@ instant.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from random import Random
 from unittest import mock
 
@@ -107,13 +107,30 @@ _usual_options = node.container_options
 SMALL = Limits()
 
 
+_in_force: list[Limits] = []
+_patches = ExitStack()
+
+
 @contextmanager
 def small_limits(limits: Limits = SMALL) -> Iterator[None]:
-    with (
-        mock.patch.multiple(node, container_options=limits.container, log_options=limits.log),
-        mock.patch.object(checkpointer, "_PART_RECORDS", limits.checkpoint_part),
-    ):
+    """Stores may overlap, and the first to open may be the first to close."""
+    _in_force.append(limits)
+    _patch()
+    try:
         yield
+    finally:
+        _in_force.remove(limits)
+        _patch()
+
+
+def _patch() -> None:
+    _patches.close()
+    if _in_force:
+        latest = _in_force[-1]
+        _patches.enter_context(
+            mock.patch.multiple(node, container_options=latest.container, log_options=latest.log)
+        )
+        _patches.enter_context(mock.patch.object(checkpointer, "_PART_RECORDS", latest.checkpoint_part))
 
 
 @asynccontextmanager

@@ -19,13 +19,13 @@ from typing import Any
 
 import attrs
 from simulation.file_layer import SimulatedDisk, SimulatedFiles
+from simulation.model_calls import Append, Merge, Seal
 
 from support.crash_enumeration import Instant, Scenario, live
 from support.crash_scenarios import FLUSH, PATIENT
-from support.crash_scripts import Session
+from support.crash_scripts import Flush, Session, create, set_attribute
 from support.crash_world import FOLDER, Limits, check_chunks, container, fork, opened
-from support.oracle import View, observe
-from support.segment_model import Append, Create, Family, Flush, Merge, Op, Seal, SetAttribute
+from support.oracle import Unseen, View, observe
 from support.virtual import run_virtual
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.frames import FRAME_HEADER_BYTES
@@ -41,12 +41,8 @@ SWEPT = ("/wal/owners/", "/lts/.tmp-")
 # --- images -------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Checkpoint(Op):
+class Checkpoint(Unseen):
     """Afterwards the log does not hold what was flushed before."""
-
-    def apply(self, family: Family) -> Family:
-        return family
 
     async def send(self, store: SegmentStore) -> Any:
         await container(store)._components.checkpointer.checkpoint()
@@ -55,7 +51,7 @@ class Checkpoint(Op):
 FLUSHED = Session(
     {
         "a/": [
-            Create("a/flushed", 40),
+            create("a/flushed", 40),
             Append("a/flushed", (b"flushed", b"and", b"forgotten" * 5), "w", 1),
             Flush(),
             Checkpoint(),
@@ -65,10 +61,10 @@ FLUSHED = Session(
 TAIL = Session(
     {
         "a/": [
-            Create("a/tail"),
+            create("a/tail"),
             Append("a/tail", (b"only in the log",), "w", 5),
-            SetAttribute("a/tail", "epoch", 3),
-            Create("a/tail#1"),
+            set_attribute("a/tail", "epoch", 3),
+            create("a/tail#1"),
             Append("a/tail#1", (b"merged",)),
             Seal("a/tail#1"),
             Merge("a/tail", ("a/tail#1",)),
@@ -96,7 +92,7 @@ LIVES = {
     "owners": Scenario(
         rules="",
         sessions=[
-            Session({"a/": [Create("a/s"), _append(b"one", 250), _append(b"on", 120)]}, killed=True),
+            Session({"a/": [create("a/s"), _append(b"one", 250), _append(b"on", 120)]}, killed=True),
             Session({"a/": [_append(b"two", 300)]}),
             Session({"a/": [_append(b"three", 100)]}, killed=True),
             Session({"a/": [_append(b"four", 260), _append(b"end", 30)]}),
@@ -111,7 +107,7 @@ class Image:
     name: str
     disk: SimulatedDisk
     view: View
-    writers: Mapping[str, frozenset[str]]
+    writers: Mapping[str, Sequence[str]]
     versions: Mapping[str, Sequence[bytes]]
     """What each file held at earlier calls of its life, oldest first."""
 
@@ -134,7 +130,7 @@ def image(name: str) -> Image:
         if name == "flushing"
         else len(instants) - 1
     )
-    disk, oracle = instants[last].disk, instants[last].oracle.copy()
+    disk, oracle = instants[last].disk, instants[last].oracle.after_crash()
 
     async def look() -> View:
         async with opened(SimulatedFiles(fork(disk)[0], interleave=False), 8, PATIENT) as store:
@@ -148,11 +144,8 @@ def image(name: str) -> Image:
 def _is_commit(instant: Instant) -> bool:
     """Whether a chunk is complete under its temporary name, and everything that the log holds was
     answered."""
-    is_answered = all(
-        state.pending is None or isinstance(state.pending, Flush)
-        for state in instant.oracle.families.values()
-    )
-    return is_answered and instant.call.startswith(f"Link {FOLDER}/lts/containers/")
+    is_link = instant.call.startswith(f"Link {FOLDER}/lts/containers/")
+    return is_link and not instant.oracle.has_pending
 
 
 def _versions(earlier: Sequence[Instant], last: SimulatedDisk) -> dict[str, list[bytes]]:
