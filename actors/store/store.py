@@ -1,7 +1,7 @@
 """``SegmentStore``: the embedded store's public verbs.
 
-It checks arguments, finds the container of a name, and refuses calls after the store was closed or in a
-forked child. The verbs' documentation is in ``storage_backends/base/verbs.py``."""
+It checks arguments, finds the container of a name, and refuses calls after the store was closed, in a
+forked child, and in another thread than its event loop's. The verbs' documentation is in ``storage_backends/base/verbs.py``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ from ..container.operations.transactions import (
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest, LastEventRequest
 from ..container.requests import Request
-from ..kernel.fork_guard import forks
+from ..kernel.use_guard import UseGuard
 from ..telemetry.tracing import SpanHook
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class SegmentStore(SegmentVerbs):
         self._storage = storage
         self._span = span
         self._cached_indexes: dict[str, int] = {}
-        self._forks = forks.count
+        self._guard = UseGuard("store")
         self._closed = False
 
     def __repr__(self) -> str:
@@ -450,16 +450,12 @@ class SegmentStore(SegmentVerbs):
         if self._closed:
             raise ClosedError("the store is closed: use it inside its `async with` body")
 
-        if self._forks != forks.count:
-            raise ClosedError(
-                "this store was opened by the parent of this forked process: open one here, after the fork"
-            )
-
+        self._guard.check()
         return self._containers
 
     def _container(self, name: str) -> LocalContainer | RemoteContainer:
         index = self._cached_indexes.get(name) if type(name) is str else None
-        if index is None or self._closed or self._forks != forks.count:
+        if index is None or self._closed or self._guard.is_elsewhere():
             index = self._check_name(name)
         return self._containers[index]
 

@@ -27,6 +27,7 @@ from ....storage_backends.base.transactions import (
 from ....storage_backends.base.verbs import SegmentVerbs
 from ...kernel.event_source import EventSource
 from ...kernel.task_groups import body_group
+from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
 from ..wire.batch import Outcome
 from ..wire.bodies import HostStatus
@@ -59,7 +60,7 @@ class Client(ClientBase, SegmentVerbs):
         events: EventSource,
         tracing: Tracing | None = None,
     ) -> None:
-        super().__init__(context, tracing)
+        super().__init__(context, tracing, UseGuard("client"))
         self._transport = transport
         self._tasks = tasks
         self._map_refresh = map_refresh

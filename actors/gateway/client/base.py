@@ -9,7 +9,7 @@ import attrs
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.statistics import counter, gauge
-from ...kernel.fork_guard import forks
+from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
 from . import requests
 from .attempts import ClientContext
@@ -29,10 +29,10 @@ class ClientBase:
     append_bytes_max = requests.APPEND_BYTES_MAX
     """The largest append that any server takes, in bytes; a server may take less, and says so."""
 
-    def __init__(self, context: ClientContext, tracing: Tracing | None) -> None:
+    def __init__(self, context: ClientContext, tracing: Tracing | None, guard: UseGuard) -> None:
         self._context = context
         self._tracing = tracing
-        self._forks = forks.count
+        self._guard = guard
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -47,10 +47,7 @@ class ClientBase:
         if self._is_closed:
             raise ClosedError("the client is closed: use it inside its `with` body")
 
-        if self._forks != forks.count:
-            raise ClosedError(
-                "this client was opened by the parent of this forked process: open one here, after the fork"
-            )
+        self._guard.check()
 
 
 def render(statistics: Callable[[], ClientStatistics]) -> bytes:

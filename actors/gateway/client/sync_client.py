@@ -27,6 +27,7 @@ from ....storage_backends.base.transactions import (
 )
 from ....storage_backends.base.verbs import SegmentVerbs, copy_docstrings
 from ...kernel.event_source import EventSource
+from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import HostStatus
@@ -55,7 +56,7 @@ class SyncClient(ClientBase):
         sleep: Callable[[float], None],
         tracing: Tracing | None = None,
     ) -> None:
-        super().__init__(context, tracing)
+        super().__init__(context, tracing, UseGuard("client", any_thread=True))
         self._transport = transport
         self._sleep = sleep
         self._refresh_lock = threading.Lock()

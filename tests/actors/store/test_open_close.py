@@ -282,6 +282,31 @@ async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
         assert await store.append("s", b"d") == 3
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+async def test_the_event_loop_of_another_thread_is_refused_before_anything_is_queued(
+    tmp_path: Path, backend: str
+) -> None:
+    async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
+        await make(store, "s", b"abc")
+
+        async def use() -> int:
+            refused = 0
+            for call in (
+                store.append("s", b"x"),
+                store.read("s", 0, 1),
+                store.flush(),
+                store.list_segments(),
+            ):
+                with pytest.raises(ClosedError, match="belongs to the event loop of another thread"):
+                    await call
+                refused += 1
+            return refused
+
+        assert await anyio.to_thread.run_sync(lambda: anyio.run(use, backend=backend)) == 4
+        assert await store.append("s", b"d") == 3
+        assert await store.read("s", 0, 10) == b"abcd"
+
+
 # --- cancellation -------------------------------------------------------------------------------
 
 

@@ -81,6 +81,19 @@ async def test_a_forked_child_is_refused_its_parents_client(tmp_path: Path) -> N
             assert plain.append("s", b"d") == 3
 
 
+async def test_a_client_is_refused_the_event_loop_of_another_thread(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url:
+        async with tierlog.connect(url) as client:
+            await client.create_segment("s")
+
+            async def use() -> None:
+                with pytest.raises(ClosedError, match="belongs to the event loop of another thread"):
+                    await client.append("s", b"x")
+
+            await anyio.to_thread.run_sync(lambda: anyio.run(use))
+            assert await client.append("s", b"abc") == 0
+
+
 def _refusals(client: Client, plain: SyncClient) -> int:
     refused = 0
     for call in (client.append("s", b"x"), client.read("s", 0, 1), client.flush(), client.list_segments()):
