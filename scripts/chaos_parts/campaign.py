@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -23,11 +22,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import tierlog
+from chaos_parts.events import SegmentCheck
 from chaos_parts.http_store import HttpStore
-from chaos_parts.ledger import Ledger, Outcome, SegmentCheck
+from chaos_parts.ledger import Ledger, Outcome
 from chaos_parts.processes import PATIENCE, RunError, Usage, compare_usage, processes_of, usage_of
 from chaos_parts.report import Report, Window, count_takeovers
-from chaos_parts.service import OwnService, Service
+from chaos_parts.service import TIERLOG, OwnService, Service
 from chaos_parts.writers import Plan, TailWriters, WriterProcesses, segment_names
 from tierlog.actors.kernel.exits import leaves
 
@@ -38,7 +38,7 @@ RECOVERY_LIMIT = 20.0
 
 
 class Options(argparse.Namespace):
-    """The arguments; ``command_line.py`` has their defaults."""
+    """The arguments; ``command_line.py`` has the other defaults."""
 
     rounds: int
     seed: int
@@ -117,15 +117,28 @@ class Run:
         """Wait until each container (default: all) has acked an event that was sent after ``since`` (default:
         now), and record the times."""
         since = time.monotonic() if since is None else since
-        containers = range(self.service.containers) if containers is None else containers
-        wait = await self.ledger.first(Outcome.ACKED, containers, since, RECOVERY_LIMIT)
-        self.report.samples_of(figure, goal).values += wait.seconds.values()
+        await self.first(Outcome.ACKED, figure, goal, since=since, containers=containers)
         if goal is not None:
             self.windows.append((time.time() - (time.monotonic() - since), time.time()))
+
+    async def first(
+        self,
+        outcome: Outcome,
+        figure: str,
+        goal: float | None = None,
+        *,
+        since: float,
+        containers: Iterable[int] | None = None,
+        limit: float = RECOVERY_LIMIT,
+    ) -> None:
+        """Wait for the first such outcome in each container, and record the times. A container without one is
+        a violation."""
+        containers = range(self.service.containers) if containers is None else containers
+        wait = await self.ledger.first(outcome, containers, since, limit)
+        self.report.samples_of(figure, goal).values += wait.seconds.values()
         for container in sorted(wait.missing):
-            self.violated_in_round(
-                f"container {container} acked nothing within {RECOVERY_LIMIT:g} s ({figure})"
-            )
+            late = f"no event was {outcome.name} within {limit:g} s ({figure})"
+            self.violated_in_round(f"container {container}: {late}")
 
     async def all_ack(self) -> None:
         """Every container acks something that is sent from now on."""
@@ -140,13 +153,10 @@ Round = Callable[[Run], Awaitable[None]]
 
 
 async def campaign(run: Run, inject: Round, *, plain: bool = True) -> None:
-    """The whole run; ``plain``: with lanes without event numbers. Violations are in the report; raises
+    """The whole run; ``plain``: with writers without event numbers. Violations are in the report; raises
     ``RunError`` if the run could not be made."""
     service = run.service
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(service.aclose)
-        if isinstance(service, OwnService):
-            await stack.enter_async_context(service.running())
+    async with service.running():
         await service.inspect()
         run.segments = segment_names(f"chaos/{run.options.seed}-{time.time_ns():x}", service.containers)
         async with HttpStore(service.data_url) as store:
@@ -165,20 +175,13 @@ async def campaign(run: Run, inject: Round, *, plain: bool = True) -> None:
 async def _write_through_rounds(run: Run, inject: Round, *, plain: bool) -> None:
     options, url = run.options, run.service.data_url
     writers = WriterProcesses(run.ledger)
-    plans = [
-        Plan(
-            url,
-            options.client,
-            f"{options.seed}/{number}",
-            options.pace,
-            writers.plan(number, run.segments, plain=plain),
-        )
-        for number in range(options.writers)
-    ]
+    plans = []
+    for number in range(options.writers):
+        planned = writers.plan(number, run.segments, plain=plain)
+        plans.append(Plan(url, options.client, f"{options.seed}/{number}", options.pace, planned))
 
     async def usage() -> dict[str, Usage]:
-        found = {f"writer {number}": usage_of(pid, "writer") for number, pid in enumerate(writers.pids)}
-        return {name: usage for name, usage in found.items() if usage is not None}
+        return usage_of({f"writer {number}": pid for number, pid in enumerate(writers.pids)}, "writer")
 
     skipped = sum(1 for _ in run.service.log_lines())
     try:
@@ -212,10 +215,9 @@ async def _rounds(run: Run, inject: Round, tails: TailWriters) -> None:
 
 
 async def _service_usage(service: Service) -> dict[str, Usage]:
-    supervisor = await service.supervisor()
-    usages = {supervisor.name: usage_of(supervisor.pid, "supervisor")}
-    usages |= {host.name: usage_of(host.pid, "host") for host in await service.hosts()}
-    return {name: usage for name, usage in usages.items() if usage is not None}
+    supervisor, hosts = await service.supervisor(), await service.hosts()
+    usage = usage_of({supervisor.name: supervisor.pid}, "supervisor")
+    return usage | usage_of({host.name: host.pid for host in hosts}, "host")
 
 
 async def _report_leaks(
@@ -232,20 +234,20 @@ async def _report_leaks(
 
 async def _check_segments(run: Run, store: HttpStore) -> None:
     """Read every segment back through the service."""
+    writers, report = run.ledger.writers, run.report
     for segment in run.segments:
-        check = SegmentCheck(segment, run.ledger.lanes)
+        check = SegmentCheck(segment, writers)
         async for block in store.read_blocks(segment):
             check.feed(block)
-        run.report.violations += check.finish()
-        run.report.events += sum(lane.found for lane in check.lanes.values())
-        run.report.unknown += sum(lane.unknown for lane in check.lanes.values())
-        run.report.bytes += check.bytes
-    lanes = run.ledger.lanes
-    run.report.counts |= {
-        "calls sent again": sum(lane.retried for lane in lanes),
-        "unknown outcomes": sum(len(lane.unknown) for lane in lanes),
-        "rejected": sum(len(lane.rejected) for lane in lanes),
-        "rejected as full": sum(lane.full for lane in lanes),
+        report.violations += check.finish()
+        report.events += check.events
+        report.unknown += check.unknown
+        report.bytes += check.bytes
+    report.counts |= {
+        "calls sent again": sum(writer.retried for writer in writers),
+        "unknown outcomes": sum(len(writer.unknown) for writer in writers),
+        "rejected": sum(len(writer.rejected) for writer in writers),
+        "rejected as full": sum(writer.full for writer in writers),
     }
 
 
@@ -256,7 +258,7 @@ def check_leftovers(run: Run, service: OwnService) -> None:
     for path in service.runtime.rglob("*"):
         if path.is_socket():
             run.violated(f"the socket {path} was left")
-    doctor = [sys.executable, "-P", "-m", "tierlog.actors.cli", "doctor", "--data", str(service.folder)]
+    doctor = [*TIERLOG, "doctor", "--data", str(service.folder)]
     done = subprocess.run(doctor, capture_output=True, text=True, check=False)
     if done.returncode:
         run.violated(f"tierlog doctor: {(done.stdout + done.stderr).strip()[-500:]}")

@@ -1,8 +1,4 @@
-"""The chaos scripts as commands: options, the service, the report, the exit status.
-
-Exit status: 0 if all promises hold, 1 if one does not, 2 for wrong arguments, 130 after Ctrl-C (or 128 and
-the number of another signal), when the service and the writers have ended and the temporary folder is
-removed."""
+"""The chaos scripts as commands: options, the service, the report, the exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ import anyio
 from rich.console import Console
 
 from chaos_parts.campaign import Options, Round, Run, campaign
-from chaos_parts.processes import RunError, free_port, until_signalled
+from chaos_parts.processes import RunError, until_signalled
 from chaos_parts.report import Report
 from chaos_parts.service import OwnService, Service
 from tierlog.actors.settings.units import MiB
@@ -34,8 +30,12 @@ container_crashes = 1000
 """The only difference from the defaults: how often a host may die."""
 _OPERATION_BYTES = 500
 """More than an event takes in the log on average, so that tails reach their length before a checkpoint."""
+_ENDING = """
+Exit status: 0 if all holds, 1 if not, 2 for wrong arguments, 130 after Ctrl-C (128 and the number of another
+signal), which leaves no process and no temporary folder behind."""
 
 MakeService = Callable[[Options, Path], Service]
+"""Starts a service in a folder, or finds one."""
 
 
 def settings(options: Options, server: str = "") -> str:
@@ -46,27 +46,25 @@ def settings(options: Options, server: str = "") -> str:
     return _SETTINGS + server + checkpoint
 
 
-def own_service(options: Options, folder: Path) -> OwnService:
-    hosts, containers = options.hosts, options.containers
-    data = folder / "data"
-    return OwnService(
-        data, folder, hosts=hosts, containers=containers, config=settings(options), port=free_port()
-    )
+def usual_service(options: Options, folder: Path) -> Service:
+    if options.url is not None:
+        return Service(options.url, pids_from=options.pids_from)
+    return OwnService(folder, hosts=options.hosts, containers=options.containers, config=settings(options))
 
 
 def run_script(
     script: str,
-    text: str,
+    text: str | None,
     arguments: Sequence[str],
     inject: Round,
     *,
     rounds: int = 20,
     attach: bool = False,
     plain: bool = True,
-    make_service: MakeService = own_service,
+    make_service: MakeService = usual_service,
 ) -> int:
     """Run a campaign; returns the exit status. ``text`` is the help, ``attach`` whether --url is allowed,
-    ``make_service`` starts a service in a folder."""
+    ``plain`` whether there are writers without event numbers."""
     options = parse_options(make_parser(script, text, attach=attach, rounds=rounds), arguments)
     report = Report(script, options.seed, strict=options.goals)
     return carry_out(options, report, partial(campaign, inject=inject, plain=plain), make_service)
@@ -76,18 +74,15 @@ def carry_out(
     options: Options,
     report: Report,
     work: Callable[[Run], Awaitable[None]],
-    make_service: MakeService = own_service,
+    make_service: MakeService = usual_service,
 ) -> int:
     """Make the service, do the work, show the report."""
     folder = options.keep or Path(tempfile.mkdtemp(prefix=f"tierlog-chaos-{report.script}-"))
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=options.json)
     keep = options.keep is not None
     try:
-        if options.url is not None:
-            service = Service(options.url, pids_from=options.pids_from)
-        else:
-            service = make_service(options, folder)
+        service = make_service(options, folder)
     except RunError as error:
         folder.rmdir()
         print(f"chaos_{report.script}: {error}", file=sys.stderr)
@@ -123,20 +118,20 @@ def carry_out(
 
 
 def make_parser(
-    script: str, text: str, *, attach: bool, rounds: int, writers: bool = True
+    script: str, text: str | None, *, attach: bool = False, rounds: int, writers: bool = True
 ) -> argparse.ArgumentParser:
     """``attach``: whether the script works on a service that it did not start. ``writers``: whether it has
     the common writers."""
     made = argparse.ArgumentParser(
         prog=f"scripts/chaos_{script}.py",
-        description=text,
+        description=f"{text}{_ENDING}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
 
     def number(name: str, least: int, most: int, default: int, what: str) -> None:
-        what += f" (default: {default})"
-        add(name, type=count(least, most), default=default, metavar="N", help=what)
+        help = f"{what} (default: {default})"
+        add(name, type=count(least, most), default=default, metavar="N", help=help)
 
     number("--rounds", 1, 100_000, rounds, "number of rounds")
     seed = "seed of all choices (default: random; the report shows it)"
@@ -146,7 +141,7 @@ def make_parser(
     if writers:
         number("--writers", 1, 64, 2, "writer processes; each writes to every container")
         number("--tail", 0, 1_000_000, 0, "operations added to each container's log before each round")
-        pace = "mean pause between two calls of a lane (default: 0.01)"
+        pace = "mean pause between two calls of a writer (default: 0.01)"
         add("--pace", type=seconds, default=0.01, metavar="SECONDS", help=pace)
         client = "the writers' client: tierlog.connect, or plain HTTP requests"
         add("--client", choices=("tierlog", "raw"), default="tierlog", help=client)
@@ -168,10 +163,12 @@ def parse_options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> Op
     given = made.parse_args(arguments, Options())
     if given.pids_from is not None and given.url is None:
         made.error("--pids-from needs --url: the processes of a service that is started here are known")
+    if given.pids_from is not None and not given.pids_from.is_file():
+        made.error(f"--pids-from: {given.pids_from} is not a file")
     if given.keep is not None:
         given.keep = given.keep.absolute()
-        if given.keep.exists() and any(given.keep.iterdir()):
-            made.error(f"--keep: {given.keep} is not empty")
+        if given.keep.exists() and not (given.keep.is_dir() and not any(given.keep.iterdir())):
+            made.error(f"--keep: {given.keep} is not an empty folder")
     return given
 
 

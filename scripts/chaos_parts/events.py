@@ -1,35 +1,30 @@
-"""The events that writers append: one line with writer, number, padding length, CRC-32, and the padding.
+"""The events that writers append, and the check that a segment contains what the ledger requires.
 
-All bytes of an event follow from its writer and number, so a reader knows every byte that must be there.
+An event is one line: writer, number, padding length, CRC-32, and the padding. All its bytes follow from its
+writer and number, so the check knows every byte:
+
+- every acked event is there exactly once; events of numbered writers are in order and without gaps
+- a rejected event is not there; an event with an unknown outcome is there at most once
+- nothing is torn, and nothing is there that no writer sent
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import attrs
+
+from chaos_parts.ledger import Writer
+from chaos_parts.processes import counted
 
 _HEAD = re.compile(rb"([a-z0-9.]{1,40}) ([0-9]{1,12}) ([0-9]{1,6}) ([0-9a-f]{8}) ")
 _HEAD_MAX = 80
 _PADDING = bytes(range(33, 127)) * 800
 _SHORT, _PAGE, _LONG = 200, 4_096, 60_000
-
-
-class TornError(Exception):
-    """The bytes at ``offset`` of a segment are no event."""
-
-    def __init__(self, offset: int, found: bytes) -> None:
-        super().__init__(f"offset {offset}: no event begins here, but {found[:60]!r}")
-        self.offset = offset
-
-
-@attrs.frozen
-class Event:
-    writer: str
-    number: int
-    offset: int
+_REPORTED_MAX = 5
+"""Violations reported for each writer."""
 
 
 def event_bytes(writer: str, number: int) -> bytes:
@@ -42,40 +37,108 @@ def event_bytes(writer: str, number: int) -> bytes:
     return b"%s %08x %s\n" % (head, zlib.crc32(padding, zlib.crc32(head)), padding)
 
 
-class EventReader:
-    """Parses a segment block by block. Raises ``TornError`` where no event begins."""
+@attrs.define
+class _Found:
+    """The events of one writer so far."""
 
-    def __init__(self) -> None:
+    writer: Writer
+    next: int = 0
+    seen: set[int] = attrs.field(factory=set)
+    """Of a plain writer."""
+    last_acked: int = -1
+    unknown: int = 0
+    violations: list[str] = attrs.field(factory=list)
+
+    def add(self, number: int, offset: int) -> str:
+        """Returns the violation; empty if the event may be there."""
+        writer, expected = self.writer, self.next
+        self.next = max(expected, number + 1)
+        if number in self.seen or (writer.numbered and number < expected):
+            return "is there twice"
+        if not writer.numbered:
+            self.seen.add(number)
+        if writer.sent_max is not None and number >= writer.sent_max:
+            return "was never sent"
+        if number in writer.rejected:
+            return "is there, though it was rejected"
+        if number in writer.unknown:
+            self.unknown += 1  # It may arrive late, over a connection that its writer had given up.
+            return ""
+        if writer.numbered and number > expected:
+            return f"comes where {expected} should: events were lost or reordered"
+        if not writer.numbered and number >= writer.next:
+            return "has no outcome"
+        if writer.ordered and number < self.last_acked:
+            return f"follows {self.last_acked}, which was sent later"
+        self.last_acked = number
+        acked_at = writer.offsets.get(number, offset)
+        return "" if acked_at == offset else f"was acked at offset {acked_at}"
+
+    def finish(self) -> list[str]:
+        writer = self.writer
+        known = self.seen | writer.unknown | writer.rejected
+        first = self.next if writer.numbered else 0
+        if missing := [number for number in range(first, writer.next) if number not in known]:
+            lost = f"{counted(len(missing), 'acked event')} of {writer.id} lost"
+            self.violations.append(f"{writer.segment}: {lost}, the first is {missing[0]}")
+        return self.violations
+
+
+class SegmentCheck:
+    """One segment, block by block."""
+
+    def __init__(self, name: str, writers: Iterable[Writer]) -> None:
+        self.name = name
+        self.bytes = 0
+        self.events = 0
+        self._found = {writer.id: _Found(writer) for writer in writers if writer.segment == name}
         self._rest = b""
-        self.offset = 0
+        self._offset = 0
         """Where ``_rest`` begins."""
+        self._broken = ""
+        """Why the rest of the segment cannot be checked."""
 
-    def feed(self, block: bytes) -> Iterator[Event]:
-        data = self._rest + block
-        at = 0
-        while (end := self._end(data, at)) is not None:
+    @property
+    def unknown(self) -> int:
+        """Events with an unknown outcome that were there."""
+        return sum(found.unknown for found in self._found.values())
+
+    def feed(self, block: bytes) -> None:
+        self.bytes += len(block)
+        if self._broken:
+            return
+
+        data, at = self._rest + block, 0
+        while at < len(data) and not self._broken:
             head = _HEAD.match(data, at)
-            assert head is not None
-            writer, number = head[1].decode(), int(head[2])
-            if data[at:end] != event_bytes(writer, number):
-                raise TornError(self.offset + at, data[at:end])
-            yield Event(writer, number, self.offset + at)
+            if head is None:
+                if len(data) - at >= _HEAD_MAX or b"\n" in data[at:]:
+                    self._break(at, data[at:])
+                break
+            if (end := head.end() + int(head[3]) + 1) > len(data):
+                break
+            if data[at:end] != event_bytes(head[1].decode(), int(head[2])):
+                self._break(at, data[at:end])
+            else:
+                self._see(head[1].decode(), int(head[2]), self._offset + at)
             at = end
         self._rest = data[at:]
-        self.offset += at
+        self._offset += at
 
-    def finish(self) -> None:
-        """The segment ends here. Raises ``TornError`` within an event."""
-        if self._rest:
-            raise TornError(self.offset, self._rest)
+    def finish(self) -> list[str]:
+        """The segment ends here: every violation."""
+        if self._rest and not self._broken:
+            self._break(0, self._rest)
+        broken = [f"{self.name}, {self._broken}"] if self._broken else []
+        return broken + [each for found in self._found.values() for each in found.finish()]
 
-    def _end(self, data: bytes, at: int) -> int | None:
-        """Where the event at ``at`` ends; None if that comes with a later block."""
-        head = _HEAD.match(data, at)
-        if head is None:
-            if len(data) - at >= _HEAD_MAX or b"\n" in data[at:]:
-                raise TornError(self.offset + at, data[at : at + _HEAD_MAX])
-            return None
+    def _break(self, at: int, found: bytes) -> None:
+        self._broken = f"offset {self._offset + at}: no event begins here, but {found[:60]!r}"
 
-        end = head.end() + int(head[3]) + 1
-        return end if end <= len(data) else None
+    def _see(self, writer: str, number: int, offset: int) -> None:
+        self.events += 1
+        found = self._found.get(writer)
+        if found is None:
+            self._broken = f"offset {offset}: there is no writer {writer}"
+        elif (violation := found.add(number, offset)) and len(found.violations) < _REPORTED_MAX:
+            found.violations.append(f"{self.name}, offset {offset}: event {number} of {writer} {violation}")

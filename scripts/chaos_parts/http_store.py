@@ -3,12 +3,12 @@
 The checks read through this, so that no bug of the client can hide one of the server; writers use it with
 ``--client raw``, which shows whose bug it is. The supervisor redirects to a segment's owner, which is then
 asked directly until it fails. Appends with a writer id and reads are always retried; an append without one
-only if it was certainly not applied. Needs asyncio (httpx)."""
+only if it was certainly not applied."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Self
+from collections.abc import AsyncIterator
+from typing import Any, Self
 
 import anyio
 import httpx
@@ -32,10 +32,10 @@ class HttpStore:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._owners: dict[str, str] = {}
+        self._owners: dict[str, httpx.URL] = {}
         limits = httpx.Limits(max_connections=64, keepalive_expiry=60)
         self._client = httpx.AsyncClient(
-            timeout=_ATTEMPT, limits=limits, follow_redirects=True, trust_env=False
+            base_url=url, timeout=_ATTEMPT, limits=limits, follow_redirects=True, trust_env=False
         )
 
     async def __aenter__(self) -> Self:
@@ -45,10 +45,7 @@ class HttpStore:
         await self._client.aclose()
 
     async def create_segment(self, name: str) -> None:
-        headers = {"Content-Type": "application/json"}
-        answer = await self._request("POST", name, Verb.CREATE, b"{}", headers)
-        if answer.status_code != 409:
-            _check(answer)
+        await self._request("POST", name, Verb.CREATE, accepted=409, json={})
 
     async def append(
         self, name: str, data: bytes, *, writer_id: str | None = None, event_number: int | None = None
@@ -63,43 +60,40 @@ class HttpStore:
         before = first_event_number - 1 if first_event_number else None
         await self._append(name, b"".join(events), AppendHeaders(writer_id.encode(), last, before))
 
+    async def _append(self, name: str, data: bytes, append: AppendHeaders) -> None:
+        headers = BYTES | append_headers(append)
+        again = bool(append.writer)
+        await self._request("POST", name, Verb.APPEND, again=again, content=data, headers=headers)
+
     async def read_blocks(self, name: str) -> AsyncIterator[bytes]:
         """The whole segment, up to its tail."""
-        offset = 0
-        while True:
+        offset, block = 0, b" "
+        while block:
             headers = {"Range": f"bytes={offset}-{offset + _READ_BYTES - 1}"}
-            answer = await self._request("GET", name, Verb.BYTES, b"", headers)
-            if answer.status_code == 416:
-                return
-            _check(answer)
-            yield answer.content
-            offset += len(answer.content)
-
-    async def _append(self, name: str, data: bytes, headers: AppendHeaders) -> None:
-        fields = {**BYTES, **append_headers(headers)}
-        _check(await self._request("POST", name, Verb.APPEND, data, fields, again=bool(headers.writer)))
+            answer = await self._request("GET", name, Verb.BYTES, accepted=416, headers=headers)
+            block = answer.content if answer.is_success else b""
+            offset += len(block)
+            yield block
 
     async def _request(
-        self,
-        method: str,
-        name: str,
-        verb: Verb,
-        data: bytes,
-        headers: Mapping[str, str],
-        *,
-        again: bool = True,
+        self, method: str, name: str, verb: Verb, *, accepted: int = 200, again: bool = True, **content: Any
     ) -> httpx.Response:
-        """The first conclusive answer. ``again``: whether a request may be repeated that was perhaps applied.
-        Raises the last error after ``DEADLINE``."""
+        """The answer, if it is a success or has the status ``accepted``. ``again``: whether a request may be
+        repeated that was perhaps applied. Raises the last error after ``DEADLINE``."""
         repeated = (*_NOT_APPLIED, 408, 500) if again else _NOT_APPLIED
-        last: Exception = tierlog.Unavailable(f"{self._url} did not answer within {DEADLINE:g} s")
+        last: tierlog.TierlogError = tierlog.Unavailable(f"{self._url}: no answer within {DEADLINE:g} s")
         with anyio.move_on_after(DEADLINE):
             while True:
                 try:
-                    answer = await self._once(method, name, verb, data, headers)
-                    if answer.status_code not in repeated:
+                    answer = await self._once(method, name, verb, **content)
+                    if answer.is_success or answer.status_code == accepted:
                         return answer
-                    last = _error(answer)
+                    is_post = answer.request.method == "POST"
+                    last = from_problem(
+                        answer.status_code, answer.headers, answer.content, maybe_applied=is_post
+                    )
+                    if answer.status_code not in repeated:
+                        raise last
                 except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
                     last = tierlog.Unavailable(f"no connection: {error!r}")
                 except httpx.RequestError as error:
@@ -110,24 +104,13 @@ class HttpStore:
                 await anyio.sleep(_PAUSE)
         raise last
 
-    async def _once(
-        self, method: str, name: str, verb: Verb, data: bytes, headers: Mapping[str, str]
-    ) -> httpx.Response:
+    async def _once(self, method: str, name: str, verb: Verb, **content: Any) -> httpx.Response:
         if name not in self._owners:
             # A request that changes nothing is redirected to the owner.
-            found = await self._client.get(self._url + segment_path(name, Verb.INFO))
+            found = await self._client.get(segment_path(name, Verb.INFO))
             if not found.is_success and found.status_code != 404:
                 return found
-            self._owners[name] = str(found.url.join("/")).rstrip("/")
-        url = self._owners[name] + segment_path(name, verb)
-        return await self._client.request(method, url, content=data or None, headers=headers)
-
-
-def _error(answer: httpx.Response) -> tierlog.TierlogError:
-    is_post = answer.request.method == "POST"
-    return from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=is_post)
-
-
-def _check(answer: httpx.Response) -> None:
-    if not answer.is_success:
-        raise _error(answer)
+            self._owners[name] = found.url
+        return await self._client.request(
+            method, self._owners[name].join(segment_path(name, verb)), **content
+        )

@@ -1,30 +1,18 @@
-"""What writers were acked, and whether a segment contains exactly that.
+"""What writers were acked: the one record of a run with real processes.
 
-Writers send one record for each outcome. A lane is one writer id on one segment: an *identified* lane numbers
-its events and repeats a call until it is acked; a *plain* lane sends each event once. ``SegmentCheck``
-compares a segment's bytes with the lanes:
-
-- every acked event is there exactly once; events of identified lanes are in order and without gaps
-- a rejected event is not there; an event with an unknown outcome is there at most once
-- nothing is torn, and nothing is there that nobody sent
-
-Times are of the monotonic clock, which all processes of a machine share. A record that a killed process wrote
-half is ignored.
+Writer processes send one ``Record`` for each outcome. A *numbered* writer gives its events numbers and repeats
+a call until it is acked; a *plain* writer sends each event once. ``events.SegmentCheck`` compares a segment
+with this. Times are of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import anyio
 import attrs
 import msgspec
-
-from chaos_parts.events import Event, EventReader, TornError
-
-_REPORTED_MAX = 5
-"""Violations reported for each lane: the first ones tell enough."""
 
 
 class Outcome(enum.IntEnum):
@@ -35,53 +23,55 @@ class Outcome(enum.IntEnum):
     REJECTED = 3
     """They were not applied and never will be."""
     FULL = 4
-    """Rejected because the disk is full; an identified lane sends them again."""
+    """Rejected because the disk is full; a numbered writer sends them again."""
     RETRIED = 5
     """The call failed, and the same events are sent again."""
     HUNG = 6
     """A call did not return."""
     ENDED = 7
-    """The lane has ended: events from this number on were never sent."""
+    """The writer has ended: events from this number on were never sent."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """What became of ``count`` events of a lane; a line of JSON."""
+    """What became of ``count`` events of a writer; a line of JSON."""
 
     outcome: Outcome
-    lane: int
+    writer: int
     first: int
     count: int = 0
     began: float = 0.0
     ended: float = 0.0
+    offset: int | None = None
+    """Of the first event, if the ack named it."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self) + b"\n"
 
 
 def split_records(data: bytes) -> tuple[list[Record], bytes]:
-    """Every whole record, and the beginning of one whose end is still missing."""
+    """Every whole record, and the rest: a killed process may have written half of one."""
     *lines, rest = data.split(b"\n")
     return [msgspec.json.decode(line, type=Record) for line in lines], rest
 
 
 @attrs.define
-class Lane:
+class Writer:
     """One writer id on one segment, and all outcomes so far."""
 
-    writer: str
+    id: str
     segment: str
     container: int
-    identified: bool
+    numbered: bool
     ordered: bool = True
     """One call after the other; otherwise several at the same time."""
-    acked: int = 0
-    """Number of acked events; of an identified lane the first ones."""
     next: int = 0
-    """All events below this number have an outcome."""
+    """All events below this number have an outcome; those that are not unknown or rejected were acked."""
+    offsets: dict[int, int] = attrs.field(factory=dict)
+    """Where acked events are, as far as the acks named it."""
     unknown: set[int] = attrs.field(factory=set)
     rejected: set[int] = attrs.field(factory=set)
     sent_max: int | None = None
-    """No event from this number on was ever sent; None until the lane has ended."""
+    """No event from this number on was ever sent; None until the writer has ended."""
     retried: int = 0
     full: int = 0
 
@@ -97,17 +87,24 @@ class Wait:
     seconds: dict[int, float] = attrs.field(factory=dict)
     done: anyio.Event = attrs.field(factory=anyio.Event)
 
+    def see(self, record: Record, container: int) -> None:
+        if record.outcome is self.outcome and container in self.missing and record.began >= self.since:
+            self.missing.discard(container)
+            self.seconds[container] = record.ended - self.since
+            if not self.missing:
+                self.done.set()
+
 
 class Ledger:
     def __init__(self) -> None:
-        self.lanes: list[Lane] = []
+        self.writers: list[Writer] = []
         self.problems: list[str] = []
         self._waits: list[Wait] = []
         self.acked = 0
 
-    def add_lane(self, lane: Lane) -> int:
-        self.lanes.append(lane)
-        return len(self.lanes) - 1
+    def add_writer(self, writer: Writer) -> int:
+        self.writers.append(writer)
+        return len(self.writers) - 1
 
     def fail(self, problem: str) -> None:
         """The run is over: nobody waits any longer."""
@@ -117,46 +114,36 @@ class Ledger:
 
     def add(self, records: Iterable[Record]) -> None:
         for record in records:
-            self._add(record, self.lanes[record.lane])
+            writer = self.writers[record.writer]
+            self._add(record, writer)
+            for wait in self._waits:
+                wait.see(record, writer.container)
 
-    def _add(self, record: Record, lane: Lane) -> None:
+    def _add(self, record: Record, writer: Writer) -> None:
         numbers = range(record.first, record.first + record.count)
+        where = f"{writer.id} on {writer.segment}"
         match record.outcome:
             case Outcome.ACKED:
-                if lane.identified and record.first != lane.next:
-                    self.problems.append(
-                        f"{lane.writer} on {lane.segment}: event {record.first} was acked "
-                        f"after {lane.next - 1}"
-                    )
-                lane.acked += record.count
+                if writer.numbered and record.first != writer.next:
+                    self.problems.append(f"{where}: event {record.first} was acked after {writer.next - 1}")
+                if record.offset is not None:
+                    writer.offsets[record.first] = record.offset
                 self.acked += record.count
             case Outcome.UNKNOWN:
-                lane.unknown.update(numbers)
+                writer.unknown.update(numbers)
             case Outcome.REJECTED:
-                lane.rejected.update(numbers)
+                writer.rejected.update(numbers)
             case Outcome.FULL:
-                lane.full += 1
+                writer.full += 1
             case Outcome.RETRIED:
-                lane.retried += 1
+                writer.retried += 1
             case Outcome.HUNG:
-                self.problems.append(
-                    f"{lane.writer} on {lane.segment}: a call did not return within "
-                    f"{record.ended - record.began:.1f} s"
-                )
+                seconds = record.ended - record.began
+                self.problems.append(f"{where}: a call did not return within {seconds:.1f} s")
             case Outcome.ENDED:
-                lane.sent_max = record.first
+                writer.sent_max = record.first
         if record.outcome in (Outcome.ACKED, Outcome.UNKNOWN, Outcome.REJECTED):
-            lane.next = max(lane.next, numbers.stop)
-        for wait in self._waits:
-            if (
-                record.outcome is wait.outcome
-                and lane.container in wait.missing
-                and record.began >= wait.since
-            ):
-                wait.missing.discard(lane.container)
-                wait.seconds[lane.container] = record.ended - wait.since
-                if not wait.missing:
-                    wait.done.set()
+            writer.next = max(writer.next, numbers.stop)
 
     async def first(self, outcome: Outcome, containers: Iterable[int], since: float, limit: float) -> Wait:
         """Wait up to ``limit`` seconds for the first such outcome in each container, of a call that began
@@ -170,103 +157,3 @@ class Ledger:
         finally:
             self._waits.remove(wait)
         return wait
-
-
-# --- checks -------------------------------------------------------------------------------------
-
-
-class LaneCheck:
-    """One lane's events, in the order of the segment."""
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.found = 0
-        self.unknown = 0
-        """Events with an unknown outcome that were there."""
-        self.violations: list[str] = []
-        self._next = 0
-        self._seen: set[int] = set()
-        self._last_acked = -1
-
-    def see(self, event: Event) -> None:
-        self.found += 1
-        violation = self._identified(event.number) if self.lane.identified else self._plain(event.number)
-        if violation and len(self.violations) < _REPORTED_MAX:
-            self.violations.append(
-                f"{self.lane.segment}, offset {event.offset}: event {event.number} of {event.writer} "
-                f"{violation}"
-            )
-
-    def _identified(self, number: int) -> str:
-        expected, self._next = self._next, max(self._next, number + 1)
-        if number < expected:
-            return "is there twice"
-        if number > expected:
-            return f"comes where {expected} should: events were lost or reordered"
-        is_sent = self.lane.sent_max is None or number < self.lane.sent_max
-        return "" if is_sent else "was never sent"
-
-    def _plain(self, number: int) -> str:
-        if number in self._seen:
-            return "is there twice"
-        self._seen.add(number)
-        if number in self.lane.rejected:
-            return "is there, though it was rejected"
-        if number in self.lane.unknown:
-            self.unknown += 1  # It may arrive late, over a connection that its writer had given up.
-            return ""
-        if number >= self.lane.next:
-            return "has no outcome"
-        if self.lane.ordered and number < self._last_acked:
-            return f"follows {self._last_acked}, which was sent later"
-        self._last_acked = number
-        return ""
-
-    def finish(self) -> list[str]:
-        lane = self.lane
-        missing: Sequence[int] = range(self._next, lane.acked)
-        if not lane.identified:
-            known = self._seen | lane.unknown | lane.rejected
-            missing = [number for number in range(lane.next) if number not in known]
-        if missing:
-            self.violations.append(
-                f"{lane.segment}: {len(missing)} acked events of {lane.writer} are lost, "
-                f"the first is {missing[0]}"
-            )
-        return self.violations
-
-
-class SegmentCheck:
-    """One segment, block by block."""
-
-    def __init__(self, name: str, lanes: Iterable[Lane]) -> None:
-        self.name = name
-        self.lanes = {lane.writer: LaneCheck(lane) for lane in lanes if lane.segment == name}
-        self.bytes = 0
-        self._reader = EventReader()
-        self._violations: list[str] = []
-
-    def feed(self, block: bytes) -> None:
-        self.bytes += len(block)
-        if self._violations:
-            return
-
-        try:
-            for event in self._reader.feed(block):
-                if event.writer in self.lanes:
-                    self.lanes[event.writer].see(event)
-                else:
-                    self._violations.append(
-                        f"{self.name}, offset {event.offset}: there is no writer {event.writer}"
-                    )
-        except TornError as error:
-            self._violations.append(f"{self.name}, {error}")
-
-    def finish(self) -> list[str]:
-        """The segment ends here: every violation."""
-        if not self._violations:
-            try:
-                self._reader.finish()
-            except TornError as error:
-                self._violations.append(f"{self.name}, {error}")
-        return [*self._violations, *(each for lane in self.lanes.values() for each in lane.finish())]

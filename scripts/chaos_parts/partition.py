@@ -1,8 +1,17 @@
-"""Network faults: a proxy between clients, hosts and supervisor. `scripts/chaos_partition.py` is the command.
+"""Breaks the network of a service: between clients and hosts, clients and supervisor, hosts and supervisor.
 
-Clients know the supervisor and the hosts by addresses of 127.0.0.2, where the proxies listen; the processes
-listen on the same ports of 127.0.0.1. The control socket is renamed as soon as the supervisor listens on it,
-and a proxy takes its place."""
+It starts `tierlog serve` on a temporary folder, with a proxy in the middle of every connection, the control
+socket's too, and writers that record every ack. In each round some connections are cut (reset), silent
+(nothing passes, and no side notices), slow, thin, broken once, or doubled (what a client sends arrives at two
+connections). When the fault ends every container must ack again. At the end every segment is checked
+as by scripts/chaos_failover.py.
+
+  scripts/chaos_partition.py --rounds 5
+  scripts/chaos_partition.py --rounds 100 --hosts 3 --containers 8
+
+It needs a machine where all of 127.0.0.0/8 is loopback, as on Linux: clients know the supervisor and
+the hosts by addresses of 127.0.0.2, where the proxies listen.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +39,12 @@ class ProxiedService(OwnService):
     def __init__(self, options: Options, folder: Path) -> None:
         first = free_ports((_REAL, _SHOWN), options.hosts + 1, _PORTS_FROM + free_port() % 10_000)
         config = settings(options, f'host_port = {first + 1}\nadvertise = "{_SHOWN}"\n')
-        hosts, containers = options.hosts, options.containers
         super().__init__(
-            folder / "data", folder, hosts=hosts, containers=containers, config=config, port=first
+            folder, hosts=options.hosts, containers=options.containers, config=config, port=first
         )
         self.data_url = f"http://{_SHOWN}:{first}"
         self.supervisor_link, *self.host_links = self.links = [
-            Link((_SHOWN, port), (_REAL, port)) for port in range(first, first + 1 + hosts)
+            Link((_SHOWN, port), (_REAL, port)) for port in range(first, first + 1 + options.hosts)
         ]
         """All of them; the control socket's link comes last, once it is there."""
 
@@ -46,6 +54,7 @@ class ProxiedService(OwnService):
             for link in self.links:
                 await stack.enter_async_context(link)
             self.start()
+            # A proxy takes its place as soon as the supervisor listens on it.
             path = await self._control_socket()
             real = path.with_name("real")
             path.rename(real)
@@ -121,5 +130,5 @@ def _inject(run: Run, service: ProxiedService) -> str:
     return f"{kind} {where}"
 
 
-def main(text: str, arguments: Sequence[str]) -> int:
-    return run_script("partition", text, arguments, part, plain=False, make_service=ProxiedService)
+def main(arguments: Sequence[str]) -> int:
+    return run_script("partition", __doc__, arguments, part, plain=False, make_service=ProxiedService)

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -66,6 +65,17 @@ async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
     return status
 
 
+def python_path(*folders: str) -> dict[str, str]:
+    """The environment of a Python process that finds these folders, and the modules of the scripts."""
+    path = (*folders, str(SCRIPTS), os.environ.get("PYTHONPATH", ""))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 host`` or ``2 hosts``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def free_port() -> int:
     """A port that was free a moment ago. A restarted supervisor must listen where its predecessor did."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -112,11 +122,8 @@ def processes_of(folder: Path) -> list[int]:
 
 def processes_of_session(session: int) -> list[int]:
     """Living processes of a session."""
-    return [
-        pid
-        for pid in _all_processes()
-        if (stat := stat_of(pid)) and stat[0] != "Z" and int(stat[3]) == session
-    ]
+    found = ((pid, stat_of(pid)) for pid in _all_processes())
+    return [pid for pid, stat in found if stat and stat[0] != "Z" and int(stat[3]) == session]
 
 
 def _all_processes() -> list[int]:
@@ -136,28 +143,25 @@ class Worker:
 
     def __init__(self, process: anyio.abc.Process, log: Path) -> None:
         assert process.stdout is not None
+        assert process.stdin is not None
         self._process = process
+        self._requests = process.stdin
         self._answers = BufferedByteReceiveStream(process.stdout)
         self.log = log
 
     @classmethod
-    async def start(
-        cls, module: str, *arguments: str, folder: Path, environment: Mapping[str, str] | None = None
-    ) -> Self:
+    async def start(cls, module: str, *arguments: str, folder: Path) -> Self:
         """Run ``python -m module`` in the new ``folder``, with its temporary files there; ``folder``.log is
         its standard error output."""
         folder.mkdir()
         log = folder.with_suffix(".log")
-        path = os.pathsep.join(filter(None, (str(SCRIPTS), os.environ.get("PYTHONPATH"))))
-        variables = {**os.environ, **(environment or {}), "PYTHONPATH": path, "TMPDIR": str(folder)}
+        command = [sys.executable, "-m", module, *arguments]
         with log.open("wb") as errors:
             process = await anyio.open_process(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                command,
                 stderr=errors,
                 cwd=folder,
-                env=variables,
+                env=python_path() | {"TMPDIR": str(folder)},
                 start_new_session=True,
             )
         return cls(process, log)
@@ -168,11 +172,8 @@ class Worker:
 
     async def ask(self, document: object) -> dict[str, Any]:
         """Send one request. Raises ``WorkerGoneError`` if the process ends before it has answered."""
-        assert self._process.stdin is not None
-        try:
-            await self._process.stdin.send(json.dumps(document).encode() + b"\n")
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise self._gone() from None
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._requests.send(json.dumps(document).encode() + b"\n")
         return await self.answer()
 
     async def answer(self) -> dict[str, Any]:
@@ -180,11 +181,9 @@ class Worker:
         try:
             answer: dict[str, Any] = json.loads(await self._answers.receive_until(b"\n", _ANSWER_BYTES_MAX))
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):
-            raise self._gone() from None
+            reason = f"a worker process ended by itself; {self.log} ends: {self.log_end}"
+            raise WorkerGoneError(reason) from None
         return answer
-
-    def _gone(self) -> WorkerGoneError:
-        return WorkerGoneError(f"a worker process ended by itself; {self.log} ends: {self.log_end}")
 
     @property
     def log_end(self) -> str:
@@ -193,8 +192,7 @@ class Worker:
 
     async def close(self) -> list[int]:
         """End its input and wait; returns the processes of its session that are left after ``PATIENCE``."""
-        assert self._process.stdin is not None
-        await self._process.stdin.aclose()
+        await self._requests.aclose()
         left = []
         with anyio.move_on_after(PATIENCE):
             await self._process.wait()
@@ -228,20 +226,20 @@ class Usage:
     threads: int
 
 
-def usage_of(pid: int, role: str) -> Usage | None:
-    """None if the process is gone."""
+def usage_of(pids: Mapping[str, int], role: str) -> dict[str, Usage]:
+    """By process name; processes that are gone are left out."""
+    found = {}
+    for name, pid in pids.items():
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+            sockets = sum(_is_socket(path) for path in descriptors)
+            found[name] = Usage(role, len(descriptors), sockets, len(os.listdir(f"/proc/{pid}/task")))
+    return found
+
+
+def _is_socket(path: Path) -> bool:
     try:
-        names = os.listdir(f"/proc/{pid}/fd")
-        threads = len(os.listdir(f"/proc/{pid}/task"))
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-
-    return Usage(role, len(names), sum(_is_socket(pid, name) for name in names), threads)
-
-
-def _is_socket(pid: int, name: str) -> bool:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+        return str(path.readlink()).startswith("socket:")
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -13,6 +13,8 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
+from chaos_parts.processes import counted
+
 TAKEOVER_GOAL = 0.3
 _SHARES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 
@@ -85,12 +87,13 @@ class Report:
     def line(self) -> str:
         if self.holds:
             return f"HOLDS  {self.facts}, 0 lost, 0 doubled, 0 torn"
-        return f"BROKEN {self.facts}, {len(self.violations) + len(self.slow) * self.strict} violations"
+        violations = counted(len(self.violations) + len(self.slow) * self.strict, "violation")
+        return f"BROKEN {self.facts}, {violations}"
 
     @property
     def facts(self) -> str:
         did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "no faults"
-        return f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked, {self.unknown} unknown"
+        return f"{counted(self.rounds, 'round')}, seed {self.seed}: {did}; {self.acked} acked, {self.unknown} unknown"
 
     def document(self) -> dict[str, object]:
         figures = {
@@ -126,8 +129,8 @@ class Report:
         if self.rounds:
             for text in self.violations:
                 console.print(f"- {text}", highlight=False, markup=False)
-            done = f"interrupted after {self.rounds} of {wanted} rounds, seed {self.seed}"
-            line = f"{done}: until then {len(self.violations)} violations"
+            done = f"interrupted after {self.rounds} of {counted(wanted, 'round')}, seed {self.seed}"
+            line = f"{done}: until then {counted(len(self.violations), 'violation')}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:

@@ -22,8 +22,19 @@ import anyio
 import attrs
 import httpx
 
-from chaos_parts.processes import PATIENCE, POLL, RunError, is_process_of, kill_process, processes_of
+from chaos_parts.processes import (
+    PATIENCE,
+    POLL,
+    RunError,
+    free_port,
+    is_process_of,
+    kill_process,
+    processes_of,
+)
+from tierlog.storage_backends.base.names import container_of
 
+TIERLOG = (sys.executable, "-P", "-m", "tierlog.actors.cli")
+"""The command line of tierlog."""
 _REQUEST_TIMEOUT = 10.0
 _SHORT_PATH = 48
 
@@ -45,18 +56,22 @@ class Service:
 
     def __init__(self, url: str, *, pids_from: Path | None = None) -> None:
         self.url = url
+        """Of the supervisor."""
+        self.data_url = url
+        """For writers and readers."""
         self.patience = PATIENCE
         """Seconds that it may take to settle."""
-        self.data_url = url
-        """The URL for writers and readers."""
         self._client = httpx.AsyncClient(base_url=url, timeout=_REQUEST_TIMEOUT, trust_env=False)
         self._pids_from = pids_from
         self.folder = Path()
         """The data; known after ``inspect``."""
         self.containers = 0
 
-    async def aclose(self) -> None:
-        await self._client.aclose()
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """It is used in the body."""
+        async with self._client:
+            yield
 
     async def status(self) -> dict[str, Any] | None:
         """The supervisor's status; None while it does not answer."""
@@ -108,8 +123,9 @@ class Service:
             if host["phase"] == "serving"
         ]
 
-    async def owner(self, container: int) -> Victim:
-        """The host that serves the container. Raises ``RunError`` if there is none."""
+    async def owner(self, segment: str) -> Victim:
+        """The host that serves the segment's container. Raises ``RunError`` if there is none."""
+        container = container_of(segment, self.containers)
         for host in await self.hosts():
             if container in host.containers:
                 return host
@@ -140,10 +156,10 @@ class Service:
         raise RunError("a service that was not started here cannot be restarted")
 
     def keep(self, folder: Path) -> None:
-        """Copy into ``folder`` what ``close`` would remove and a user may want to see."""
+        """Copy into ``folder`` what ``close`` removes and a user may want to see."""
 
     def close(self) -> None:
-        """Remove everything that was made for the service outside of its workplace."""
+        """Remove what was made for the service outside of the run's folder."""
 
     def log_lines(self) -> Iterator[str]:
         """The log of its processes, if it is known."""
@@ -160,29 +176,37 @@ class OwnService(Service):
     is_ours = True
 
     def __init__(
-        self, folder: Path, workplace: Path, *, hosts: int, containers: int, config: str, port: int
+        self,
+        folder: Path,
+        *,
+        hosts: int,
+        containers: int,
+        config: str,
+        data: Path | None = None,
+        port: int | None = None,
     ) -> None:
-        """``folder`` holds the data, ``workplace`` the log and the configuration."""
+        """``folder`` holds the log, the configuration, and the data unless ``data`` names another folder."""
+        # A restarted supervisor must listen where its predecessor did.
+        port = port or free_port()
         super().__init__(f"http://127.0.0.1:{port}")
-        self.folder = folder
+        self.folder = data or folder / "data"
         self.containers = containers
-        self.log = workplace / "service.log"
-        settings = workplace / "service.toml"
+        self.log = folder / "service.log"
+        settings = folder / "service.toml"
         settings.write_text(config)
-        # The paths of sockets have about 100 bytes, so a deep temporary folder is no place for them.
+        # A socket's path has at most about 100 bytes, so a deep temporary folder cannot contain it.
         usual = tempfile.gettempdir()
         parent = usual if len(usual) <= _SHORT_PATH else "/tmp"
         self.runtime = Path(tempfile.mkdtemp(prefix="tlc-", dir=parent))
-        self._command = [sys.executable, "-P", "-m", "tierlog.actors.cli", "serve", str(folder)]
-        self._command += [f"--listen=127.0.0.1:{port}", f"--hosts={hosts}"]
-        self._command += [f"--containers={containers}", f"--config={settings}"]
+        self._command = [*TIERLOG, "serve", str(self.folder), f"--listen=127.0.0.1:{port}"]
+        self._command += [f"--hosts={hosts}", f"--containers={containers}", f"--config={settings}"]
         self._process: subprocess.Popen[bytes] | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start it, wait until it has settled, and stop it after the body; kill it if anything fails."""
         try:
-            async with self.started():
+            async with super().running(), self.started():
                 await self.settled()
                 yield
                 await self.stop()

@@ -15,6 +15,7 @@ import anyio
 import attrs
 
 import tierlog
+from chaos_parts.processes import counted
 from chaos_parts.spark_scenarios import Scenario
 from tierlog.spark_bridge import events
 from tierlog.storage_backends.base.codec import DecodeError
@@ -65,7 +66,7 @@ def check_writes(data: bytes, batches: Sequence[int], *, shuffled: bool) -> list
 
     foreign = sum(event is None for event in found)
     if foreign:
-        return [f"{foreign} events were never written"]
+        return [f"{counted(foreign, 'event')} found that no task wrote"]
 
     known = [event for event in found if event is not None]
     return [*_rows(known, sum(batches)), *_writes(known, batches, shuffled=shuffled)][:_REPORTED_MAX]
@@ -74,9 +75,9 @@ def check_writes(data: bytes, batches: Sequence[int], *, shuffled: bool) -> list
 def _rows(found: Sequence[Event], rows: int) -> Iterator[str]:
     counts, expected = Counter(event.row for event in found), Counter(range(rows))
     if lost := expected - counts:
-        yield f"{lost.total()} of {rows} rows are lost, such as {min(lost)}"
+        yield f"{counted(lost.total(), 'row')} of {rows} lost, such as {min(lost)}"
     if extra := counts - expected:
-        yield f"{extra.total()} rows are there that should not be, such as {min(extra)}"
+        yield f"{counted(extra.total(), 'row')} too many, such as {min(extra)}"
 
 
 def _writes(found: Sequence[Event], batches: Sequence[int], *, shuffled: bool) -> Iterator[str]:
@@ -158,8 +159,6 @@ async def _staged(store: tierlog.Client, targets: Iterable[str]) -> dict[str, st
         known = [info for info in await store.list_transactions(target) if info.target == target]
         opened = [info.transaction_id for info in known if info.state is TransactionState.OPEN]
         if names or opened:
-            found[target] = (
-                f"{len(names)} staged segments and {len(opened)} open transactions are left after the "
-                f"lease: {[*names, *opened][:3]}"
-            )
+            staged, begun = counted(len(names), "staged segment"), counted(len(opened), "open transaction")
+            found[target] = f"{staged} and {begun} left after the lease: {[*names, *opened][:3]}"
     return found

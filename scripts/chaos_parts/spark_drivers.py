@@ -6,7 +6,6 @@ starts is in its session of processes."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -186,7 +185,6 @@ def _daemon(folder: Path, host: str, command: list[str], *, ready: str) -> Itera
     log = folder / f"{kind.partition('.')[0]}-{host}.log"
     program = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", host]
     variables = {
-        **os.environ,
         **environment(),
         "SPARK_LOCAL_IP": host,
         "SPARK_NO_DAEMONIZE": "1",

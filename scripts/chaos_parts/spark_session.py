@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from chaos_parts.bootstrap import ROOT
+from chaos_parts.processes import python_path
 from spark_java import NoJava, find_java
 
 DISCOVERY = ROOT / "spark_bridge" / "discovery"
@@ -44,9 +45,8 @@ def environment() -> dict[str, str]:
     """Variables by which Spark's processes find Java and Python."""
     # Spark lists the folders of the path; it does not see packages that an editable installation imports by a
     # hook.
-    path = os.pathsep.join(filter(None, (str(DISCOVERY), os.environ.get("PYTHONPATH"))))
     programs = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return {**find_java(), **programs, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
+    return {**python_path(str(DISCOVERY)), **find_java(), **programs, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def folder_settings() -> dict[str, str]:

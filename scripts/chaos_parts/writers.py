@@ -1,23 +1,22 @@
-"""The writers of a run: processes with many lanes each, and between two rounds the writers of long tails.
+"""The writers of a run: processes with many writers each, and between two rounds the writers of long tails.
 
-Each lane has one call in flight. An identified lane sends one or more events at a time, with writer id and
-event numbers, until they are acked. A plain lane sends each event once and gives up on an unknown outcome. A
-call that takes longer than ``HANG`` is cancelled and reported as hung.
+Each writer has one call in flight. A numbered writer sends one or more events at a time, with writer id and
+event numbers, until they are acked. A plain writer sends each event once and gives up on an unknown outcome.
+A call that takes longer than ``HANG`` is cancelled and reported as hung.
 
 As a program this module is one writer process. It prints each outcome (``ledger.Record``) on a line of its
-own. When its standard input ends it finishes the calls in flight and exits. A writer that ends by itself is a
+own. When its standard input ends it finishes the calls in flight and exits. A process that ends by itself is a
 violation; on cancellation all are killed and waited for."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -26,36 +25,44 @@ import msgspec
 import tierlog
 from chaos_parts.events import event_bytes
 from chaos_parts.http_store import HttpStore
-from chaos_parts.ledger import Lane, Ledger, Outcome, Record, split_records
-from chaos_parts.processes import SCRIPTS, RunError
+from chaos_parts.ledger import Ledger, Outcome, Record, Writer, split_records
+from chaos_parts.processes import RunError, python_path
 from tierlog.actors.gateway.wire.batch import BatchItem
 from tierlog.storage_backends.base.names import container_of
 
 HANG = 60.0
 """Far above any deadline of the clients."""
 ENDING = 30.0
-"""Seconds for which an ending lane repeats its last events."""
+"""Seconds for which an ending writer repeats its last events."""
 _BATCH_MAX = 20
 _AFTER_ERROR = 0.02
+_ERRORS = (
+    (tierlog.StorageFull, Outcome.FULL),
+    (tierlog.OutcomeUnknown, Outcome.UNKNOWN),
+    ((tierlog.Unavailable, tierlog.Throttled, tierlog.NotOwner), Outcome.REJECTED),
+)
 
 
 class Store(Protocol):
     async def append(
         self, name: str, data: bytes, *, writer_id: str | None = None, event_number: int | None = None
-    ) -> Any: ...
+    ) -> int | None: ...
 
     async def append_many(
         self, name: str, events: list[bytes], *, writer_id: str, first_event_number: int
-    ) -> Any: ...
+    ) -> int | None: ...
 
 
-class LanePlan(msgspec.Struct, frozen=True):
-    """The task of one lane."""
+class WriterPlan(msgspec.Struct, frozen=True):
+    """The task of one writer."""
 
-    lane: int
-    writer: str
+    index: int
+    """In the ledger."""
+    id: str
     segment: str
-    identified: bool
+    numbered: bool
+    first: int = 0
+    """The number of its first event."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -65,20 +72,20 @@ class Plan(msgspec.Struct, frozen=True):
     client: str
     seed: str
     pace: float
-    """Seconds between two calls of a lane."""
-    lanes: list[LanePlan]
+    """Seconds between two calls of a writer."""
+    writers: list[WriterPlan]
 
 
-class LaneWriter:
+class EventWriter:
     def __init__(
-        self, plan: LanePlan, store: Store, random: Random, pace: float, report: Callable[[Record], None]
+        self, plan: WriterPlan, store: Store, random: Random, pace: float, report: Callable[[Record], None]
     ) -> None:
         self._plan = plan
         self._store = store
         self._random = random
         self._pace = pace
         self._report = report
-        self._number = 0
+        self._number = plan.first
         self._ending = float("inf")
 
     def end(self) -> None:
@@ -86,24 +93,23 @@ class LaneWriter:
 
     async def run(self) -> None:
         while self._ending == float("inf"):
-            await (self.send_identified() if self._plan.identified else self.send_plain())
+            await (self.send_numbered() if self._plan.numbered else self.send_plain())
             await anyio.sleep(self._random.uniform(0, 2 * self._pace))
-        self._report(Record(Outcome.ENDED, self._plan.lane, self._number))
+        self._report(Record(Outcome.ENDED, self._plan.index, self._number))
 
-    async def send_identified(self) -> None:
+    async def send_numbered(self) -> None:
         """Send the next events until they are acked."""
         first, count = self._number, 1
         if self._random.random() >= 0.7:
             count = self._random.randint(2, _BATCH_MAX)
         self._number += count
-        segment, writer = self._plan.segment, self._plan.writer
+        segment, writer = self._plan.segment, self._plan.id
         events = [event_bytes(writer, number) for number in range(first, first + count)]
 
-        async def append() -> None:
+        async def append() -> int | None:
             if count == 1:
-                await self._store.append(segment, events[0], writer_id=writer, event_number=first)
-            else:
-                await self._store.append_many(segment, events, writer_id=writer, first_event_number=first)
+                return await self._store.append(segment, events[0], writer_id=writer, event_number=first)
+            return await self._store.append_many(segment, events, writer_id=writer, first_event_number=first)
 
         while await self._call(first, count, append) is not Outcome.ACKED:
             if time.monotonic() >= self._ending:
@@ -113,36 +119,31 @@ class LaneWriter:
     async def send_plain(self) -> None:
         number = self._number
         self._number += 1
-        data = event_bytes(self._plan.writer, number)
+        data = event_bytes(self._plan.id, number)
         await self._call(number, 1, lambda: self._store.append(self._plan.segment, data))
 
-    async def _call(self, first: int, count: int, call: Callable[[], Awaitable[object]]) -> Outcome:
+    async def _call(self, first: int, count: int, append: Callable[[], Awaitable[int | None]]) -> Outcome:
         """Make one call and report its outcome."""
-        began, outcome = time.monotonic(), Outcome.HUNG
+        began, outcome, offset = time.monotonic(), Outcome.HUNG, None
         with anyio.move_on_after(HANG):
-            outcome = await _outcome(call)
+            try:
+                offset = await append()
+                outcome = Outcome.ACKED
+            except tierlog.TierlogError as error:
+                found = [outcome for kinds, outcome in _ERRORS if isinstance(error, kinds)]
+                if not found:
+                    raise
+                outcome = found[0]
         outcomes = [outcome]
-        if self._plan.identified and outcome in (Outcome.UNKNOWN, Outcome.REJECTED):
+        if self._plan.numbered and outcome in (Outcome.UNKNOWN, Outcome.REJECTED):
             outcomes = [Outcome.RETRIED]
-        elif not self._plan.identified and outcome is Outcome.HUNG:
+        elif not self._plan.numbered and outcome is Outcome.HUNG:
             outcomes.append(Outcome.UNKNOWN)
-        elif not self._plan.identified and outcome is Outcome.FULL:
+        elif not self._plan.numbered and outcome is Outcome.FULL:
             outcomes.append(Outcome.REJECTED)
         for each in outcomes:
-            self._report(Record(each, self._plan.lane, first, count, began, time.monotonic()))
+            self._report(Record(each, self._plan.index, first, count, began, time.monotonic(), offset))
         return outcome
-
-
-async def _outcome(call: Callable[[], Awaitable[object]]) -> Outcome:
-    try:
-        await call()
-    except tierlog.StorageFull:
-        return Outcome.FULL
-    except tierlog.OutcomeUnknown:
-        return Outcome.UNKNOWN
-    except (tierlog.Unavailable, tierlog.Throttled, tierlog.NotOwner):
-        return Outcome.REJECTED
-    return Outcome.ACKED
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -165,19 +166,17 @@ class WriterProcesses:
         self._processes: list[anyio.abc.Process] = []
         self._ending = self._killed = False
 
-    def plan(self, number: int, segments: Sequence[str], *, plain: bool) -> list[LanePlan]:
-        """The lanes of process ``number``: an identified one for each segment, and perhaps one plain."""
-        lanes = [(f"w{number}.{index}", index, True) for index in range(len(segments))]
+    def plan(self, number: int, segments: Sequence[str], *, plain: bool) -> list[WriterPlan]:
+        """The writers of process ``number``: a numbered one for each segment, and perhaps a plain one."""
+        made = [
+            Writer(f"w{number}.{index}", segment, index, numbered=True)
+            for index, segment in enumerate(segments)
+        ]
         if plain:
-            lanes.append((f"p{number}", number % len(segments), False))
+            index = number % len(segments)
+            made.append(Writer(f"p{number}", segments[index], index, numbered=False))
         return [
-            LanePlan(
-                self._ledger.add_lane(Lane(writer, segments[index], index, identified)),
-                writer,
-                segments[index],
-                identified,
-            )
-            for writer, index, identified in lanes
+            WriterPlan(self._ledger.add_writer(each), each.id, each.segment, each.numbered) for each in made
         ]
 
     @asynccontextmanager
@@ -186,24 +185,20 @@ class WriterProcesses:
         async with anyio.create_task_group() as tasks:
             try:
                 for plan in plans:
-                    tasks.start_soon(self._record, await self._start(plan))
+                    process = await anyio.open_process(
+                        command_of_writer(plan), stderr=None, env=python_path(), start_new_session=True
+                    )
+                    self._processes.append(process)
+                    tasks.start_soon(self._record, process)
                 yield
                 await self._finish()
             finally:
                 with anyio.CancelScope(shield=True):
-                    await self._end()
-
-    async def _start(self, plan: Plan) -> anyio.abc.Process:
-        process = await anyio.open_process(
-            command_of_writer(plan),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None,
-            env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
-            start_new_session=True,
-        )
-        self._processes.append(process)
-        return process
+                    self._ending = self._killed = True
+                    for process in self._processes:
+                        if process.returncode is None:
+                            process.kill()
+                        await process.wait()
 
     async def _record(self, process: anyio.abc.Process) -> None:
         assert process.stdout is not None
@@ -227,13 +222,6 @@ class WriterProcesses:
         if waiting.cancelled_caught:
             self._ledger.problems.append(f"a writer did not end within {HANG + ENDING:g} s")
 
-    async def _end(self) -> None:
-        self._ending = self._killed = True
-        for process in self._processes:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
@@ -244,24 +232,24 @@ def command_of_writer(plan: Plan) -> list[str]:
 
 
 async def write(plan: Plan) -> None:
-    """The writer process: run every lane until the standard input ends."""
+    """The writer process: run every writer until the standard input ends."""
     client = HttpStore(plan.url) if plan.client == "raw" else tierlog.connect(plan.url)
     async with client as store, anyio.create_task_group() as tasks:
-        lanes = [
-            LaneWriter(lane, store, Random(f"{plan.seed}/{lane.lane}"), plan.pace, _print)
-            for lane in plan.lanes
+        writers = [
+            EventWriter(each, store, Random(f"{plan.seed}/{each.index}"), plan.pace, print_record)
+            for each in plan.writers
         ]
-        for lane in lanes:
-            tasks.start_soon(lane.run)
+        for writer in writers:
+            tasks.start_soon(writer.run)
         # A thread that waits for the parent would keep a failed process alive.
         await anyio.wait_readable(sys.stdin.fileno())
         while os.read(sys.stdin.fileno(), 1024):
             await anyio.wait_readable(sys.stdin.fileno())
-        for lane in lanes:
-            lane.end()
+        for writer in writers:
+            writer.end()
 
 
-def _print(record: Record) -> None:
+def print_record(record: Record) -> None:
     # Unbuffered, and smaller than what a pipe takes atomically.
     os.write(sys.stdout.fileno(), record.encode())
 
@@ -274,42 +262,37 @@ _TAIL_LIMIT = 60.0
 
 class TailWriters:
     """Long tails: so many operations in each container's log that its next owner has something to replay.
-    Checked like all other lanes."""
+    Checked like all other writers."""
 
     def __init__(self, store: tierlog.Client, ledger: Ledger, segments: Sequence[str]) -> None:
         self._store = store
         self._ledger = ledger
-        self._lanes = [
-            ledger.add_lane(Lane(f"t{index}", segment, index, identified=True))
-            for index, segment in enumerate(segments)
-        ]
+        writers = [Writer(f"t{index}", name, index, numbered=True) for index, name in enumerate(segments)]
+        self._writers = {ledger.add_writer(writer): writer for writer in writers}
 
     def end(self) -> None:
-        self._ledger.add(Record(Outcome.ENDED, lane, self._ledger.lanes[lane].next) for lane in self._lanes)
+        self._ledger.add(Record(Outcome.ENDED, at, writer.next) for at, writer in self._writers.items())
 
     async def add(self, operations: int) -> None:
         """Append so many operations in every container. Raises ``RunError`` after 60 s."""
         async with anyio.create_task_group() as tasks:
-            for index in self._lanes:
-                tasks.start_soon(self._add, index, self._ledger.lanes[index], operations)
+            for index, writer in self._writers.items():
+                tasks.start_soon(self._add, index, writer, operations)
 
-    async def _add(self, index: int, lane: Lane, operations: int) -> None:
-        goal = lane.next + operations
+    async def _add(self, index: int, writer: Writer, operations: int) -> None:
+        goal = writer.next + operations
         with anyio.move_on_after(_TAIL_LIMIT):
-            while lane.next < goal:
-                await self._send(index, lane, range(lane.next, min(lane.next + _TAIL_BATCH, goal)))
+            while writer.next < goal:
+                await self._send(index, writer, range(writer.next, min(writer.next + _TAIL_BATCH, goal)))
             return
-        raise RunError(
-            f"{lane.segment}: {goal - lane.next} events of {operations} were not acked within "
-            f"{_TAIL_LIMIT:g} s"
-        )
+        missing = f"{goal - writer.next} of {operations} events were not acked within {_TAIL_LIMIT:g} s"
+        raise RunError(f"{writer.segment}: {missing}")
 
-    async def _send(self, index: int, lane: Lane, numbers: range) -> None:
+    async def _send(self, index: int, writer: Writer, numbers: range) -> None:
         """One batch; the next one repeats what was not acked."""
-        began = time.monotonic()
-        writer = lane.writer.encode()
+        began, name = time.monotonic(), writer.id.encode()
         outcomes = await self._store.append_each(
-            [BatchItem(lane.segment, event_bytes(lane.writer, each), writer, each, 1) for each in numbers]
+            [BatchItem(writer.segment, event_bytes(writer.id, each), name, each, 1) for each in numbers]
         )
         failed = (at for at, outcome in enumerate(outcomes) if isinstance(outcome, Exception))
         if acked := next(failed, len(outcomes)):
@@ -318,16 +301,14 @@ class TailWriters:
             await anyio.sleep(_AFTER_ERROR)
 
 
-def main() -> int:
+def main() -> None:
     plan = msgspec.json.decode(sys.argv[1], type=Plan)
-    status = 0
     try:
         anyio.run(write, plan, backend_options={"use_uvloop": True})
     except* tierlog.TierlogError as errors:
         print(f"a writer stops: {errors.exceptions[0]!r}", file=sys.stderr)
-        status = 1
-    return status
+        sys.exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -183,8 +183,9 @@ def test_the_help_describes_the_test_and_its_checks(script: str) -> None:
     [
         ("failover", ("--rounds", "0"), "a whole number from 1 to 100000, not '0'"),
         ("failover", ("--pids-from", "x"), "--pids-from needs --url"),
+        ("failover", ("--url", "x", "--pids-from", "no-file"), "--pids-from: no-file is not a file"),
         ("failover", ("--pace", "-1"), "seconds from 0 to 60, not '-1'"),
-        ("failover", ("--keep", "."), "is not empty"),
+        ("failover", ("--keep", "."), "is not an empty folder"),
         # Without Spark the script would make an environment that has it.
         pytest.param("spark", ("--only", "0"), "from 1 to 100000, not '0'", marks=needs_spark),
     ],

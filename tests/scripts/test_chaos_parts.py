@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 import tierlog
-from chaos_parts.events import EventReader, TornError, event_bytes
-from chaos_parts.ledger import Lane, Ledger, Outcome, Record, SegmentCheck, split_records
-from chaos_parts.processes import RunError, Usage, compare_usage
+from chaos_parts.events import SegmentCheck, event_bytes
+from chaos_parts.ledger import Ledger, Outcome, Record, Writer, split_records
+from chaos_parts.processes import RunError, Usage, compare_usage, counted
 from chaos_parts.report import Report, Samples, takeovers_in
 from chaos_parts.service import OwnService
-from chaos_parts.writers import LanePlan, LaneWriter, Plan, command_of_writer, segment_names
+from chaos_parts.writers import EventWriter, Plan, WriterPlan, command_of_writer, segment_names
 from support.scripted_server import problem, scripted
 from tierlog.storage_backends.base.names import container_of
 
@@ -32,18 +32,35 @@ def events(*numbers: int, writer: str = "w0") -> bytes:
     return b"".join(event_bytes(writer, number) for number in numbers)
 
 
+def numbered(acked: int, sent: int | None = None, offsets: dict[int, int] | None = None) -> Writer:
+    sent = acked if sent is None else sent
+    return Writer("w0", "s", 0, numbered=True, next=acked, sent_max=sent, offsets=offsets or {})
+
+
+def plain(
+    acked: int, unknown: Iterable[int] = (), rejected: Iterable[int] = (), *, ordered: bool = True
+) -> Writer:
+    made = Writer("w0", "s", 0, numbered=False, ordered=ordered, next=acked)
+    made.unknown.update(unknown)
+    made.rejected.update(rejected)
+    return made
+
+
+def checked(writer: Writer, data: bytes, block: int = 1 << 20) -> SegmentCheck:
+    check = SegmentCheck("s", [writer])
+    for at in range(0, len(data), block):
+        check.feed(data[at : at + block])
+    return check
+
+
 @pytest.mark.parametrize("block", [1, 7, 100, 1 << 20])
 def test_events_are_found_whatever_the_blocks_are(block: int) -> None:
     data = events(*range(300))
-    reader = EventReader()
+    offsets = {number: data.index(event_bytes("w0", number)) for number in (0, 7, 299)}
+    check = checked(numbered(300, offsets=offsets), data, block)
 
-    found = [event for at in range(0, len(data), block) for event in reader.feed(data[at : at + block])]
-    reader.finish()
-
-    assert [event.number for event in found] == list(range(300))
-    assert [data.index(event_bytes("w0", number)) for number in (0, 7, 299)] == [
-        found[number].offset for number in (0, 7, 299)
-    ]
+    assert check.finish() == []
+    assert (check.events, check.bytes) == (300, len(data))
 
 
 def test_events_have_many_sizes() -> None:
@@ -55,96 +72,66 @@ def test_events_have_many_sizes() -> None:
 
 
 def test_every_flipped_bit_of_an_event_is_torn() -> None:
-    data = events(5)
+    data = events(0)
     for at in range(len(data)):
-        reader = EventReader()
-        with pytest.raises(TornError):
-            list(reader.feed(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] + events(6)))
-            reader.finish()
+        damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        [torn, *_] = checked(numbered(2), damaged + events(1)).finish()
+        assert torn.startswith("s, offset 0: no event begins here")
 
 
 def test_a_segment_that_ends_within_an_event_is_torn() -> None:
-    reader = EventReader()
-    list(reader.feed(events(1, 2)[:-1]))
+    [torn, *_] = checked(numbered(2), events(0, 1)[:-1]).finish()
 
-    with pytest.raises(TornError, match=f"offset {len(events(1))}"):
-        reader.finish()
+    assert torn.startswith(f"s, offset {len(events(0))}: no event begins here")
 
 
 # --- checks -------------------------------------------------------------------------------------
 
 
-def identified(acked: int, sent: int | None = None) -> Lane:
-    return Lane(
-        "w0", "s", 0, identified=True, acked=acked, next=acked, sent_max=acked if sent is None else sent
-    )
-
-
-def plain(
-    acked: int, unknown: Iterable[int] = (), rejected: Iterable[int] = (), *, ordered: bool = True
-) -> Lane:
-    return Lane(
-        "w0",
-        "s",
-        0,
-        identified=False,
-        ordered=ordered,
-        next=acked,
-        unknown=set(unknown),
-        rejected=set(rejected),
-    )
-
-
-def check(lane: Lane, data: bytes) -> list[str]:
-    check = SegmentCheck("s", [lane])
-    check.feed(data)
-    return check.finish()
-
-
 @pytest.mark.parametrize(
-    "lane, numbers",
+    "writer, numbers",
     [
-        (identified(3), (0, 1, 2)),
-        (identified(3, sent=5), (0, 1, 2)),
-        (identified(3, sent=5), (0, 1, 2, 3, 4)),
+        (numbered(3), (0, 1, 2)),
+        (numbered(3, sent=5), (0, 1, 2)),
+        (numbered(3, sent=5), (0, 1, 2, 3, 4)),
         (plain(4, unknown=[1], rejected=[2]), (0, 1, 3)),
         (plain(4, unknown=[1], rejected=[2]), (0, 3)),
         (plain(4, unknown=[1]), (0, 2, 3, 1)),
         (plain(3, ordered=False), (2, 0, 1)),
     ],
 )
-def test_a_segment_that_may_be_is_accepted(lane: Lane, numbers: tuple[int, ...]) -> None:
-    assert check(lane, events(*numbers)) == []
+def test_a_segment_that_may_be_is_accepted(writer: Writer, numbers: tuple[int, ...]) -> None:
+    assert checked(writer, events(*numbers)).finish() == []
 
 
 @pytest.mark.parametrize(
-    "lane, numbers, what",
+    "writer, numbers, what",
     [
-        (identified(3), (0, 1), "1 acked events of w0 are lost, the first is 2"),
-        (identified(3), (0, 2), "event 2 of w0 comes where 1 should"),
-        (identified(3), (0, 1, 1, 2), "event 1 of w0 is there twice"),
-        (identified(3), (0, 2, 1), "event 2 of w0 comes where 1 should"),
-        (identified(2), (0, 1, 2), "event 2 of w0 was never sent"),
-        (plain(3), (0, 2), "1 acked events of w0 are lost, the first is 1"),
+        (numbered(3), (0, 1), "1 acked event of w0 lost, the first is 2"),
+        (numbered(3), (0, 2), "event 2 of w0 comes where 1 should"),
+        (numbered(3), (0, 1, 1, 2), "event 1 of w0 is there twice"),
+        (numbered(3), (0, 2, 1), "event 2 of w0 comes where 1 should"),
+        (numbered(2), (0, 1, 2), "event 2 of w0 was never sent"),
+        (numbered(2, offsets={1: 9}), (0, 1), "event 1 of w0 was acked at offset 9"),
+        (plain(3), (0, 2), "1 acked event of w0 lost, the first is 1"),
         (plain(3), (0, 2, 1), "event 1 of w0 follows 2, which was sent later"),
         (plain(3, unknown=[1]), (0, 1, 1, 2), "event 1 of w0 is there twice"),
         (plain(3, rejected=[1]), (0, 1, 2), "is there, though it was rejected"),
         (plain(3), (0, 1, 2, 3), "event 3 of w0 has no outcome"),
     ],
 )
-def test_every_violation_is_reported(lane: Lane, numbers: tuple[int, ...], what: str) -> None:
-    assert any(what in violation for violation in check(lane, events(*numbers)))
+def test_every_violation_is_reported(writer: Writer, numbers: tuple[int, ...], what: str) -> None:
+    assert any(what in violation for violation in checked(writer, events(*numbers)).finish())
 
 
 def test_an_event_of_an_unknown_writer_is_reported() -> None:
-    assert check(identified(0), events(0, writer="x")) == ["s, offset 0: there is no writer x"]
+    found = checked(numbered(0), events(0, writer="x")).finish()
+    assert found == ["s, offset 0: there is no writer x"]
 
 
 def test_torn_bytes_are_reported_with_their_offset() -> None:
-    assert (
-        f"s, offset {len(events(0))}: no event begins here"
-        in check(identified(1), events(0) + b"rubbish\n")[0]
-    )
+    [torn] = checked(numbered(1), events(0) + b"rubbish\n").finish()
+    assert torn.startswith(f"s, offset {len(events(0))}: no event begins here")
 
 
 # --- the ledger --------------------------------------------------------------------------------
@@ -159,12 +146,12 @@ def test_a_record_that_is_cut_off_waits_for_its_end() -> None:
 
 def test_acks_out_of_order_and_calls_that_hang_are_problems() -> None:
     ledger = Ledger()
-    lane = ledger.add_lane(Lane("w0", "s", 0, identified=True))
+    writer = ledger.add_writer(Writer("w0", "s", 0, numbered=True))
     ledger.add(
         [
-            Record(Outcome.ACKED, lane, 0, 2, 0, 0),
-            Record(Outcome.ACKED, lane, 3, 1, 0, 0),
-            Record(Outcome.HUNG, lane, 4, 1, 1.0, 61.0),
+            Record(Outcome.ACKED, writer, 0, 2, 0, 0),
+            Record(Outcome.ACKED, writer, 3, 1, 0, 0),
+            Record(Outcome.HUNG, writer, 4, 1, 1.0, 61.0),
         ]
     )
 
@@ -177,7 +164,7 @@ def test_acks_out_of_order_and_calls_that_hang_are_problems() -> None:
 @pytest.mark.anyio
 async def test_only_an_event_sent_after_the_fault_ends_a_wait() -> None:
     ledger = Ledger()
-    lane = ledger.add_lane(Lane("w0", "s", 3, identified=True))
+    writer = ledger.add_writer(Writer("w0", "s", 3, numbered=True))
     found = []
 
     async def wait() -> None:
@@ -187,9 +174,12 @@ async def test_only_an_event_sent_after_the_fault_ends_a_wait() -> None:
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
         ledger.add(
-            [Record(Outcome.ACKED, lane, 0, 1, 9.0, 11.0), Record(Outcome.RETRIED, lane, 1, 1, 11.0, 11.1)]
+            [
+                Record(Outcome.ACKED, writer, 0, 1, 9.0, 11.0),
+                Record(Outcome.RETRIED, writer, 1, 1, 11.0, 11.1),
+            ]
         )
-        ledger.add([Record(Outcome.ACKED, lane, 1, 1, 11.0, 12.5)])
+        ledger.add([Record(Outcome.ACKED, writer, 1, 1, 11.0, 12.5)])
 
     assert (found[0].seconds, found[0].missing) == ({3: 2.5}, set())
 
@@ -197,7 +187,7 @@ async def test_only_an_event_sent_after_the_fault_ends_a_wait() -> None:
 @pytest.mark.anyio
 async def test_waits_end_with_the_run() -> None:
     ledger = Ledger()
-    ledger.add_lane(Lane("w0", "s", 0, identified=True))
+    ledger.add_writer(Writer("w0", "s", 0, numbered=True))
     ledger.fail("a writer ended by itself")
 
     assert (await ledger.first(Outcome.ACKED, [0], since=0.0, limit=60)).missing == {0}
@@ -222,8 +212,15 @@ def test_an_interrupted_run_reports_its_finished_rounds(capsys: pytest.CaptureFi
     Report("failover", 7, rounds=3, violations=["round 2: lost"]).show_interrupted(console, 9)
     assert (
         capsys.readouterr().out
-        == "- round 2: lost\ninterrupted after 3 of 9 rounds, seed 7: until then 1 violations\n"
+        == "- round 2: lost\ninterrupted after 3 of 9 rounds, seed 7: until then 1 violation\n"
     )
+
+
+def test_counts_have_the_right_plural() -> None:
+    report = Report("failover", 7, rounds=1, violations=["an event is lost"])
+
+    assert (counted(1, "host"), counted(0, "host"), counted(2, "host")) == ("1 host", "0 hosts", "2 hosts")
+    assert report.line == "BROKEN 1 round, seed 7: no faults; 0 acked, 0 unknown, 1 violation"
 
 
 def test_only_a_clean_run_holds_and_a_missed_goal_breaks_it_when_asked_for() -> None:
@@ -283,15 +280,16 @@ class FailingStore:
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
 
-    async def append(self, name: str, data: bytes, **_: object) -> None:
+    async def append(self, name: str, data: object, **_: object) -> None:
         if self._errors:
             raise self._errors.pop(0)
 
-    append_many = append
+    async def append_many(self, name: str, events: object, **_: object) -> None:
+        await self.append(name, events)
 
 
 @pytest.mark.parametrize(
-    "error, of_identified, of_plain",
+    "error, of_numbered, of_plain",
     [
         (tierlog.OutcomeUnknown("lost"), [Outcome.RETRIED], [Outcome.UNKNOWN]),
         (tierlog.Unavailable("starting"), [Outcome.RETRIED], [Outcome.REJECTED]),
@@ -299,20 +297,20 @@ class FailingStore:
     ],
 )
 @pytest.mark.anyio
-async def test_the_outcome_of_a_failed_call_depends_on_the_lane(
-    error: Exception, of_identified: list[Outcome], of_plain: list[Outcome]
+async def test_the_outcome_of_a_failed_call_depends_on_the_writer(
+    error: Exception, of_numbered: list[Outcome], of_plain: list[Outcome]
 ) -> None:
     found: list[Record] = []
 
-    def writer(*, is_identified: bool) -> LaneWriter:
-        plan = LanePlan(0, "w0", "s", is_identified)
-        return LaneWriter(plan, FailingStore(error), Random(1), 0.0, found.append)  # type: ignore[arg-type]
+    def writer(*, is_numbered: bool) -> EventWriter:
+        plan = WriterPlan(0, "w0", "s", is_numbered)
+        return EventWriter(plan, FailingStore(error), Random(1), 0.0, found.append)
 
-    await writer(is_identified=True).send_identified()
-    assert [record.outcome for record in found] == [*of_identified, Outcome.ACKED]
+    await writer(is_numbered=True).send_numbered()
+    assert [record.outcome for record in found] == [*of_numbered, Outcome.ACKED]
 
     found.clear()
-    await writer(is_identified=False).send_plain()
+    await writer(is_numbered=False).send_plain()
     assert [record.outcome for record in found] == of_plain
 
 
@@ -320,7 +318,7 @@ def test_a_failed_writer_ends_while_its_parent_still_waits() -> None:
     """Waiting for the parent must not keep the process alive."""
     gone = problem(tierlog.SegmentNotFound("no segment 's'", segment="s"))
     with scripted(lambda received: gone) as server:
-        plan = Plan(server.url, "raw", "1/0", 0.001, [LanePlan(0, "w0", "s", identified=False)])
+        plan = Plan(server.url, "raw", "1/0", 0.001, [WriterPlan(0, "w0", "s", numbered=False)])
         environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
         with subprocess.Popen(
             command_of_writer(plan),
@@ -340,9 +338,7 @@ def test_a_failed_writer_ends_while_its_parent_still_waits() -> None:
 
 @pytest.mark.anyio
 async def test_a_service_that_ended_by_itself_is_reported_with_its_last_line(tmp_path: Path) -> None:
-    service = OwnService(
-        tmp_path / "data", tmp_path, hosts=1, containers=1, config="no_such_key = 1\n", port=9
-    )
+    service = OwnService(tmp_path, hosts=1, containers=1, config="no_such_key = 1\n")
     service.patience = 0.1
     with pytest.raises(
         RunError,

@@ -98,8 +98,8 @@ TWO = ((0, 5, range(10)), (1, 6, range(10, 20)))
 @pytest.mark.parametrize(
     "found, batches, what",
     [
-        (written(*TWO)[:-1], (20,), "1 of 20 rows are lost, such as 19"),
-        (written(*TWO) + written((2, 7, [4])), (20,), "1 rows are there that should not be, such as 4"),
+        (written(*TWO)[:-1], (20,), "1 row of 20 lost, such as 19"),
+        (written(*TWO) + written((2, 7, [4])), (20,), "1 row too many, such as 4"),
         (written(TWO[1], TWO[0]), (20,), "the partitions are in the order [1, 0]"),
         (
             written((0, 5, range(5)), (0, 8, range(5, 20))),
@@ -130,7 +130,7 @@ def test_bytes_that_are_no_events_are_reported() -> None:
 
     assert check_writes(whole[:-1], (1,), shuffled=False)[0].startswith("the segment is torn")
     assert check_writes(whole + events.encode([b"rubbish"]), (1,), shuffled=False) == [
-        "1 events were never written"
+        "1 event found that no task wrote"
     ]
 
 

@@ -16,14 +16,13 @@ from typing import Any, cast
 import anyio
 import pytest
 import quickstart as program
-from quickstart import Kills, Segment, append_numbered, check_chunks, check_segment, read_input, split_text
+from quickstart import Run, Segment, check_chunks, check_segment, read_input, split_text
 
 from chaos_parts.processes import RunError, Worker, processes_of_session
 from chaos_parts.service import OwnService, Victim
 from support import spark as support
 from support.leftovers import processes_with
 from tierlog import events
-from tierlog.storage_backends.base.names import container_of
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "quickstart.py"
 KILLED = b"with SIGKILL; the job goes on"
@@ -66,7 +65,7 @@ def assert_verified(done: subprocess.CompletedProcess[str], text: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     size = text.stat().st_size
     assert done.stdout.splitlines()[-1] == f"verified {size} bytes in 4 segments, 2 failovers, 0 lost"
-    assert "1 hosts killed with SIGKILL" in done.stdout
+    assert "1 host killed with SIGKILL" in done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -173,47 +172,48 @@ class FakeService:
     """Two hosts with two containers each."""
 
     def __init__(self, failovers: int = 2) -> None:
-        self.killed: list[Victim] = []
+        self.owners: list[str] = []
         self._failovers = failovers
 
     async def settled(self) -> dict[str, Any]:
         return {"failovers": self._failovers}
 
-    async def owner(self, container: int) -> Victim:
-        return Victim("host-0", 1, (container, container + 1))
+    async def owner(self, segment: str) -> Victim:
+        self.owners.append(segment)
+        return Victim("host-0", 1, (0, 1))
 
     def send_signal(self, victim: Victim, number: signal.Signals) -> bool:
-        assert number is signal.SIGKILL
-        self.killed.append(victim)
-        return True
+        return number is signal.SIGKILL
+
+
+def run_of(pieces: list[bytes], service: FakeService, *, kills: int = 1) -> Run:
+    return Run(cast("OwnService", service), [Segment("s", pieces)], kills)
 
 
 async def test_the_owner_of_the_segment_is_killed_at_each_point_once() -> None:
-    service, segment = FakeService(), Segment("s", [b"x" * 10] * 11)
-    kills = Kills(cast("OwnService", service), [segment], 1)
+    service = FakeService()
+    run = run_of([b"x" * 10] * 11, service)
     killed = []
     for piece in (0, 1, 2, 3, 3, 4, 5, 6, 9):
-        await kills.on_piece(0, piece)
-        killed.append(len(service.killed))
+        await run.on_piece(0, piece)
+        killed.append(len(service.owners))
 
     assert killed == [0, 0, 0, 0, 0, 1, 1, 1, 1]
-    assert container_of("s", 4) in service.killed[0].containers
-    assert await kills.failovers() == 2
+    assert service.owners == ["s"]
+    assert await run.failovers() == 2
 
 
 async def test_fewer_failovers_than_lost_containers_are_an_error() -> None:
-    kills = Kills(cast("OwnService", FakeService(failovers=1)), [Segment("s", [b"x", b"y", b"z"])], 1)
-    await kills.on_piece(0, 0)
+    run = run_of([b"x", b"y", b"z"], FakeService(failovers=1))
+    await run.on_piece(0, 0)
 
-    with pytest.raises(RunError, match="had 2 containers, but there were 1 failovers"):
-        await kills.failovers()
+    with pytest.raises(RunError, match="2 containers lost a killed host, but only 1 moved"):
+        await run.failovers()
 
 
 async def test_a_job_that_ends_before_the_kill_proves_nothing() -> None:
-    kills = Kills(cast("OwnService", FakeService()), [Segment("s", [b"x", b"y", b"z"])], 1)
-
-    with pytest.raises(RunError, match="still to be killed"):
-        await kills.failovers()
+    with pytest.raises(RunError, match="the work was done before 1 kill"):
+        await run_of([b"x", b"y", b"z"], FakeService()).failovers()
 
 
 # --- checks -------------------------------------------------------------------------------------
@@ -233,11 +233,9 @@ class Growing:
 
 
 async def test_repeated_events_that_are_applied_again_are_an_error() -> None:
-    async def on_piece(segment: int, piece: int) -> None:
-        return
-
+    run = run_of([b"one\n"], FakeService(), kills=0)
     with pytest.raises(RunError, match="repeated events grew it from 8 to 16 bytes"):
-        await append_numbered(cast("Any", Growing()), on_piece, 0, Segment("s", [b"one\n"]), range(1))
+        await run.append_numbered(cast("Any", Growing()), 0, 0, 1)
 
 
 class Held:
