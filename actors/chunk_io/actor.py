@@ -82,7 +82,7 @@ class StorageActorStatistics:
     breaker: BreakerStatistics
     health: StorageHealthStatistics
     backend: ChunkStorageStatistics
-    failed_at_exit: int = attrs.field(metadata=counter("Calls that were running when the actor ended."))
+    failed_at_exit: int = attrs.field(metadata=counter("Calls still running when the actor ended."))
 
 
 def _unfinished(call: ChunkCall[Any], why: str) -> TierlogError:

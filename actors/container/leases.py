@@ -43,8 +43,8 @@ class TransactionStatistics:
     open: int = attrs.field(metadata=gauge("Open transactions."))
     tombstones: int = attrs.field(metadata=gauge("Ended transactions that are still remembered."))
     committed: int = attrs.field(metadata=counter("Transactions committed by this owner."))
-    aborted: int = attrs.field(metadata=counter("Transactions aborted by this owner, for whatever reason."))
-    expired: int = attrs.field(metadata=counter("Those of them whose lease was over."))
+    aborted: int = attrs.field(metadata=counter("Transactions aborted by this owner, for any reason."))
+    expired: int = attrs.field(metadata=counter("Transactions aborted because their lease expired."))
 
 
 @attrs.define(eq=False)

@@ -33,7 +33,7 @@ _log = get_logger("container")
 class LocalContainerStatistics:
     container: int = attrs.field(metadata=label())
     state: str = attrs.field(
-        metadata=state("Where the container is: starting, active, recovering, or how it ended.")
+        metadata=state("The container's state: starting, active, recovering, or how it ended.")
     )
     restarts: int = attrs.field(metadata=counter("Recoveries after a failure."))
     current: ContainerStatistics | None

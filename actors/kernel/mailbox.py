@@ -73,8 +73,8 @@ class LaneStatistics:
 class MailboxStatistics:
     normal: LaneStatistics
     internal: LaneStatistics
-    batches: int = attrs.field(metadata=counter("Times that it was drained."))
-    closed: bool = attrs.field(metadata=gauge("1 once it accepts nothing any more."))
+    batches: int = attrs.field(metadata=counter("Batches drained."))
+    closed: bool = attrs.field(metadata=gauge("1 after it was closed."))
 
 
 class _Putter(Generic[T]):

@@ -52,9 +52,9 @@ class ReadAheadOptions:
 
 @attrs.frozen
 class ReadAheadStatistics:
-    streams: int = attrs.field(metadata=gauge("Readers of long-term storage whose last position is known."))
+    streams: int = attrs.field(metadata=gauge("Sequential readers of long-term storage that are tracked."))
     held_bytes: int = attrs.field(
-        metadata=gauge("Bytes of windows that are being fetched or wait for their reader.")
+        metadata=gauge("Bytes of read-ahead windows, fetched or being fetched.")
     )
     windows: int = attrs.field(metadata=counter("Windows fetched ahead."))
     unread: int = attrs.field(metadata=counter("Windows dropped before they were read to their end."))

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+import attrs
 from msgspec import Struct
 from starlette.applications import Starlette
 
@@ -30,7 +31,7 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.names import check_segment_name, container_of
 from ...storage_backends.base.world import World
 from ..gateway.server.admin_handlers import HTML, SCRAPE
-from ..gateway.server.app import app_of
+from ..gateway.server.app import ENDPOINTS, app_of
 from ..gateway.server.call import Answer, HttpCall, json_answer
 from ..gateway.server.context import ServerContext, ServerLimits
 from ..gateway.server.endpoint import BODY_ERRORS, Endpoint, Parameter, Success, endpoint, endpoints_of
@@ -55,6 +56,16 @@ from .assignment import AssignmentPhase
 from .page import status_page
 from .supervisor import Supervisor
 
+_REDIRECT = Success(
+    307,
+    "Send the same request to the host that has the segment's container.",
+    headers={"Location": "The URL there."},
+)
+_REDIRECTED = [
+    attrs.evolve(endpoint, successes=(_REDIRECT, *endpoint.successes))
+    for endpoint in ENDPOINTS
+    if endpoint.path.startswith(f"{paths.SEGMENTS}/")
+]
 LIMITS = ServerLimits(json_bytes=64 << 10)
 """A command is a name at most."""
 _REQUEST_SECONDS = 30.0
@@ -126,7 +137,10 @@ def make_admin_app(
     ...)."""
     context = AdminContext(supervisor, facts, world, limits, tracing)
     endpoints = endpoints_of(sys.modules[__name__])
-    return app_of(context, endpoints, "tierlog supervisor", "Hosts, containers and which host serves which.")
+    summary = (
+        "Hosts, containers and which host serves which; requests for a segment are redirected to its host."
+    )
+    return app_of(context, endpoints, "tierlog supervisor", summary, redirected=_REDIRECTED)
 
 
 # --- status -------------------------------------------------------------------------------------
@@ -282,8 +296,7 @@ def _container(call: AdminCall) -> int:
     parameters=(Parameter("prefix", str, "A prefix of the names."),),
 )
 async def segments(call: AdminCall) -> SegmentNames:
-    """The names of all hosts' segments, sorted. Every path below redirects (307) to the host that has the
-    container."""
+    """The names of all hosts' segments, sorted."""
     prefix = paths.query_text(call.query().get("prefix", ""))
     answers = await _ask_all(call.server.supervisor, "GET", paths.list_path(prefix))
     return SegmentNames(sorted({name for answer in answers for name in answer["segments"]}))
@@ -329,7 +342,9 @@ async def _redirect(call: AdminCall) -> Answer:
     path: str = call.scope["path"]
     found = paths.split_segment_path(path)
     if found is None:
-        raise NoSuchPath(f"there is nothing at {path}")
+        raise NoSuchPath(
+            f"{path[:200]}: the path of a segment ends with a verb; {paths.OPENAPI} lists the verbs"
+        )
 
     check_segment_name(found[0])
     supervisor = call.server.supervisor

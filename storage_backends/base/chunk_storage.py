@@ -148,12 +148,12 @@ class ChunkRange:
 class ChunkVerbStatistics:
     calls: int = attrs.field(metadata=counter("Calls of the verb."))
     failures: int = attrs.field(metadata=counter("Calls that raised an error."))
-    seconds: float = attrs.field(metadata=counter("Seconds spent in the verb's calls, all of them added."))
+    seconds: float = attrs.field(metadata=counter("Total seconds spent in the verb's calls."))
 
 
 @attrs.frozen
 class ChunkErrorStatistics:
-    raised: int = attrs.field(metadata=counter("Errors of this kind that calls raised."))
+    raised: int = attrs.field(metadata=counter("Errors of this kind raised."))
 
 
 @attrs.frozen

@@ -125,8 +125,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
         """Creates an empty segment.
 
         ``rolling_size`` is the size in bytes at which a chunk of the segment is closed and the next one
-        begun, 1 byte to 1 TiB; by default the configuration's ``writer.rolling_size``, which, as the command
-        line's, is at least 64 KiB. Small chunks cost a call to long-term storage each.
+        begun, 1 byte to 1 TiB. Default: the setting ``writer.rolling_size``. Each chunk costs a call to
+        long-term storage, so the setting and the command line take 64 KiB to 1 TiB.
 
         Raises:
             SegmentExists: There is a segment of that name.

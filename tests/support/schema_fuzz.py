@@ -44,8 +44,10 @@ def _exact(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def findings(url: str, *, examples: int, refusals: Mapping[str, list[str]]) -> tuple[list[str], int]:
-    """(what is wrong, how many requests were sent).
+def findings(
+    url: str, *, examples: int, refusals: Mapping[str, list[str]], excluded: str | None = None
+) -> tuple[list[str], int]:
+    """(what is wrong, how many requests were sent). ``excluded``: a pattern of paths that are left out.
 
     ``refusals``: operations whose parameters depend on each other in ways that a document cannot say, and the
     statuses that well-formed requests may therefore get beside ``ANSWERS``.
@@ -53,9 +55,10 @@ def findings(url: str, *, examples: int, refusals: Mapping[str, list[str]]) -> t
     schema = schemathesis.openapi.from_url(
         f"{url}/openapi.json", config=SchemathesisConfig.from_dict(_config(examples, refusals))
     )
+    selected = schema if excluded is None else schema.exclude(path_regex=excluded)
     found: list[str] = []
     count = 0
-    for event in from_schema(schema).execute():
+    for event in from_schema(selected).execute():
         match event:
             case events.ScenarioFinished():
                 count += len(event.recorder.interactions)

@@ -20,9 +20,9 @@ class ClientStatistics:
     requests: int = attrs.field(metadata=counter("Requests sent, repeats and map refreshes included."))
     appends: int = attrs.field(metadata=counter("Appends that callers made."))
     batches: int = attrs.field(metadata=counter("Requests that carried these appends."))
-    appends_waiting: int = attrs.field(metadata=gauge("Callers of appends without an answer."))
-    in_flight: int = attrs.field(metadata=gauge("Requests without an answer."))
-    map_refreshes: int = attrs.field(metadata=counter("Attempts to get a newer container map."))
+    appends_waiting: int = attrs.field(metadata=gauge("Appends that wait for their answer."))
+    in_flight: int = attrs.field(metadata=gauge("Requests that wait for their answer."))
+    map_refreshes: int = attrs.field(metadata=counter("Refreshes of the container map, failed ones included."))
 
 
 class ClientBase:

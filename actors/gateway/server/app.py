@@ -53,9 +53,17 @@ def make_app(
     )
 
 
-def app_of(context: ServerContext, endpoints: Sequence[Endpoint], title: str, summary: str) -> Starlette:
-    """An application of these endpoints and of the OpenAPI document that describes them."""
-    table = (*endpoints, _openapi_endpoint(endpoints, title, summary))
+def app_of(
+    context: ServerContext,
+    endpoints: Sequence[Endpoint],
+    title: str,
+    summary: str,
+    *,
+    redirected: Sequence[Endpoint] = (),
+) -> Starlette:
+    """An application of these endpoints and of the OpenAPI document that describes them. The document also
+    has ``redirected``: endpoints of other servers, whose paths redirect there."""
+    table = (*endpoints, _openapi_endpoint((*endpoints, *redirected), title, summary))
     routes = [_route(context, endpoint) for endpoint in table]
     app = Starlette(routes=routes, middleware=[Middleware(cast(Any, RequestMiddleware), gateway=context)])
     app.router.redirect_slashes = False

@@ -90,7 +90,7 @@ class Endpoint:
     is_tail: bool = False
     """It waits at tails, which have a bound of their own."""
     is_documented: bool = True
-    """False for what only redirects to another server, whose document has it."""
+    """False for a route that redirects several paths of another server."""
     body_limit: str = "json_bytes"
     """The field of ``ServerLimits`` that bounds a JSON body."""
 

@@ -72,17 +72,17 @@ class RequestMetrics:
 
         label = ["operation"]
         answers = CounterMetricFamily(
-            "tierlog_http_requests", "Requests that were answered.", labels=[*label, "method", "status"]
+            "tierlog_http_requests", "Requests answered.", labels=[*label, "method", "status"]
         )
         durations = HistogramMetricFamily(
             "tierlog_http_request_duration_seconds", "From the head of a request to its end.", labels=label
         )
         received = CounterMetricFamily(
-            "tierlog_http_request_bytes", "Bytes of bodies of requests.", labels=label
+            "tierlog_http_request_bytes", "Bytes of request bodies.", labels=label
         )
-        sent = CounterMetricFamily("tierlog_http_response_bytes", "Bytes of bodies of answers.", labels=label)
+        sent = CounterMetricFamily("tierlog_http_response_bytes", "Bytes of response bodies.", labels=label)
         in_flight = GaugeMetricFamily(
-            "tierlog_http_requests_in_flight", "Requests that are being answered.", labels=label
+            "tierlog_http_requests_in_flight", "Requests in progress.", labels=label
         )
         for name, operation in self._operations.items():
             for (method, status), count in operation.answers.items():

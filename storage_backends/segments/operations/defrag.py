@@ -50,7 +50,7 @@ class DefragResult:
 
 async def defrag_segment(context: StorageContext, segment: int) -> DefragResult:
     """Pack a whole segment, pass by pass, until a pass finds nothing. Each step is its own transaction, so
-    that a flush waits for one step at most; what is flushed meanwhile begins no step, or this might not end."""
+    that a flush waits for one step at most; what is flushed meanwhile begins no step, or it might not end."""
     result = DefragResult(0, 0, 0)
     end = (await info(context, segment)).length
     while True:

@@ -102,7 +102,7 @@ def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
         ("GET", "/v1/nothing", None, 404, "there is nothing here"),
         ("GET", "/v1/roll", None, 405, "this path takes POST"),
         ("PUT", "/v1/status", {}, 405, "this path takes GET"),
-        ("GET", "/v1/segments/app", None, 404, "there is nothing at"),
+        ("GET", "/v1/segments/app", None, 404, "the path of a segment ends with a verb"),
     ],
 )
 def test_a_bad_request_is_refused(
@@ -178,11 +178,10 @@ def test_the_openapi_document_has_every_path(service: Service) -> None:
     paths = service.client.get("/openapi.json").json()["paths"]
     for path, operations in paths.items():
         (method,) = operations
-        answer = service.client.request(
-            method, path.replace("{container}", "x").replace("{host}", "x"), json={"x": 1}
-        )
+        real = path.replace("{container}", "x").replace("{host}", "x").replace("{name}", "x")
+        answer = service.client.request(method, real, json={"x": 1}, follow_redirects=False)
         assert answer.status_code not in (404, 405), path
-    assert len(paths) == 16
+    assert {"/v1/roll", "/v1/segments", "/v1/segments/{name}/append"} <= paths.keys()
 
 
 def test_status_as_tables_and_as_json(service: Service, tierlog: Run) -> None:
