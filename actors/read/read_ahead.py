@@ -53,9 +53,7 @@ class ReadAheadOptions:
 @attrs.frozen
 class ReadAheadStatistics:
     streams: int = attrs.field(metadata=gauge("Sequential readers of long-term storage that are tracked."))
-    held_bytes: int = attrs.field(
-        metadata=gauge("Bytes of read-ahead windows, fetched or being fetched.")
-    )
+    held_bytes: int = attrs.field(metadata=gauge("Bytes of read-ahead windows, fetched or being fetched."))
     windows: int = attrs.field(metadata=counter("Windows fetched ahead."))
     unread: int = attrs.field(metadata=counter("Windows dropped before they were read to their end."))
     hits: int = attrs.field(metadata=counter("Reads answered by a window."))

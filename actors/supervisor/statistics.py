@@ -57,9 +57,7 @@ class SupervisorStatistics:
     failovers: int = attrs.field(metadata=counter("Containers that lost their host."))
     serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
     map_version: int = attrs.field(metadata=gauge("The version of the container map."))
-    loop_lag_seconds: float = attrs.field(
-        metadata=gauge("The last lag of the supervisor's own event loop.")
-    )
+    loop_lag_seconds: float = attrs.field(metadata=gauge("The last lag of the supervisor's own event loop."))
     hosts: tuple[SupervisedHostStatistics, ...]
     assignments: tuple[AssignmentStatistics, ...]
 

@@ -22,7 +22,9 @@ class ClientStatistics:
     batches: int = attrs.field(metadata=counter("Requests that carried these appends."))
     appends_waiting: int = attrs.field(metadata=gauge("Appends that wait for their answer."))
     in_flight: int = attrs.field(metadata=gauge("Requests that wait for their answer."))
-    map_refreshes: int = attrs.field(metadata=counter("Refreshes of the container map, failed ones included."))
+    map_refreshes: int = attrs.field(
+        metadata=counter("Refreshes of the container map, failed ones included.")
+    )
 
 
 class ClientBase:

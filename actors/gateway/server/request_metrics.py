@@ -77,9 +77,7 @@ class RequestMetrics:
         durations = HistogramMetricFamily(
             "tierlog_http_request_duration_seconds", "From the head of a request to its end.", labels=label
         )
-        received = CounterMetricFamily(
-            "tierlog_http_request_bytes", "Bytes of request bodies.", labels=label
-        )
+        received = CounterMetricFamily("tierlog_http_request_bytes", "Bytes of request bodies.", labels=label)
         sent = CounterMetricFamily("tierlog_http_response_bytes", "Bytes of response bodies.", labels=label)
         in_flight = GaugeMetricFamily(
             "tierlog_http_requests_in_flight", "Requests in progress.", labels=label
