@@ -4,15 +4,14 @@ where it was."""
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from random import Random
 
 import pytest
 
 import tierlog
-from support.event_acks import Acks, start_writer, whole_lines
-from support.event_writer import CONFIG
+from chaos_parts.ledger import Ledger
+from support.event_writer import CONFIG, WriterProcess, check
 
 pytestmark = pytest.mark.anyio
 
@@ -20,36 +19,22 @@ SEED = int(os.environ.get("TIERLOG_SEED", "1"))
 
 
 async def kill_again_and_again(folder: Path, rounds: int, seed: int, longest: int) -> None:
-    """Start the writer, kill it, check, and start it again on what it left; the last look is at a store that
-    was closed well."""
-    random, acks = Random(seed), Acks()
+    """Start the writer, kill it after some records, check, and start it again on what it left; the last check
+    is of a store that was closed well."""
+    random, ledger = Random(seed), Ledger()
     for number in range(rounds):
-        lines = run_and_kill(folder, seed * 1000 + number, random.randrange(longest))
-        acks.record("w", lines)
+        writer = WriterProcess(ledger, folder, seed * 1000 + number)
+        writer.receive(1 + random.randrange(longest))
+        writer.kill()
         if number % 3 == 1:
             async with tierlog.open_store(folder, config=CONFIG) as store:
-                await acks.check(store)
+                await check(store, ledger)
 
-    assert len(acks.acked) > rounds, "the writer was always killed before it wrote: the test shows nothing"
     async with tierlog.open_store(folder, config=CONFIG) as store:
-        held = await acks.check(store)
+        events = await check(store, ledger)
         await store.flush()
     async with tierlog.open_store(folder, config=CONFIG) as store:
-        assert await acks.check(store) == held
-
-
-def run_and_kill(folder: Path, seed: int, after: int) -> list[str]:
-    """A writer that is killed when it has said ``after`` lines, wherever it is then; all that it said."""
-    with start_writer(folder, seed) as writer:
-        assert writer.stdout is not None
-        assert writer.stderr is not None
-        output = "".join(writer.stdout.readline() for _ in range(1 + after))
-        writer.send_signal(signal.SIGKILL)
-        output += writer.stdout.read()
-        errors = writer.stderr.read()
-    assert output.startswith("open\n"), errors
-    assert "Traceback" not in errors
-    return whole_lines(output)
+        assert await check(store, ledger) == events
 
 
 @pytest.mark.timeout(120)
