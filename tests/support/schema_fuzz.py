@@ -1,4 +1,4 @@
-"""What Schemathesis finds wrong with a server, by the server's own OpenAPI document.
+"""The tests of rule H16 for any server: what Schemathesis finds wrong with it, by its own OpenAPI document.
 
 One run makes all its checks on all operations of the document, from a fixed seed. Each finding is text with
 the request that repeats it.
@@ -9,8 +9,12 @@ Batches are generated as batches: their bytes are no text that a JSON Schema cou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, ClassVar
 
+import anyio.from_thread
+import pytest
 import schemathesis
 from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
@@ -44,14 +48,48 @@ def _exact(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+class SchemaTests:
+    """The server does what its OpenAPI document says, whatever is sent to it (rule H16)."""
+
+    refusals: ClassVar[Mapping[str, list[str]]] = {}
+    """Operations whose parameters depend on each other in ways that a document cannot say, and the statuses
+    that well-formed requests may therefore get beside ``ANSWERS``."""
+    excluded: ClassVar[str | None] = None
+    """A pattern of paths that are left out."""
+    requests_min: ClassVar[int]
+    """How many requests the short test sends at least."""
+
+    def served(self, folder: Path) -> AbstractAsyncContextManager[str]:
+        """Serves in ``folder``; enters with the server's URL."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> Iterator[str]:
+        with (
+            anyio.from_thread.start_blocking_portal("asyncio") as portal,
+            portal.wrap_async_context_manager(self.served(tmp_path)) as found,
+        ):
+            yield found
+
+    @pytest.mark.timeout(120)
+    def test_h16_generated_requests_get_answers_that_the_document_names(self, url: str) -> None:
+        found, count = findings(url, examples=8, refusals=self.refusals, excluded=self.excluded)
+
+        assert found == []
+        assert count > self.requests_min
+
+    @pytest.mark.long
+    @pytest.mark.timeout(1200)
+    def test_h16_many_generated_requests_get_answers_that_the_document_names(self, url: str) -> None:
+        found, _ = findings(url, examples=100, refusals=self.refusals, excluded=self.excluded)
+
+        assert found == []
+
+
 def findings(
     url: str, *, examples: int, refusals: Mapping[str, list[str]], excluded: str | None = None
 ) -> tuple[list[str], int]:
-    """(what is wrong, how many requests were sent). ``excluded``: a pattern of paths that are left out.
-
-    ``refusals``: operations whose parameters depend on each other in ways that a document cannot say, and the
-    statuses that well-formed requests may therefore get beside ``ANSWERS``.
-    """
+    """(what is wrong, how many requests were sent)."""
     schema = schemathesis.openapi.from_url(
         f"{url}/openapi.json", config=SchemathesisConfig.from_dict(_config(examples, refusals))
     )
