@@ -13,6 +13,7 @@ import attrs
 from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.claims import StorageClaim
 from tierlog.actors.container.leases import Leases
+from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.operations import append, import_segment, transactions
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
@@ -348,6 +349,21 @@ def chunks_are_deleted_before_the_commit(plant: Planter) -> None:
 def checksums_are_not_verified(plant: Planter) -> None:
     """Damage in long-term storage is handed to readers as data."""
     plant(reading._verify, lambda original, request, data: None)
+
+
+@mutant("S6")
+def commit_is_logged_in_two_halves(plant: Planter) -> None:
+    """A crash between the halves of a metadata commit leaves records that contradict each other."""
+
+    async def commit(original: Any, self: LoggedMetadataStore, expected: Any, writes: Any) -> int:
+        half = dict(list(writes.items())[: len(writes) // 2])
+        if half:
+            await original(self, {key: expected[key] for key in half}, half)
+        rest = {key: version for key, version in expected.items() if key not in half}
+        version: int = await original(self, rest, {key: writes[key] for key in writes if key not in half})
+        return version
+
+    plant(LoggedMetadataStore.commit, commit)
 
 
 @mutant("S8")
