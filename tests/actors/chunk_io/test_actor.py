@@ -382,7 +382,7 @@ class StopAtStart:
         self._actor.stop()
 
 
-async def test_a_stop_in_the_step_of_the_start_does_not_hide_the_start() -> None:
+async def test_a_stop_right_after_the_start_does_not_hide_the_start() -> None:
     play = Stage()
     opened = False
 

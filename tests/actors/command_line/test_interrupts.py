@@ -129,7 +129,7 @@ async def command():
     assert (code, out, err) == (130, b"", b"")
 
 
-def test_an_interrupt_after_a_command_with_its_own_signal_handlers_lets_the_loop_end() -> None:
+def test_the_loop_ends_if_an_interrupt_follows_a_command_with_its_own_signal_handlers() -> None:
     """Such a receiver leaves Python's own handler behind."""
     code, out, err = run(
         """
@@ -149,7 +149,7 @@ async def command():
     assert (code, out, err) == (0, b"closed\n", b"")
 
 
-def test_a_command_that_owns_nothing_ends_at_once_while_its_output_blocks() -> None:
+def test_a_reading_command_ends_at_once_while_its_output_blocks() -> None:
     """Nobody reads the pipe, so the write does not return."""
     program = """
 async def command():

@@ -73,9 +73,7 @@ def test_a_reader_that_goes_away_ends_a_read_quietly(folder: Path, run: Run, tmp
     "arguments",
     [("segment", "ls"), ("segment", "ls", "--long"), ("segment", "info", NAME), ("doctor", "--json")],
 )
-def test_a_reader_that_is_gone_from_the_start_ends_a_listing_quietly(
-    folder: Path, arguments: tuple[str, ...]
-) -> None:
+def test_a_listing_ends_quietly_if_its_reader_is_gone(folder: Path, arguments: tuple[str, ...]) -> None:
     make_store(folder)
     unread, output = os.pipe()
     os.close(unread)

@@ -315,7 +315,7 @@ async def in_thread(run: Run, *arguments: str) -> Done:
     return await anyio.to_thread.run_sync(lambda: run(*arguments))
 
 
-def test_leftovers_of_a_dead_process_do_not_make_a_folder_live(run: Run, folder: Path) -> None:
+def test_lock_files_of_a_dead_process_do_not_make_a_folder_live(run: Run, folder: Path) -> None:
     make_store(folder)
     (folder / "wal" / "owners").mkdir(exist_ok=True)
     (folder / "wal" / "owners" / "killed").write_text('{"pid": 1, "host": "here", "since_ms": 0}')

@@ -229,7 +229,7 @@ def image_of(length: int) -> SegmentImage:
     return SegmentImage(0, SegmentStatus.LIVE, False, length, 0, 128 << 20, NAME, (), (), (), ())
 
 
-async def test_a_segment_is_restored_though_no_group_of_the_log_could_hold_its_records(
+async def test_a_segment_with_more_records_than_a_group_holds_is_restored(
     world: ContainerWorld,
 ) -> None:
     """With the real limits; such a segment was backed up, and then the whole restore failed."""

@@ -105,7 +105,7 @@ async def test_an_epoch_is_claimed_once() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("adopt", [False, True])
 @pytest.mark.parametrize("epoch", [5, 6])
-async def test_an_owner_that_was_succeeded_while_it_claims_late_is_fenced_and_a_copy_is_a_mismatch(
+async def test_a_late_claim_is_fenced_after_a_successor_and_a_mismatch_for_a_copy(
     epoch: int, adopt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The successor fenced the log before it claimed. A copy's log was never fenced."""
@@ -156,7 +156,9 @@ async def test_a_claim_that_cannot_be_read_is_corruption(name: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", [FaultKind.BEFORE, FaultKind.AFTER, FaultKind.LOST])
-async def test_an_owner_whose_claim_has_no_answer_serves_and_claims_before_it_writes(kind: FaultKind) -> None:
+async def test_an_owner_whose_claim_got_no_answer_claims_again_before_its_first_write(
+    kind: FaultKind,
+) -> None:
     """An opening that gave up would make another claim each time, and serve nobody meanwhile."""
     world = ContainerWorld()
     await world.chunks.open()

@@ -153,7 +153,7 @@ async def test_a_call_waits_for_recovery_up_to_the_limit() -> None:
         assert anyio.current_time() - before == pytest.approx(6.0)
 
 
-async def test_a_call_that_waited_too_long_had_no_effect_and_reports_it() -> None:
+async def test_a_call_that_times_out_in_the_queue_reports_that_it_had_no_effect() -> None:
     async with supervised({"starts_after": 50.0}, wait=4.0) as world:
         before = anyio.current_time()
         with pytest.raises(Unavailable, match="still recovering after 4 s"):
@@ -164,7 +164,7 @@ async def test_a_call_that_waited_too_long_had_no_effect_and_reports_it() -> Non
 
 
 @pytest.mark.parametrize("error", [Unavailable("not taken in"), ClosedError("mailbox closed")], ids=repr)
-async def test_a_call_that_was_not_taken_in_is_tried_on_the_next_ownership(error: TierlogError) -> None:
+async def test_a_call_that_was_not_accepted_is_tried_on_the_next_ownership(error: TierlogError) -> None:
     async with supervised() as world:
         await world.container.wait_started()
 
@@ -179,7 +179,7 @@ async def test_a_call_that_was_not_taken_in_is_tried_on_the_next_ownership(error
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("?"), SegmentNotFound("no such")], ids=repr)
-async def test_a_call_that_may_have_happened_or_was_answered_is_never_tried_again(
+async def test_an_answered_call_or_one_of_unknown_outcome_is_never_tried_again(
     error: TierlogError,
 ) -> None:
     async with supervised() as world:

@@ -13,7 +13,7 @@ from tierlog.storage_backends.base.errors import Unavailable
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_read_shows_a_segment_created_meanwhile_only_once_it_is_durable_rule_c1(
+async def test_c1_a_read_shows_a_new_segment_only_once_it_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It comes between what the read settles and its second look."""

@@ -115,7 +115,7 @@ async def die_after(
     [(delete, FILES), (truncate, FILES[:1]), (defrag, FILES), (relocate, FILES), (merge_and_delete, FILES)],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-async def test_g3_what_was_released_before_a_crash_is_collected_by_the_next_owner(
+async def test_g3_the_next_owner_collects_files_released_before_a_crash(
     world: ContainerWorld, act: Callable[[Owner], Awaitable[None]], released: list[str], checkpoint: bool
 ) -> None:
     assert await die_after(world, act, checkpoint=checkpoint) == released
@@ -129,7 +129,7 @@ async def test_g3_what_was_released_before_a_crash_is_collected_by_the_next_owne
             assert await read_all(owner.store, NAME, start) == b"0123456789"[start:]
 
 
-async def test_g3_nothing_goes_before_a_cycle_of_the_next_owner_is_complete(world: ContainerWorld) -> None:
+async def test_g3_nothing_is_deleted_before_the_next_owner_completes_a_cycle(world: ContainerWorld) -> None:
     await die_after(world, delete)
     cycles: list[int] = []
 

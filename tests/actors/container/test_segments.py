@@ -108,7 +108,7 @@ def test_an_evicted_segment_comes_back_whole_in_the_step_that_needs_it() -> None
 @pytest.mark.parametrize(
     "why", ["unflushed", "waited for", "merged into", "deleted", "truncated since", "not durable"]
 )
-def test_a_segment_that_is_more_than_its_image_is_not_evicted(why: str) -> None:
+def test_a_segment_with_state_beyond_its_image_is_not_evicted(why: str) -> None:
     parts = Parts()
     segment = idle(parts, NAME)
     if why == "unflushed":

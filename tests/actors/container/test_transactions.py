@@ -257,7 +257,7 @@ def test_t4_a_repeated_begin_of_the_committed_transaction_returns_its_offset() -
     assert (found.state, found.offset, found.length) == (COMMITTED, 4, 3)
 
 
-def test_t4_of_two_transactions_with_one_token_the_second_commit_changes_nothing_and_ends_its_own() -> None:
+def test_t4_the_second_commit_under_one_token_applies_nothing_and_ends_its_transaction() -> None:
     parts = staged_parts(TOKEN)
     parts.do(begin("again", TOKEN), stage("p", "again"), to("p", b"twice", "again"))
     parts.do(commit(("p", 3)))

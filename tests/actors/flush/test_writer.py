@@ -294,7 +294,7 @@ async def test_progress_is_reported_after_each_cycle() -> None:
     assert not writer.progress.is_set()
 
 
-async def test_f4_a_flush_is_not_done_while_a_living_segment_was_refused_its_commit(
+async def test_f4_a_flush_fails_if_the_commit_of_a_live_segment_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running() as (world, writer):

@@ -121,7 +121,7 @@ async def test_garbage_goes_after_its_delay() -> None:
         assert collector.statistics().queued == 0
 
 
-async def test_nothing_goes_before_the_cycle_that_made_it_garbage_is_complete() -> None:
+async def test_f2_nothing_is_deleted_before_the_cycle_that_made_it_garbage_is_complete() -> None:
     """F2."""
     async with collecting(chunk(1)) as (world, collector):
         world.cycle(1)
@@ -309,7 +309,7 @@ async def test_names_beyond_the_limit_are_left_to_the_next_opening() -> None:
         assert deletes(world) == 14
 
 
-async def test_a_slow_or_failing_name_does_not_hold_up_the_others() -> None:
+async def test_g2_a_slow_or_failing_deletion_does_not_delay_the_others() -> None:
     """G2."""
     async with collecting(*map(chunk, range(4))) as (world, collector):
 
@@ -383,9 +383,7 @@ async def test_a_listing_that_fails_is_retried_after_a_cycle() -> None:
 FILE = "app/old$offset.0"
 
 
-async def test_g3_a_file_that_a_dead_owner_released_goes_after_the_first_cycle_and_its_record_after_it() -> (
-    None
-):
+async def test_g3_a_dead_owners_released_file_is_deleted_after_the_first_cycle_then_its_record() -> None:
     async with collecting(FILE, "app/old$offset.9", released=Released({FILE: None})) as (world, collector):
         assert (collector.statistics().orphans_found, world.requested) == (1, 1)
         await anyio.sleep(1000)
@@ -428,7 +426,7 @@ async def test_g3_a_record_never_goes_before_its_file() -> None:
         assert world.released.names() == [FILE]
 
 
-async def test_g3_a_file_of_this_ownership_takes_its_record_along_one_commit_for_a_batch() -> None:
+async def test_g3_one_commit_removes_the_records_of_a_batch_of_deleted_files() -> None:
     names = [FILE, "app/old$offset.9"]
     async with collecting(*names, chunk(1)) as (world, collector):
         world.released.recorded = dict.fromkeys(names)

@@ -24,7 +24,7 @@ def test_names_come_back_together_when_its_round_is_due() -> None:
     assert (len(later), later.due) == (0, math.inf)
 
 
-def test_the_pause_doubles_up_to_its_most_while_nothing_goes() -> None:
+def test_g2_the_pause_doubles_up_to_its_maximum_while_every_deletion_fails() -> None:
     later = RetryLater(300.0, 3600.0, 10)
     pauses, now = [], 0.0
     for _ in range(6):

@@ -94,7 +94,7 @@ async def test_v5_a_welcomed_host_beats_at_the_given_interval(path: str) -> None
         assert [beat.sequence for beat in beats if isinstance(beat, Heartbeat)] == [1, 2, 3]
 
 
-async def test_v5_a_wall_clock_that_jumps_neither_stops_nor_hurries_the_beats(
+async def test_v5_a_wall_clock_jump_does_not_change_the_heartbeats(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = time.time
@@ -194,7 +194,7 @@ def test_v5_the_lag_is_what_the_loop_is_behind() -> None:
     assert monitor.lag == pytest.approx(2)
 
 
-async def test_v5_each_round_of_the_loop_is_noted_with_how_late_it_came() -> None:
+async def test_v5_the_monitor_records_the_lag_of_each_round() -> None:
     monitor = LoopMonitor(time.monotonic)
     monitor.interval = 0.001
     late: list[float] = []

@@ -199,7 +199,7 @@ async def test_v8_a_failed_opening_gives_its_reason_and_can_be_retried(
         assert await host.obey(Open(1, 0, 3)) == Opened(0, 3, 1)
 
 
-async def test_v1_an_answer_goes_to_no_supervisor_but_the_one_that_ordered() -> None:
+async def test_v1_an_answer_is_sent_only_to_the_supervisor_that_ordered() -> None:
     async with hosts(Site()) as (host,):
         host.orders.obey(Open(1, 0, 1))
         host.orders.obey(Open(2, 1, 1))

@@ -91,7 +91,7 @@ async def test_a_cancelled_put_leaves_nothing_and_passes_its_room_on() -> None:
     assert mailbox.statistics().normal.size_bytes == 0
 
 
-async def test_a_put_cancelled_after_room_was_granted_is_whole_or_absent() -> None:
+async def test_a3_a_put_cancelled_after_the_grant_leaves_its_item_or_nothing() -> None:
     """The drain grants room and the cancellation strikes before the putter runs: put and mailbox agree on
     what happened."""
     mailbox = small(count=1)
@@ -120,7 +120,7 @@ async def test_a_put_cancelled_after_room_was_granted_is_whole_or_absent() -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_under_random_cancellations_what_was_put_is_what_is_drained(seed: int) -> None:
+async def test_under_random_cancellations_exactly_the_confirmed_puts_are_drained(seed: int) -> None:
     mailbox = small(count=3)
     random = Random(seed)
     finished: list[str] = []
@@ -295,7 +295,7 @@ async def test_close_wakes_the_consumer() -> None:
         mailbox.close(ClosedError("stop"))
 
 
-async def test_close_between_grant_and_confirmation_fails_the_put_and_drops_its_item() -> None:
+async def test_a_close_between_grant_and_confirmation_fails_the_put() -> None:
     mailbox = small(count=1)
     await mailbox.put("a", 1)
     async with anyio.create_task_group() as tasks:

@@ -9,7 +9,7 @@ from tierlog.actors.kernel.task_groups import body_group
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_the_body_raises_comes_out_as_it_was_when_the_tasks_have_ended() -> None:
+async def test_an_error_of_the_body_is_raised_unwrapped_after_the_tasks_have_ended() -> None:
     ended = False
 
     async def task() -> None:
@@ -30,7 +30,7 @@ async def test_what_the_body_raises_comes_out_as_it_was_when_the_tasks_have_ende
     assert ended
 
 
-async def test_what_a_task_raises_comes_in_a_group_and_cancels_the_body() -> None:
+async def test_an_error_of_a_task_is_raised_in_a_group_and_cancels_the_body() -> None:
     async def task() -> None:
         raise LookupError("the task's")
 

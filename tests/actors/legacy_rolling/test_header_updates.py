@@ -103,7 +103,7 @@ async def test_a_header_is_deleted_with_its_segment(world: ContainerWorld) -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"data"])
-async def test_a_deleted_segment_does_not_come_back_out_of_its_own_header_rule_s14(
+async def test_s14_a_deleted_segment_is_not_imported_again_from_its_header(
     world: ContainerWorld, data: bytes
 ) -> None:
     """It is there until the next flush is complete, forever if a crash comes before, and then without its

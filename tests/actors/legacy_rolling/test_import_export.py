@@ -40,7 +40,7 @@ async def found(chunks: ChunkStorage, name: str = NAME) -> LegacySegment:
 # --- finding ------------------------------------------------------------------------------------
 
 
-async def test_files_give_lengths_and_the_last_ones_end_is_the_segments(chunks: ChunkStorage) -> None:
+async def test_the_length_of_a_segment_is_the_end_of_its_last_file(chunks: ChunkStorage) -> None:
     await write_legacy(chunks, NAME, b"0123", b"45", b"6789a", max_size=4, sealed=True)
     ranges = (
         FoundChunk(f"{NAME}$offset.0", 0, 4),

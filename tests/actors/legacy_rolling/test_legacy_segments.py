@@ -121,7 +121,7 @@ async def test_the_next_id_is_not_the_imported_ones(world: ContainerWorld) -> No
     assert len(ids) == 2
 
 
-async def test_appends_go_to_a_new_chunk_and_flushes_leave_the_files_alone_rule_s3(
+async def test_appends_after_an_import_go_to_a_new_chunk_rule_s3(
     world: ContainerWorld,
 ) -> None:
     await write_segment(world)
@@ -136,7 +136,7 @@ async def test_appends_go_to_a_new_chunk_and_flushes_leave_the_files_alone_rule_
         assert len(referenced_chunks(owner.container)) == 4
 
 
-async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_s14(
+async def test_s14_deleting_an_imported_segment_deletes_its_files_for_good(
     world: ContainerWorld,
 ) -> None:
     await write_segment(world)
@@ -164,7 +164,7 @@ async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_
 
 
 @pytest.mark.parametrize("data", [b"", b"data"])
-async def test_a_deleted_segment_does_not_come_back_out_of_its_export_rule_s14(
+async def test_s14_a_deleted_segment_is_not_imported_again_from_its_export(
     world: ContainerWorld, data: bytes
 ) -> None:
     async with world.owner() as owner:
@@ -310,7 +310,7 @@ async def test_a_caller_refused_just_before_a_concurrent_import_retries(
         assert asked == 2
 
 
-async def test_a_succeeded_owner_refuses_no_import_by_what_it_knew_rule_c1(
+async def test_c1_a_fenced_owner_does_not_refuse_an_import_from_stale_state(
     world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write_segment(world)
@@ -374,7 +374,7 @@ def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
     assert state.segments.by_id[sid].durable_length == 10
 
 
-async def test_a_header_cannot_make_the_stores_own_objects_part_of_a_segment(world: ContainerWorld) -> None:
+async def test_a_header_cannot_name_the_stores_own_objects(world: ContainerWorld) -> None:
     """They would be deleted with it: a claim, or the manifest of a backup."""
     await world.chunks.create_with_content("_system/backups/monday/manifest", [b"manifest"])
     await write_header(world.chunks, NAME, b"maxsize=100&0=_system/backups/monday/manifest&")

@@ -89,7 +89,7 @@ class CountsJoins(ScriptedChunks):
         return length
 
 
-async def test_s12_a_defrag_ends_although_every_join_is_followed_by_another_flush() -> None:
+async def test_s12_a_defrag_ends_while_flushes_add_small_chunks() -> None:
     """What is flushed meanwhile begins no step of its own."""
     world = ContainerWorld()
     world.chunks = chunks = CountsJoins(MemoryChunkStorage(append=False))

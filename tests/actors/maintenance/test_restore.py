@@ -154,7 +154,7 @@ async def test_ids_and_epochs_are_above_all_that_were(made: Path) -> None:
         } == {72}
 
 
-async def test_nothing_is_collected_while_it_is_restored_and_what_is_newer_is_afterwards(made: Path) -> None:
+async def test_a_restore_deletes_no_chunk(made: Path) -> None:
     files = sorted(path for path in (made / "lts" / "containers").rglob("*") if path.is_file())
     lose_logs(made)
     await restored(made)
@@ -192,7 +192,7 @@ async def test_leftovers_of_an_interrupted_restore_are_removed(made: Path) -> No
     assert sorted(path.name for path in made.iterdir()) == ["lts", "wal"]
 
 
-async def test_the_folder_that_a_restore_emptied_is_removed_at_the_next_opening(made: Path) -> None:
+async def test_the_next_opening_removes_the_empty_folder_of_a_restore(made: Path) -> None:
     """A crash between the last rename and the end; what still has something in it may be a restore under
     way."""
     for name in (".restoring-emptied", ".restoring-full/wal"):
@@ -331,7 +331,7 @@ async def test_s19_a_released_file_is_still_released_in_its_container(with_relea
 
 
 @pytest.mark.parametrize("content", [None, b"written anew"])
-async def test_s19_a_released_file_that_is_gone_or_another_one_is_nobodys(
+async def test_s19_a_restore_records_no_missing_or_replaced_released_file(
     with_released: Path, content: bytes | None
 ) -> None:
     (with_released / "lts" / RELEASED).unlink()

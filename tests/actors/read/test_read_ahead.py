@@ -430,7 +430,7 @@ async def test_a_cancelled_reader_takes_its_windows_with_it() -> None:
         assert (budget.held_bytes, budget.fetching, budget.streams) == (0, 0, 0)
 
 
-async def test_two_that_wait_for_one_window_do_not_cancel_it_for_each_other() -> None:
+async def test_a_cancelled_reader_does_not_cancel_a_window_that_another_waits_for() -> None:
     source = Source(holds=lambda offset: offset > 0)
     found: list[Buffer] = []
     async with running(source, attrs.evolve(OPTIONS, block_bytes=20)) as ahead:
@@ -453,7 +453,7 @@ async def test_two_that_wait_for_one_window_do_not_cancel_it_for_each_other() ->
         assert source.asked == asked
 
 
-async def test_a_reader_that_does_not_come_back_gives_its_memory_back() -> None:
+async def test_the_memory_of_an_idle_reader_is_freed() -> None:
     source, budget = Source(), ReadAheadBudget()
     async with running(source, attrs.evolve(OPTIONS, idle=0.02), budget) as ahead:
         await begin(ahead)

@@ -272,7 +272,7 @@ def test_any_duration_reads_back_from_what_is_shown(value: float) -> None:
 
 
 @given(st.text(max_size=30) | st.integers() | st.floats() | st.booleans() | st.none())
-def test_any_value_at_all_is_a_number_in_range_or_a_config_error(value: object) -> None:
+def test_a_value_is_a_number_in_range_or_a_config_error(value: object) -> None:
     try:
         config = parse_config({"writer": {"flush_age": value}})
     except ConfigError as error:

@@ -86,7 +86,7 @@ async def test_order_is_kept_where_the_mailbox_has_no_room(tmp_path: Path) -> No
         assert outcomes == [4 * index for index in range(300)]
 
 
-async def test_what_is_not_an_append_is_refused_before_any_is_made(tmp_path: Path) -> None:
+async def test_an_item_that_is_not_an_append_is_refused_before_any_append(tmp_path: Path) -> None:
     async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
         await store.create_segment("a")
         with pytest.raises(InvalidArgument, match="takes items such as tierlog.BatchItem, not 1"):

@@ -189,7 +189,7 @@ async def test_a_poisoned_segment_stalls_nobody_else() -> None:
         assert await flushed(owner, "bad") == 1000
 
 
-async def test_what_a_poisoned_segment_pins_is_relogged_and_the_log_truncated() -> None:
+async def test_f4_the_bytes_of_a_failing_segment_are_relogged_and_the_log_is_truncated() -> None:
     world = ContainerWorld(
         attrs.evolve(OPTIONS, checkpoint=CheckpointOptions(wal_bytes=MIB, pinned_groups_bytes=2 * MIB))
     )
@@ -356,7 +356,7 @@ async def test_a_checkpoint_that_a_crash_cut_short_does_not_exist(turns: int) ->
 # --- answers ------------------------------------------------------------------------------------
 
 
-async def test_no_answer_is_given_before_what_it_depends_on_is_durable() -> None:
+async def test_c1_an_answer_waits_until_its_dependencies_are_durable() -> None:
     """C1: duplicates, refusals and looks wait for the group they depend on; if it fails, none of them was
     said."""
     world = ContainerWorld()
@@ -439,7 +439,7 @@ async def test_a_write_of_unknown_outcome_is_not_repeated_but_followed_by_a_new_
         assert await read_all(owner.store, "s") == b"first;second;"
 
 
-async def test_the_cycle_that_a_crash_cut_short_is_not_the_newest_one() -> None:
+async def test_a_cycle_interrupted_by_a_crash_is_not_the_newest_complete_one() -> None:
     """F1: a later owner finds the newest complete cycle; what the broken one committed is neither lost nor
     doubled."""
     world = ContainerWorld()

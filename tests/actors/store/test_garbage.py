@@ -45,7 +45,7 @@ async def assert_nothing_leaked(world: ContainerWorld, owner: Owner) -> None:
 # --- garbage ------------------------------------------------------------------------------------
 
 
-async def test_chunks_of_a_deleted_segment_go_after_the_cycle_and_the_delay() -> None:
+async def test_chunks_of_a_deleted_segment_are_deleted_after_the_cycle_and_the_delay() -> None:
     """F2, G2: not before the flush cycle that recorded the deletion, and then a minute later."""
     world = ContainerWorld()
     async with world.owner() as owner:
@@ -64,7 +64,7 @@ async def test_chunks_of_a_deleted_segment_go_after_the_cycle_and_the_delay() ->
         assert owner.container.statistics().collector.deleted == 4
 
 
-async def test_nothing_goes_before_the_cycle_that_made_it_garbage_is_complete() -> None:
+async def test_f2_nothing_is_deleted_before_the_cycle_that_made_it_garbage_is_complete() -> None:
     """F2: the deletion is recorded, the delay is long over, but another segment keeps the cycle from its
     end."""
     world = ContainerWorld()
@@ -328,7 +328,7 @@ async def test_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
     assert await refusal_of(world) is None
 
 
-async def test_a_copy_that_opened_while_long_term_storage_was_down_deletes_nothing_of_the_original() -> None:
+async def test_a_copied_folder_opened_during_an_outage_deletes_nothing_of_the_original() -> None:
     """G1, W8: it has no claim yet, and to its records the chunks of the original's later owners are garbage
     of dead ones."""
     world = ContainerWorld()
@@ -422,7 +422,7 @@ async def test_with_long_term_storage_down_at_open_the_claim_comes_before_the_fi
         assert len(created) == 2
 
 
-async def test_a_copy_that_opened_while_long_term_storage_was_down_stops_before_its_first_write() -> None:
+async def test_a_copied_folder_opened_during_an_outage_stops_before_its_first_write() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")

@@ -54,7 +54,7 @@ async def test_a_merge_of_only_empty_sources_changes_no_byte(store: SegmentStore
 
 @pytest.mark.parametrize("target_flushed", [False, True])
 @pytest.mark.parametrize("source_flushed", [False, True])
-async def test_what_was_merged_is_read_before_during_and_after_the_splice(
+async def test_merged_bytes_are_readable_before_during_and_after_the_splice(
     owner: Owner, target_flushed: bool, source_flushed: bool
 ) -> None:
     """F3: merged, unflushed sources; flushed ones; one of each; the flush writes what is missing and links

@@ -241,7 +241,7 @@ async def test_a_closed_store_refuses_everything(tmp_path: Path) -> None:
     assert "closed" in repr(store)
 
 
-async def test_what_waits_at_the_end_of_the_body_is_answered(tmp_path: Path) -> None:
+async def test_a5_a_waiting_tail_is_answered_when_the_store_closes(tmp_path: Path) -> None:
     """A5: a tail of another task ends with ``ClosedError``; nobody hangs."""
     async with anyio.create_task_group() as tasks:
         async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
@@ -436,7 +436,7 @@ async def test_the_rest_of_a_torn_batch_is_not_written_either(monkeypatch: pytes
         await owner.stop()
 
 
-async def test_a_torn_batch_is_not_written_by_a_committer_that_was_waiting_for_the_disk(
+async def test_c5_a_waiting_committer_does_not_write_a_torn_batch(
     anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group before it was in the disk's hands, out of any cancellation's reach: it becomes durable, and

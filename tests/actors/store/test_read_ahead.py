@@ -36,7 +36,7 @@ async def read_through(folder: Path, settings: ReadAheadConfig) -> ReadAheadStat
 
 
 @pytest.mark.anyio
-async def test_a_reader_that_reads_on_is_read_ahead_of_unless_that_is_turned_off(tmp_path: Path) -> None:
+async def test_sequential_reads_are_read_ahead_unless_it_is_turned_off(tmp_path: Path) -> None:
     usual = await read_through(tmp_path / "usual", ReadAheadConfig())
     off = await read_through(tmp_path / "off", ReadAheadConfig(bytes=0))
 
@@ -55,7 +55,7 @@ def test_no_window_is_larger_than_what_may_be_ahead(ahead: int, window: int) -> 
 
 
 @pytest.mark.parametrize(("calls", "fetches"), [(1, 1), (2, 1), (16, 8), (1024, 512)])
-def test_half_of_the_calls_at_a_time_are_left_to_others(calls: int, fetches: int) -> None:
+def test_read_ahead_uses_at_most_half_of_the_calls(calls: int, fetches: int) -> None:
     made = container_options(StoreConfig(storage=StorageConfig(concurrent_calls=calls)), adopt=False)
 
     assert made.read_ahead_budget.fetches_max == fetches

@@ -71,7 +71,7 @@ async def test_it_answers_as_the_store_does(tmp_path: Path) -> None:
     assert seen == reported
 
 
-async def test_viewing_a_live_folder_fences_nobody_and_changes_no_byte(tmp_path: Path) -> None:
+async def test_a_read_only_view_of_a_live_folder_fences_no_owner_and_writes_nothing(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=2) as store:
         await store.create_segment(NAME)
         await store.append(NAME, FLUSHED)

@@ -140,7 +140,7 @@ async def test_appends_resume_when_somebody_else_frees_space() -> None:
 
 
 @virtual_time
-async def test_power_lost_anywhere_while_a_folder_is_made_leaves_none_or_a_whole_one() -> None:
+async def test_a_power_loss_during_the_creation_of_a_folder_leaves_all_of_it_or_nothing() -> None:
     """The identity is written under another name, synced, linked; and a log that was begun is a log."""
     disk, images = SimulatedDisk(Random(0)), []
 
@@ -305,7 +305,7 @@ async def test_a_full_mailbox_does_not_block_what_drains_it() -> None:
         assert (await owner.store.segment_info("s")).length == 100_000 + 6_000 * 2_000
 
 
-async def test_a_tail_of_a_deleted_segment_never_continues_in_its_namesake() -> None:
+async def test_a_tail_of_a_deleted_segment_never_continues_in_a_new_segment_of_that_name() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")

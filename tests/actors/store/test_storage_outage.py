@@ -111,7 +111,7 @@ async def test_a_backend_without_room_is_full_until_something_can_be_written_aga
 
 
 @virtual_time
-async def test_a_store_opens_on_a_backend_without_room_so_that_somebody_can_make_some() -> None:
+async def test_a_store_opens_on_a_full_backend_so_that_segments_can_be_deleted() -> None:
     chunks = FaultyChunkStorage(MemoryChunkStorage())
     files = SimulatedFiles(SimulatedDisk(Random(1)))
     async with tierlog.open_store(
@@ -134,7 +134,7 @@ async def test_a_store_opens_on_a_backend_without_room_so_that_somebody_can_make
 
 
 @virtual_time
-async def test_s7_while_long_term_storage_is_down_appends_continue_until_the_cache_limit_and_resume() -> None:
+async def test_s7_appends_continue_up_to_the_cache_limit_while_long_term_storage_is_down() -> None:
     chunks = FaultyChunkStorage(MemoryChunkStorage(), every(Fault(FaultKind.BEFORE), *GROWTH))
     async with opened(chunks, UNLIMITED) as store:
         await make(store, "s", bytes(400 * KIB))

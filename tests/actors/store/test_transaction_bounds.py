@@ -15,7 +15,7 @@ from tierlog.actors.settings.configuration import TransactionsConfig
 pytestmark = pytest.mark.anyio
 
 
-async def test_t9_an_open_transaction_has_no_more_staged_segments_than_it_may(tmp_path: Path) -> None:
+async def test_t9_the_staged_segments_of_a_transaction_are_limited(tmp_path: Path) -> None:
     settings = config(transactions=TransactionsConfig(staged_max=2))
     async with tierlog.open_store(tmp_path / "s", containers=1, config=settings) as store:
         await store.create_segment(TARGET)

@@ -66,7 +66,7 @@ async def test_t7_a_transaction_without_appends_is_aborted_after_its_lease() -> 
 
 
 @pytest.mark.parametrize("pause", [1.0, 26.0, 49.0, 99.9])
-async def test_t7_appends_renew_the_lease_which_never_ends_early_and_at_most_a_quarter_late(
+async def test_t7_appends_renew_the_lease_which_expires_at_most_a_quarter_late(
     pause: float,
 ) -> None:
     async with ContainerWorld().owner() as owner:
@@ -143,7 +143,7 @@ async def test_t7_an_expiry_that_an_append_overtook_does_not_happen() -> None:
         assert await end_of(store) - renewed <= 1.25 * LEASE + 1
 
 
-async def test_t7_a_lease_counts_from_the_ack_of_the_last_append_however_long_the_disk_took() -> None:
+async def test_t7_a_lease_starts_at_the_ack_of_the_last_append_on_a_slow_disk_too() -> None:
     """A look that took the append in before it was durable would end the lease early."""
     world = ContainerWorld()
     world.logs.log("c0")
@@ -206,7 +206,7 @@ async def test_queries_of_ended_transactions_do_not_pile_up() -> None:
 # --- tombstones (T5, T9) ------------------------------------------------------------------------
 
 
-async def test_t5_a_tombstone_is_kept_for_its_time_and_then_nothing_is_left() -> None:
+async def test_t5_a_tombstone_is_forgotten_after_its_time() -> None:
     token = TransactionToken("q", 1)
     async with ContainerWorld(QUICK).owner() as owner:
         store = owner.store
@@ -304,7 +304,7 @@ async def test_t9_no_chunk_is_left_that_nobody_refers_to(end: str) -> None:
         assert owner.container.statistics().collector.queued == 0
 
 
-async def test_t9_a_lease_that_ends_while_long_term_storage_is_down_drops_all_the_same() -> None:
+async def test_t9_a_lease_expires_while_long_term_storage_is_down() -> None:
     world = ContainerWorld()
     down = True
 

@@ -179,7 +179,9 @@ async def test_t8_a_deleted_target_ends_its_transactions_and_its_successor_knows
     assert await committed(store, "done", TOKEN, a=b"again") == CommitResult(True, 0, 5)
 
 
-async def test_t8_what_ended_with_its_target_is_ended_for_the_next_owner(anyio_backend: str) -> None:
+async def test_t8_transactions_that_ended_with_their_target_stay_ended_after_recovery(
+    anyio_backend: str,
+) -> None:
     """The aborts and the deletion are in one group of the log: an owner finds all of them or none."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
@@ -214,7 +216,7 @@ async def test_t8_a_target_merged_into_another_ends_its_transactions(store: Segm
     assert await read_all(store, f"{TARGET}#other") == b"base"
 
 
-async def test_t8_a_sealed_target_leaves_the_transaction_open_and_a_truncated_one_takes_it(
+async def test_t8_a_commit_is_refused_by_a_sealed_target_and_applied_to_a_truncated_one(
     store: SegmentStore,
 ) -> None:
     parts = await begun(store, "t", a=b"one")

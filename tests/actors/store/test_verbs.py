@@ -479,7 +479,7 @@ async def test_s5_append_starts_are_returned_for_about_every_mib(store: SegmentS
         await store.append_starts("s", -1, 1)
 
 
-async def test_s5_the_parts_of_a_merge_are_where_a_segment_can_be_divided(store: SegmentStore) -> None:
+async def test_s5_append_starts_include_those_of_merged_parts(store: SegmentStore) -> None:
     """Before they are flushed and after."""
     await make(store, "s", bytes(2 << 20))
     for part in ("s#1", "s#2"):

@@ -94,7 +94,7 @@ async def test_a_view_of_a_range_is_its_bytes(tmp_path: Path, settings: StoreCon
             assert view == await store.read(NAME, offset, len(view)) == DATA[offset : offset + len(view)]
 
 
-async def test_a_view_that_somebody_keeps_does_not_change_and_stops_no_append(tmp_path: Path) -> None:
+async def test_a_kept_view_does_not_change_and_blocks_no_append(tmp_path: Path) -> None:
     """Small appends, which share the blocks of the cache."""
     piece = DATA[:5000]
     async with open_store(tmp_path, containers=1, config=IN_CACHE) as store:

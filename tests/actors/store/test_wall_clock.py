@@ -15,7 +15,7 @@ from tierlog.storage_backends.files.local import LocalFiles
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_clock_before_1970_makes_a_folder_and_its_owner_is_seen(tmp_path: Path) -> None:
+async def test_a_folder_created_with_a_clock_before_1970_shows_its_owner(tmp_path: Path) -> None:
     world = attrs.evolve(system_world(), wall_clock=lambda: -3600.0)
     async with open_store(tmp_path, containers=1, world=world) as store:
         await store.create_segment("s")

@@ -53,7 +53,7 @@ async def test_a_repeat_of_the_latest_returns_its_offset_and_an_older_one_none(s
     assert await read_all(store, "s") == b"7;8;9;"
 
 
-async def test_what_overtakes_is_refused_and_never_swallows_what_it_overtook(store: SegmentStore) -> None:
+async def test_c3_an_append_that_skips_an_event_is_refused_and_can_be_repeated(store: SegmentStore) -> None:
     """Event 8 before 7: refused, retryable, nothing applied; then 7 and 8 go through."""
     await post(store, 6)
     with pytest.raises(OutOfOrder) as caught:

@@ -64,7 +64,7 @@ def test_a_link_in_place_of_the_folder_is_refused(path: str, tmp_path: Path) -> 
         make_private_folder(os.path.dirname(path))
 
 
-async def test_v1_a_socket_that_somebody_answers_at_is_refused_with_the_process(path: str) -> None:
+async def test_v1_a_socket_with_a_live_listener_is_refused_naming_its_process(path: str) -> None:
     async with await listen(path):
         assert living_listener(path) == os.getpid()
         with pytest.raises(Unavailable, match=f"process {os.getpid()} already supervises this store"):
@@ -97,7 +97,7 @@ async def pair(path: str) -> Pair:
         return Pair(await listener.accept(), other)
 
 
-async def test_what_is_sent_arrives_and_a_finish_writes_all_of_it(pair: Pair) -> None:
+async def test_sent_bytes_arrive_and_finish_writes_the_rest(pair: Pair) -> None:
     async with pair.stream, anyio.create_task_group() as tasks:
         tasks.start_soon(pair.connection.write)
         for term in range(3):
@@ -127,7 +127,7 @@ async def test_v5_a_side_that_does_not_read_loses_its_connection(
                 await ended.wait()
 
 
-async def test_v4_the_system_reports_the_process_at_the_other_end(pair: Pair) -> None:
+async def test_v4_the_peer_process_of_a_socket_is_known(pair: Pair) -> None:
     with pair.other:
         async with pair.stream:
             assert pair.connection.peer == os.getpid()

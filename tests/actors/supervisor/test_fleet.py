@@ -161,7 +161,7 @@ def test_a_killed_hosts_containers_are_served_elsewhere_in_the_same_instant() ->
     )
 
 
-def test_a_frozen_host_loses_its_containers_after_the_silence_and_its_life_after_the_grace() -> None:
+def test_a_frozen_host_loses_its_containers_and_is_killed_after_its_grace() -> None:
     world = machine()
     world.frozen.add("host-0")
     world.run(0.7)
@@ -198,7 +198,7 @@ def test_a_container_opened_by_an_outsider_stays_closed_until_an_operator_reopen
     assert set(world.owners) == {0, 1, 2, 3}
 
 
-def test_a_container_that_takes_its_hosts_down_is_quarantined_and_the_others_continue() -> None:
+def test_a_container_that_crashes_its_hosts_is_quarantined_and_the_others_continue() -> None:
     world = machine()
     world.bad.add(1)
     world.kill(world.owners[1])
@@ -226,7 +226,7 @@ def test_an_opening_that_fails_for_now_is_retried_later() -> None:
     assert world.phase(3) is AssignmentPhase.SERVING
 
 
-def test_a_supervisor_that_starts_again_finds_its_hosts_and_moves_nothing() -> None:
+def test_a_restarted_supervisor_adopts_its_hosts_and_moves_nothing() -> None:
     world = machine()
     before, opens = world.owners, world.count(OpenContainer)
     world.fleet = Fleet(4, world.alive, OPTIONS, Random(1), world.now)
@@ -236,7 +236,7 @@ def test_a_supervisor_that_starts_again_finds_its_hosts_and_moves_nothing() -> N
     assert (world.owners, world.count(OpenContainer), world.count(SpawnHost)) == (before, opens, 2)
 
 
-def test_a_supervisor_that_starts_again_replaces_the_hosts_that_do_not_come_back() -> None:
+def test_a_restarted_supervisor_replaces_hosts_that_do_not_connect() -> None:
     world = machine()
     world.frozen.add("host-1")
     world.fleet = Fleet(4, list(world.alive), OPTIONS, Random(1), world.now)
@@ -290,7 +290,7 @@ def test_an_impossible_move_is_refused_with_its_reason(index: int, host: str, me
         world.fleet.move(index, host, world.now)
 
 
-def test_a_host_that_exits_too_often_is_abandoned_until_it_is_started_by_hand() -> None:
+def test_a_host_that_exits_too_often_is_given_up_until_an_operator_starts_it() -> None:
     world = machine()
     for _ in range(OPTIONS.exits_max + 1):
         world.run(1.2)
@@ -344,7 +344,7 @@ def test_late_answers_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("fenced_first", [False, True])
-def test_v2_an_overtaken_opening_that_fenced_the_owner_makes_its_host_the_owner(fenced_first: bool) -> None:
+def test_v2_an_outdated_opening_that_fenced_the_owner_makes_its_host_the_owner(fenced_first: bool) -> None:
     """A host that was silent for a moment opens what it was ordered to, after another one had the same order
     too."""
     world = machine()
@@ -366,7 +366,7 @@ def test_v2_an_overtaken_opening_that_fenced_the_owner_makes_its_host_the_owner(
     assert world.count(KillHost) == 0
 
 
-def test_v2_an_owner_fenced_by_our_own_overtaken_order_is_not_blamed_on_an_outsider() -> None:
+def test_v2_an_owner_fenced_by_an_outdated_order_is_not_reported_as_fenced_from_outside() -> None:
     """The answer of the one who had it already comes last, and is older than what it says."""
     world = machine()
     assignment = world.fleet.assignments[0]
@@ -388,7 +388,7 @@ def test_v2_an_owner_fenced_by_our_own_overtaken_order_is_not_blamed_on_an_outsi
     assert assignment.host == world.owners[0]
 
 
-def test_v3_a_container_that_our_own_order_fenced_is_opened_again_at_once() -> None:
+def test_v3_a_container_fenced_by_the_fleets_own_order_is_reopened_at_once() -> None:
     world = machine()
     assignment = world.fleet.assignments[0]
     assignment.newest_epoch = assignment.epoch + 1

@@ -66,7 +66,7 @@ async def test_a_process_that_is_gone_cannot_be_watched(stranger: subprocess.Pop
         raise ProcessLookupError  # Without pidfds the end is all there is to see.
 
 
-async def test_v4_a_number_that_passed_to_another_process_is_refused(
+async def test_v4_a_reused_process_id_is_refused(
     stranger: subprocess.Popen[bytes],
 ) -> None:
     start = process_start(stranger.pid)
@@ -94,7 +94,7 @@ async def test_v5_a_stopped_process_is_seen_to_be_frozen() -> None:
         process.kill()
 
 
-async def test_v10_a_host_has_a_session_of_its_own_and_no_descriptor_but_the_standard_ones() -> None:
+async def test_v10_a_host_runs_in_its_own_session_and_inherits_only_standard_descriptors() -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     code = (

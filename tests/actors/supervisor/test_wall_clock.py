@@ -17,7 +17,7 @@ SILENCE = 0.3
 HOUR = 3600.0
 
 
-async def test_a_wall_clock_that_is_set_back_or_forward_neither_makes_nor_delays_a_failover(
+async def test_a_wall_clock_jump_neither_causes_nor_delays_a_failover(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real, jumps = time.time, [0.0]

@@ -136,7 +136,7 @@ async def test_h14_answers_and_problems_have_the_requests_id() -> None:
 # --- the long poll ------------------------------------------------------------------------------
 
 
-async def test_h11_a_long_poll_for_the_map_whose_client_leaves_leaves_nothing() -> None:
+async def test_h11_a_long_poll_for_the_map_ends_when_its_client_disconnects() -> None:
     async with admin() as served:
         stream = await anyio.connect_tcp("127.0.0.1", served.port)
         await stream.send(served.poll())

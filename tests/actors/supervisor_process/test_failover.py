@@ -135,9 +135,7 @@ def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
             assert pid not in processes_of(folder)
 
 
-def test_v4_hosts_without_a_supervisor_serve_on_for_their_grace_and_then_end(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_v4_hosts_without_a_supervisor_serve_until_their_grace_ends(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[server]\norphan_grace = 0.5\n")
     with Service(folder, f"--config={config}", containers=2) as service:
@@ -150,7 +148,7 @@ def test_v4_hosts_without_a_supervisor_serve_on_for_their_grace_and_then_end(
         assert next_one.stop() == 0
 
 
-def test_v1_a_supervisor_that_learns_of_a_later_one_ends_and_leaves_the_hosts_alone(folder: Path) -> None:
+def test_v1_a_supervisor_exits_when_it_learns_of_a_higher_term(folder: Path) -> None:
     with Service(folder) as first:
         first.settle()
         pids = set(first.pids().values())

@@ -79,7 +79,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize(("host", "start"), [(socket.gethostname(), "boot/1"), ("another-machine", "")])
-def test_v4_a_lock_file_of_another_process_gets_no_process_killed(
+def test_v4_a_foreign_lock_file_kills_no_process(
     folder: Path, stranger: subprocess.Popen[bytes], host: str, start: str
 ) -> None:
     """Its number was used again after a restart of the machine, or counts on another machine."""

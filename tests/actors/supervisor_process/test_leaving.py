@@ -13,7 +13,7 @@ from support.live_service import Service, processes_of, wait_until
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
 
-def test_v10_a_host_that_is_asked_to_end_hands_its_containers_over_and_is_replaced(folder: Path) -> None:
+def test_v10_sigterm_to_a_host_hands_its_containers_over_and_replaces_it(folder: Path) -> None:
     with Service(folder, containers=4) as service:
         service.settle()
         service.create("app/events")

@@ -37,7 +37,7 @@ def not_served(service: Service) -> tuple[int, list[int]]:
     return answer.status_code, answer.json()["containers_not_served"]
 
 
-def test_v8_a_container_that_kills_three_hosts_is_quarantined_and_the_others_continue(
+def test_v8_a_container_that_crashes_three_hosts_is_quarantined(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = tmp_path / "fault"

@@ -204,7 +204,7 @@ def test_a_requests_span_continues_with_the_clients_trace_down_to_the_store(
     }
 
 
-def test_a_refused_request_is_no_failure_of_the_servers_and_a_strange_one_has_no_route(
+def test_a_refused_request_is_no_server_error_and_an_unknown_path_has_no_route(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url) as client:
@@ -224,9 +224,7 @@ def test_a_malformed_traceparent_begins_a_new_trace(tmp_path: Path, recorder: Re
     assert recorder.one("GET /health").parent is None
 
 
-def test_a_clients_call_its_request_and_what_a_server_does_for_it_are_one_trace(
-    tmp_path: Path, recorder: Recorder
-) -> None:
+def test_a_call_its_request_and_the_servers_work_are_one_trace(tmp_path: Path, recorder: Recorder) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
     with traced_service(tmp_path, recorder) as url, tierlog.connect_sync(url, span=tracing) as client:
         client.create_segment("s")
@@ -263,7 +261,7 @@ async def test_a_single_append_of_a_client_is_one_trace_too(tmp_path: Path, reco
     assert is_below(server, request)
 
 
-async def test_a_request_for_several_calls_is_below_none_and_linked_to_all(
+async def test_a_shared_requests_span_is_linked_to_every_call_and_has_no_parent(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)

@@ -71,7 +71,7 @@ def test_a_supervisor_that_answers_is_enough() -> None:
     assert cache.url_of(1) == TWO
 
 
-def test_with_a_silent_supervisor_every_host_is_asked_what_it_serves() -> None:
+def test_every_host_is_asked_what_it_serves_if_the_supervisor_is_silent() -> None:
     """It froze in the moment of a move: the old host knows nothing better, and only the new one knows that it
     is the owner."""
     cache = ContainerMapCache(BASE)

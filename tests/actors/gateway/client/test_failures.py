@@ -192,7 +192,7 @@ def refused(error: tierlog.TierlogError) -> Callable[[Received], Answer]:
 @pytest.mark.parametrize(
     "length, reported", [(2, BadOffset), (6, BadOffset), (7, OutcomeUnknown), (100, OutcomeUnknown)]
 )
-async def test_a_bad_offset_after_a_lost_reply_counts_only_as_proof(
+async def test_a_bad_offset_after_a_lost_reply_is_raised_only_if_it_proves_no_effect(
     connect: Connect, length: int, reported: type[Exception]
 ) -> None:
     """4 bytes at offset 3: only a segment of at least 7 bytes can hold them."""

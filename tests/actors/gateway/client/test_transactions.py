@@ -113,7 +113,7 @@ async def test_a_refusal_arrives_unchanged(connect: Connect, name: str) -> None:
         (SegmentNotFound("x", segment="s"), OutcomeUnknown),
     ],
 )
-async def test_a_refusal_of_a_commit_after_a_lost_reply_counts_only_as_proof(
+async def test_a_refused_commit_after_a_lost_reply_is_raised_only_if_it_proves_no_effect(
     connect: Connect, error: tierlog.TierlogError, reported: type[Exception]
 ) -> None:
     """A commit may have been applied before its target was deleted, and then nobody knows the transaction."""
@@ -178,7 +178,7 @@ async def test_h17_a_transaction_whose_replies_are_all_lost_is_applied_once(
         assert direct.list_transactions()[0].length == 5
 
 
-async def test_h17_an_abort_with_a_lost_reply_is_done_and_its_zombies_are_refused(
+async def test_h17_an_abort_with_a_lost_reply_is_applied_and_late_appends_are_refused(
     connect: Connect, tmp_path: Path
 ) -> None:
     with (

@@ -248,7 +248,7 @@ async def test_h4_a_repeated_significant_header_is_refused(a: Service, header: s
 @pytest.mark.parametrize(
     "behind", [HEALTH, HEALTH * 5, b"GET /hal", APPEND + b"content-length: 9\r\n\r\nhalf"]
 )
-async def test_h11_a_client_that_pipelines_behind_a_parked_tail_and_disconnects_leaves_nothing(
+async def test_h11_a_client_that_pipelines_behind_a_tail_and_disconnects_frees_everything(
     a: Service, waiting: bytes, behind: bytes
 ) -> None:
     stream = await a.raw(waiting)
@@ -321,7 +321,7 @@ async def test_an_idle_connection_ends_after_its_time(a: Service, monkeypatch: p
     assert b"connection: close" not in answer
 
 
-async def test_h10_an_answer_that_is_longer_than_its_head_says_breaks_the_connection(tmp_path: Path) -> None:
+async def test_h10_an_answer_longer_than_its_content_length_breaks_the_connection(tmp_path: Path) -> None:
     info = SegmentInfo("a", 7, 2 << 20, 0, sealed=True, attributes={}, flushed_length=0, container=0)
 
     async def segment_info(name: str) -> SegmentInfo:
@@ -353,7 +353,7 @@ async def test_each_pipelined_request_has_an_id_of_its_own(a: Service) -> None:
 # --- many and slow readers ----------------------------------------------------------------------
 
 
-async def test_h15_a_thousand_idle_tails_cost_little_and_all_end_with_the_server(tmp_path: Path) -> None:
+async def test_h15_a_thousand_idle_tails_are_cheap_and_end_with_the_server(tmp_path: Path) -> None:
     async with open_store(tmp_path / "data", containers=1) as store:
         await store.create_segment("a")
         before, descriptors = _rss(), _descriptors()

@@ -240,7 +240,7 @@ async def test_an_upgrade_header_before_a_large_body_is_ignored(a: Service) -> N
 
 
 @pytest.mark.parametrize("size", [LARGE_BYTES, MIB, 8 * MIB])
-async def test_what_is_sent_right_behind_a_body_is_the_next_request(a: Service, size: int) -> None:
+async def test_bytes_right_behind_a_body_are_the_next_request(a: Service, size: int) -> None:
     first, second = bytes_of(size, 1), bytes_of(size, 2)
     async with client_of(a) as client:
         await client.send(head(size) + first + HEALTH + head(3) + b"end" + head(size) + second + LAST)
@@ -251,9 +251,7 @@ async def test_what_is_sent_right_behind_a_body_is_the_next_request(a: Service, 
     assert await contents(a) == first + b"end" + second
 
 
-async def test_bytes_that_come_with_the_last_ones_are_left_in_the_socket(
-    a: Service, made: list[LargeBody]
-) -> None:
+async def test_bytes_behind_a_large_body_stay_in_the_socket(a: Service, made: list[LargeBody]) -> None:
     async with client_of(a) as client:
         rest = await half_sent(client, a, made)
         await client.send(rest + HEALTH + head(5) + b"small" + LAST)
@@ -263,7 +261,7 @@ async def test_bytes_that_come_with_the_last_ones_are_left_in_the_socket(
     assert await contents(a) == bytes_of(MIB) + b"small"
 
 
-async def test_half_a_head_behind_a_body_waits_for_its_other_half(a: Service, made: list[LargeBody]) -> None:
+async def test_an_incomplete_head_behind_a_body_waits_for_the_rest(a: Service, made: list[LargeBody]) -> None:
     async with client_of(a) as client:
         rest = await half_sent(client, a, made)
         await client.send(rest + HEALTH[:10])
@@ -297,7 +295,7 @@ async def test_expect_continue_is_answered_once(a: Service, made: list[LargeBody
         (head(MIB, path=b"/v1/nothing"), 404),
     ],
 )
-async def test_h9_a_body_that_is_refused_is_ignored_and_the_next_request_is_not(
+async def test_h9_the_next_request_is_answered_after_a_refused_body(
     a: Service, made: list[LargeBody], refused: bytes, status: int, with_head: bool
 ) -> None:
     async with client_of(a) as client:
@@ -317,7 +315,7 @@ async def test_h9_a_body_that_is_refused_is_ignored_and_the_next_request_is_not(
     assert is_idle(a)
 
 
-async def test_h9_a_size_above_the_limit_is_refused_before_a_byte_is_taken(
+async def test_h9_a_size_above_the_limit_is_refused_before_the_first_byte(
     a: Service, made: list[LargeBody]
 ) -> None:
     answer = await everything(await a.raw(head(a.store.append_bytes_max + 1)))
@@ -443,7 +441,7 @@ async def test_a_disconnect_after_the_last_byte_leaves_the_server_working(a: Ser
 
 
 @pytest.mark.parametrize("told_first", [False, True])
-async def test_a_connection_that_is_lost_between_the_last_byte_and_the_hand_back(
+async def test_a_connection_lost_after_the_last_byte_of_a_large_body(
     a: Service, monkeypatch: pytest.MonkeyPatch, told_first: bool
 ) -> None:
     class Lost(LargeBody):
@@ -468,7 +466,7 @@ async def test_a_connection_that_is_lost_between_the_last_byte_and_the_hand_back
     assert await contents(a) == bytes_of(MIB) * 2
 
 
-async def test_h15_a_body_that_is_half_there_may_still_come_when_the_server_stops(
+async def test_h15_a_begun_body_is_received_while_the_server_stops(
     tmp_path: Path, made: list[LargeBody]
 ) -> None:
     async with open_store(tmp_path / "data", containers=1) as store:
@@ -491,9 +489,7 @@ async def _rest_when(condition: Callable[[], bool], client: Client) -> tuple[int
     return await client.answer()
 
 
-async def test_h15_a_body_that_stays_half_does_not_keep_the_server_from_its_end(
-    tmp_path: Path, made: list[LargeBody]
-) -> None:
+async def test_h15_an_incomplete_body_does_not_delay_the_stop(tmp_path: Path, made: list[LargeBody]) -> None:
     async with open_store(tmp_path / "data", containers=1) as store:
         await store.create_segment("a")
         app = make_app(store, system_world())

@@ -39,7 +39,9 @@ async def test_h9_a_declared_size_above_the_limit_is_refused_before_the_body(a: 
     assert b'"code": "too-large"' in answer
 
 
-async def test_h9_an_undeclared_size_is_refused_at_the_first_byte_too_many(tmp_path: Path) -> None:
+async def test_h9_a_body_without_a_declared_size_is_refused_at_the_first_byte_above_the_limit(
+    tmp_path: Path,
+) -> None:
     limits = ServerLimits(batch_bytes=1000)
     async with service(tmp_path, limits) as served:
         head = (

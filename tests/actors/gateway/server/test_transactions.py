@@ -81,7 +81,7 @@ async def test_a_transactions_life(served: Service) -> None:
     assert (await served.http.get("/v1/segments")).json() == {"segments": ["app/events"]}
 
 
-async def test_h7_a_zombies_item_in_a_batch_fails_with_the_state_and_the_others_are_applied(
+async def test_h7_an_append_to_an_ended_transaction_fails_alone_in_its_batch(
     served: Service,
 ) -> None:
     await stage(served)

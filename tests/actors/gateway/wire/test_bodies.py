@@ -253,7 +253,7 @@ def test_h6_a_range_before_the_start_reports_the_start() -> None:
     assert caught.value.start_offset == 5
 
 
-def test_without_a_range_all_that_can_be_read_is_meant() -> None:
+def test_without_a_range_the_whole_segment_is_read() -> None:
     assert resolve_range(None, "a", 5, 10) == Extent(5, 10)
     assert resolve_range(None, "a", 10, 10).size == 0
 
@@ -432,7 +432,7 @@ def test_h8_answers_survive_and_may_have_more_members(answer: object) -> None:
         (CommitResult, b'{"applied":true,"length":5}'),
     ],
 )
-def test_h8_an_answer_that_makes_no_sense_is_a_value_error(kind: type[object], body: bytes) -> None:
+def test_h8_an_inconsistent_answer_is_a_value_error(kind: type[object], body: bytes) -> None:
     with pytest.raises(ValueError):
         decode_answer(body, kind)
 
@@ -508,7 +508,7 @@ def test_h8_a_request_of_another_form_is_refused(kind: type[object], body: bytes
         decode_request(body, kind)
 
 
-def test_h17_the_largest_commit_fits_into_its_bound_however_it_is_escaped() -> None:
+def test_h17_the_largest_commit_fits_into_its_bound_with_every_character_escaped() -> None:
     name = "\u4e2d" * (NAME_BYTES_MAX // 3)
     largest = bodies.Commit(
         "t" * 96, [bodies.Part(name, (1 << 63) - 1)] * PARTS_MAX, bodies.Token("ä" * 62, (1 << 63) - 1)
@@ -548,7 +548,7 @@ def test_h8_a_transaction_survives_and_may_have_more_members(info: TransactionIn
         ("staged", None),
     ],
 )
-def test_h8_a_transaction_that_makes_no_sense_is_a_value_error(member: str, value: Any) -> None:
+def test_h8_an_inconsistent_transaction_is_a_value_error(member: str, value: Any) -> None:
     document = {**json.loads(encode_json(OPEN)), member: value}
 
     with pytest.raises(ValueError):

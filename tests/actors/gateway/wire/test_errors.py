@@ -149,7 +149,7 @@ def test_corruption_keeps_its_reason_and_location_separate() -> None:
     assert (back.reason, str(back)) == ("a bad block", "a bad block [file f, offset 3]")
 
 
-def test_h2_an_exception_of_no_class_keeps_its_text_to_itself() -> None:
+def test_h2_the_text_of_a_foreign_exception_is_not_sent() -> None:
     problem = to_problem(KeyError("a secret"))
 
     assert problem.status == 500
@@ -157,7 +157,7 @@ def test_h2_an_exception_of_no_class_keeps_its_text_to_itself() -> None:
     assert "secret" not in problem.body().decode()
 
 
-def test_a_class_that_is_not_in_the_table_travels_as_the_one_above_it() -> None:
+def test_an_error_class_without_a_row_travels_as_its_base_class() -> None:
     class Own(InvalidArgument):
         pass
 
