@@ -10,22 +10,20 @@ from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkRange, ChunkS
 from ...storage_backends.base.errors import BadChunkOffset, ChunkExists, ChunkNotFound, ClosedError
 from .suite import VERBS, ChunkSuite, listed, names_in
 
-every_verb = pytest.mark.parametrize("verb", VERBS)
-
 
 class InstanceConformance(ChunkSuite):
-    @every_verb
-    async def test_before_open_every_verb_says_closed(self, tmp_path: Path, verb: str) -> None:
+    async def test_before_open_every_verb_says_closed(self, tmp_path: Path) -> None:
         storage = self.make(tmp_path)
-        with pytest.raises(ClosedError):
-            await VERBS[verb](storage, "a")
+        for verb in VERBS.values():
+            with pytest.raises(ClosedError):
+                await verb(storage, "a")
 
-    @every_verb
-    async def test_after_close_every_verb_says_closed(self, storage: ChunkStorage, verb: str) -> None:
+    async def test_after_close_every_verb_says_closed(self, storage: ChunkStorage) -> None:
         await storage.create_with_content("a", [b"abc"])
         await storage.close()
-        with pytest.raises(ClosedError):
-            await VERBS[verb](storage, "a")
+        for verb in VERBS.values():
+            with pytest.raises(ClosedError):
+                await verb(storage, "a")
 
         await storage.open()
         assert await listed(storage) == [ChunkInfo("a", 3)]

@@ -6,7 +6,7 @@ import pytest
 
 from ...storage_backends.base.chunk_storage import NAME_BYTES_MAX, ChunkRange, ChunkStorage
 from ...storage_backends.base.errors import ChunkExists, ChunkNotFound, InvalidArgument
-from .suite import VERBS, ChunkSuite, names_in
+from .suite import VERBS, ChunkSuite, names_in, refuses
 
 GOOD_NAMES = [
     "a",
@@ -88,35 +88,39 @@ BAD_NAMES = {
     "too-long": "/".join(["a" * 200] * 3),
     "one-too-long": "a" * 255 + "/" + "b" * 255 + "/c",
 }
-bad_names = pytest.mark.parametrize("name", [pytest.param(name, id=key) for key, name in BAD_NAMES.items()])
 
 
 class NameConformance(ChunkSuite):
-    @pytest.mark.parametrize("name", [pytest.param(name, id=name[:24]) for name in GOOD_NAMES])
-    async def test_every_name_of_the_grammar_is_a_chunks(self, storage: ChunkStorage, name: str) -> None:
-        assert len(name) <= NAME_BYTES_MAX
-        await storage.create_with_content(name, [b"abc"])
-        assert await storage.exists(name)
-        assert (await storage.info(name)).name == name
-        assert await storage.read(name, 1, 1) == b"b"
-        assert await names_in(storage) == [name]
-        assert await names_in(storage, name) == [name]
-        if storage.capabilities.concat:
-            await storage.concat("joined", [ChunkRange(name, 0, 2)])
-        await storage.delete(name)
-        assert not await storage.exists(name)
+    async def test_every_name_of_the_grammar_is_a_chunks(self, storage: ChunkStorage) -> None:
+        for name in GOOD_NAMES:
+            assert len(name) <= NAME_BYTES_MAX
+            await storage.create_with_content(name, [b"abc"])
+            assert await storage.exists(name)
+            assert (await storage.info(name)).name == name
+            assert await storage.read(name, 1, 1) == b"b"
+            assert await names_in(storage) == [name]
+            assert await names_in(storage, name) == [name]
+            if storage.capabilities.concat:
+                await storage.concat("joined", [ChunkRange(name, 0, 2)])
+                await storage.delete("joined")
+            await storage.delete(name)
+            assert not await storage.exists(name)
 
-    @bad_names
-    async def test_a_name_outside_the_grammar_is_refused_by_every_verb(
-        self, storage: ChunkStorage, name: str
-    ) -> None:
+    async def test_a_name_outside_the_grammar_is_refused_by_every_verb(self, storage: ChunkStorage) -> None:
         await storage.create_with_content("source", [b"abc"])
-        for verb in VERBS.values():
-            with pytest.raises(InvalidArgument):
-                await verb(storage, name)
-        with pytest.raises(InvalidArgument):
-            await storage.concat("joined", [ChunkRange(name, 0, 1)])
+        accepted = [
+            f"{verb} {name!r}"
+            for name in BAD_NAMES.values()
+            for verb in VERBS
+            if not await refuses(VERBS[verb](storage, name))
+        ]
+        accepted += [
+            f"concat from {name!r}"
+            for name in BAD_NAMES.values()
+            if not await refuses(storage.concat("joined", [ChunkRange(name, 0, 1)]))
+        ]
 
+        assert accepted == []
         assert await names_in(storage) == ["source"]
         assert await storage.read("source", 0, 9) == b"abc"
 

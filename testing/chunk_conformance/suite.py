@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkRange, ChunkStorage
-from ...storage_backends.base.errors import Unsupported
+from ...storage_backends.base.errors import InvalidArgument, Unsupported
 
 BLOCK = 1 << 20
 """Readers of long-term storage read whole blocks of this size."""
@@ -30,6 +30,15 @@ def content(size: int, seed: int = 0) -> bytes:
 async def listed(storage: ChunkStorage, prefix: str = "") -> list[ChunkInfo]:
     async with aclosing(storage.list(prefix)) as infos:
         return [info async for info in infos]
+
+
+async def refuses(call: Awaitable[object]) -> bool:
+    """Whether the call raises `InvalidArgument`."""
+    try:
+        await call
+    except InvalidArgument:
+        return True
+    return False
 
 
 async def names_in(storage: ChunkStorage, prefix: str = "") -> list[str]:

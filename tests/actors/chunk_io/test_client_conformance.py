@@ -46,6 +46,8 @@ class ActorClient(StorageClient):
 
 @pytest.mark.one_loop
 class TestStorageClient(ChunkStorageConformance):
+    large = 6 << 20
+
     @pytest.fixture(autouse=True)
     def state(self) -> Iterator[None]:
         self._state = MemoryChunkState()

@@ -26,6 +26,8 @@ FIRST, SECOND, MORE = b"1" * 1500, b"2" * 700, b"3" * 900
 
 @pytest.mark.one_loop
 class TestOnASimulatedDisk(ChunkStorageConformance):
+    large = 6 << 20
+
     @pytest.fixture(autouse=True)
     def disk(self) -> Iterator[None]:
         self._disk = SimulatedDisk(Random(1))
