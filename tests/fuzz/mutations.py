@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import strategies as st
 
 SIZE_MAX = 600
-_SYSTEMATIC_MAX = 120
+_SYSTEMATIC_MAX = 60
 _NUMBERS = (
     0,
     1,

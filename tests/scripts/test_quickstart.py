@@ -87,6 +87,7 @@ def test_clients_lose_nothing_when_a_host_is_killed(kept: Path) -> None:
     assert {"data", "service.log"} <= {path.name for path in kept.iterdir()}
 
 
+@pytest.mark.extended
 def test_spark_loses_nothing_when_a_host_is_killed(text: Path, tmp_path: Path) -> None:
     if reason := support.missing():
         pytest.skip(reason)

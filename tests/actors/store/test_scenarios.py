@@ -256,6 +256,7 @@ async def test_a_missing_chunk_is_reported_by_name(tmp_path: Path) -> None:
 # --- accounting ---------------------------------------------------------------------------------
 
 
+@pytest.mark.one_loop
 async def test_tiny_appends_cost_about_their_bytes() -> None:
     """C9: adjacent small appends coalesce, one behind the other and side by side; nothing is kept for each of
     them."""
@@ -291,6 +292,7 @@ async def forget_log(world: ContainerWorld) -> None:
     journal.groups = journal.groups[-1:]
 
 
+@pytest.mark.one_loop
 async def test_a_full_mailbox_does_not_block_what_drains_it() -> None:
     """C6: thousands of appends wait for room while a flush commits metadata in its own lane."""
     world = ContainerWorld()

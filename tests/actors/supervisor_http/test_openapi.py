@@ -22,7 +22,7 @@ from tierlog.actors.supervisor.fleet import FleetOptions
 
 class TestSupervisor(SchemaTests):
     refusals: ClassVar = {"batch": ["421"]}  # no server owns it here
-    requests_min = 200
+    requests_min = 75
     excluded = "^/v1/segments/"  # the hosts check these requests, and their document is tested with them
 
     @asynccontextmanager

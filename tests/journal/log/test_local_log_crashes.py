@@ -36,11 +36,14 @@ async def crash_and_take_over(index: int, keep: Keep, seed: int) -> None:
     await live(disk, lambda files: takeover(files, ledger))
 
 
-@pytest.mark.parametrize("keep", ["none", "all", "random"])
-async def test_a_power_loss_at_any_call_loses_no_acked_group(keep: Keep) -> None:
+@pytest.mark.parametrize(
+    "keep, seeds",
+    [("none", 1), ("all", 1), ("random", 1), pytest.param("random", 4, marks=pytest.mark.extended)],
+)
+async def test_a_power_loss_at_any_call_loses_no_acked_group(keep: Keep, seeds: int) -> None:
     """W1 to W5: also when the next owner loses power at any call of its own."""
     for index in range(await count_calls()):
-        for seed in range(4 if keep == "random" else 1):
+        for seed in range(seeds):
             await crash_and_take_over(index, keep, seed)
 
 

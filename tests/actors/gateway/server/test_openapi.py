@@ -28,7 +28,7 @@ class TestServer(SchemaTests):
         "abort-transaction": ["400"],
         "transaction-info": ["400"],
     }
-    requests_min = 400
+    requests_min = 150
 
     @asynccontextmanager
     async def served(self, folder: Path) -> AsyncIterator[str]:
