@@ -16,6 +16,7 @@ import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
+from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -65,6 +66,8 @@ class Client(ClientBase, SegmentVerbs):
         self._tasks = tasks
         self._map_refresh = map_refresh
         self._refresh_lock = anyio.Lock()
+        self._has_ended = False
+        """Nothing may be sent any more. A closed client still finishes its appends, which takes requests."""
         self._appender = Appender(context, transport.send, self._refresh_map, tasks, events, tracing)
 
     # --- changing --------------------------------------------------------------------------------
@@ -246,7 +249,8 @@ class Client(ClientBase, SegmentVerbs):
 
             result = None
             if isinstance(effect, Send):
-                self._check()  # the body may have ended while this call paused
+                if self._has_ended:  # while this call paused
+                    raise ClosedError("the client was closed during the call: nothing more was sent")
                 result = await self._transport.send(effect)
             elif isinstance(effect, Pause):
                 await anyio.sleep(effect.seconds)
@@ -281,7 +285,7 @@ class Client(ClientBase, SegmentVerbs):
             self._is_closed = True
             await self._appender.drain()
         finally:
-            self._is_closed = True
+            self._is_closed = self._has_ended = True
             self._appender.end()
 
 

@@ -433,6 +433,55 @@ async def test_the_end_of_the_body_waits_for_appends_of_others() -> None:
             await client.append("s", b"y")
 
 
+async def test_the_end_of_the_body_finishes_numbered_appends_through_a_lost_connection() -> None:
+    """The client refreshes the container map and sends them again, as before the end."""
+    server = Server()
+    server.gate.clear()
+    server.acts = [Fault.RESET]
+    outcomes: list[int | None] = []
+    with scripted(server) as http:
+        async with anyio.create_task_group() as tasks:
+
+            async def fail_the_request_once_the_client_drains() -> None:
+                await anyio.wait_all_tasks_blocked()
+                server.gate.set()
+
+            async with tierlog.connect(http.url) as client:
+
+                async def append() -> None:
+                    outcomes.append(await client.append("s", b"x", writer_id="w", event_number=1))
+
+                tasks.start_soon(append)
+                await server.has_one()
+                tasks.start_soon(fail_the_request_once_the_client_drains)
+    assert outcomes == [0]
+    assert len(server.batches) == 2
+
+
+async def test_the_end_of_the_body_finishes_numbered_appends_through_a_failover() -> None:
+    """The owner is frozen, and the map names another one once the body has ended."""
+    new = Server()
+    outcomes: list[int | None] = []
+    with (
+        scripted(lambda received: Fault.SILENCE) as frozen,
+        scripted(new) as owner,
+        scripted(lambda received: Answer(500)) as supervisor,
+    ):
+        supervisor.map = one_container(1, frozen.url, 1)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
+
+                    async def append() -> None:
+                        outcomes.append(await client.append("s", b"x", writer_id="w", event_number=1))
+
+                    tasks.start_soon(append)
+                    await anyio.wait_all_tasks_blocked()
+                    supervisor.map = one_container(1, owner.url, 2)
+        frozen.release()
+    assert outcomes == [0]
+
+
 async def test_a_failing_body_fails_its_waiters() -> None:
     server = Server()
     server.gate.clear()
