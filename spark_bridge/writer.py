@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from ..actors.gateway.client.sync_client import SyncClient
 from ..actors.gateway.wire.errors import TooLarge
-from ..storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError
+from ..storage_backends.base.errors import InvalidArgument, SegmentNotFound, TierlogError
 from . import identity
 from .connections import connections, new_id
 from .events import Frames
@@ -70,7 +70,7 @@ class Job:
         except SegmentNotFound:
             if not self.options.create_segment:
                 raise
-            create_segment(client, self.target)
+            client.create_segment(self.target, exist_ok=True)  # another writer may create it meanwhile
 
     def write(self, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
         """In a task. ``name`` returns the identity of the write."""
@@ -124,13 +124,6 @@ class Job:
             _log.warning(
                 "could not abort %s of %r, its lease will: %s", write.transaction_id, write.target, error
             )
-
-
-def create_segment(client: SyncClient, name: str) -> None:
-    try:
-        client.create_segment(name)
-    except SegmentExists:
-        _log.debug("%r was created by another writer meanwhile", name)
 
 
 def task() -> TaskContext:

@@ -60,6 +60,9 @@ def create(
             "--rolling-size", metavar="SIZE", help='The size of its chunks, such as 67108864 or "64 MiB".'
         ),
     ] = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Succeed if the segment exists; it stays as it is.")
+    ] = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
     chunks: Chunks = None,
@@ -71,7 +74,7 @@ def create(
 
     async def command() -> None:
         async with writing(data, config, take_over=take_over, create=True, url=url, chunks=chunks) as store:
-            await store.create_segment(name, rolling_size=size)
+            await store.create_segment(name, rolling_size=size, exist_ok=exist_ok)
 
     execute(command)
 

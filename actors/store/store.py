@@ -33,7 +33,13 @@ from ...storage_backends.base.arguments import (
     required_writer,
 )
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable
+from ...storage_backends.base.errors import (
+    ClosedError,
+    InvalidArgument,
+    SegmentExists,
+    TierlogError,
+    Unavailable,
+)
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
 from ...storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ...storage_backends.base.transactions import (
@@ -123,13 +129,19 @@ class SegmentStore(SegmentVerbs):
 
     # --- changing --------------------------------------------------------------------------------
 
-    async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
+    async def create_segment(
+        self, name: str, *, rolling_size: int | None = None, exist_ok: bool = False
+    ) -> None:
         size = (
             self._rolling_size
             if rolling_size is None
             else check_int("rolling_size", rolling_size, 1, 1 << 40)
         )
-        await self._ask("create_segment", name, CreateRequest(name, size))
+        try:
+            await self._ask("create_segment", name, CreateRequest(name, size))
+        except SegmentExists:
+            if not exist_ok:
+                raise
 
     async def append(
         self,

@@ -121,16 +121,20 @@ class SegmentVerbs(ReadVerbs, Protocol):
     numbers are 0 to 2**63 - 1.
     """
 
-    async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
+    async def create_segment(
+        self, name: str, *, rolling_size: int | None = None, exist_ok: bool = False
+    ) -> None:
         """Creates an empty segment.
 
         ``rolling_size`` is the size in bytes at which a chunk of the segment is closed and the next one
         begun, 1 byte to 1 TiB. Default: the setting ``writer.rolling_size``. Each chunk costs a call to
-        long-term storage, so the setting and the command line take 64 KiB to 1 TiB.
+        long-term storage, so the setting and the command line take 64 KiB to 1 TiB. With ``exist_ok``
+        an existing segment is left as it is, whatever its rolling size.
 
         Raises:
-            SegmentExists: There is a segment of that name.
-            OutcomeUnknown: Only from a client: an earlier attempt of this call may have created the segment.
+            SegmentExists: There is a segment of that name, and ``exist_ok`` is not set.
+            OutcomeUnknown: Without ``exist_ok``, and only from a client: an earlier attempt of this call may have
+                created the segment.
         """
         ...
 

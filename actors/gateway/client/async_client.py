@@ -72,8 +72,10 @@ class Client(ClientBase, SegmentVerbs):
 
     # --- changing --------------------------------------------------------------------------------
 
-    async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
-        await self._run(requests.create_segment(name, rolling_size))
+    async def create_segment(
+        self, name: str, *, rolling_size: int | None = None, exist_ok: bool = False
+    ) -> None:
+        await self._run(requests.create_segment(name, rolling_size, exist_ok))
 
     async def append(
         self,

@@ -242,9 +242,10 @@ def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
 # --- other changes ------------------------------------------------------------------------------
 
 
-def create_segment(name: str, rolling_size: int | None) -> Call[None]:
+def create_segment(name: str, rolling_size: int | None, exist_ok: bool) -> Call[None]:
     size = None if rolling_size is None else check_int("rolling_size", rolling_size, 1, 1 << 40)
-    return _post(name, Verb.CREATE, bodies.Create(size), Empty, _nothing, Repeat.CREATES, 201)
+    repeat = Repeat.IDEMPOTENT if exist_ok else Repeat.CREATES
+    return _post(name, Verb.CREATE, bodies.Create(size, exist_ok), Empty, _nothing, repeat, 201)
 
 
 def seal_segment(name: str) -> Call[int]:

@@ -60,7 +60,8 @@ class Repeat(enum.Enum):
     CREATES = "creates"
     SEALS = "seals"
     IDEMPOTENT = "idempotent"
-    """A transaction's begin, stage or abort: the answer is the same as the first time."""
+    """A transaction's begin, stage or abort, a creation that may find the segment: the answer is the same as
+    the first time."""
     COMMITS = "commits"
     """A transaction's commit: its tombstone, or its token, says that it was done (rules T4, T5)."""
     NEVER = "never"

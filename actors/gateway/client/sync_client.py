@@ -64,8 +64,8 @@ class SyncClient(ClientBase):
 
     # --- changing --------------------------------------------------------------------------------
 
-    def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
-        self._run(requests.create_segment(name, rolling_size))
+    def create_segment(self, name: str, *, rolling_size: int | None = None, exist_ok: bool = False) -> None:
+        self._run(requests.create_segment(name, rolling_size, exist_ok))
 
     def append(
         self,

@@ -29,7 +29,9 @@ class Store(Protocol):
 
     append_bytes_max: int
 
-    async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None: ...
+    async def create_segment(
+        self, name: str, *, rolling_size: int | None = None, exist_ok: bool = False
+    ) -> None: ...
     async def append(
         self,
         name: str,

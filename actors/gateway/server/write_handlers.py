@@ -128,8 +128,8 @@ async def batch(call: Call) -> Answer:
 
 @verb(Verb.CREATE, SegmentExists, status=201)
 async def create(call: Call, body: Create) -> Empty:
-    """Create an empty segment."""
-    await call.server.store.create_segment(call.name, rolling_size=body.rolling_size)
+    """Create an empty segment. With `exist_ok` an existing one is left as it is."""
+    await call.server.store.create_segment(call.name, rolling_size=body.rolling_size, exist_ok=body.exist_ok)
     return Empty()
 
 

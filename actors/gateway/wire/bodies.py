@@ -87,6 +87,7 @@ class Nothing(RequestBody, frozen=True):
 
 class Create(RequestBody, frozen=True):
     rolling_size: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+    exist_ok: bool = False
 
 
 class Truncate(RequestBody, frozen=True):

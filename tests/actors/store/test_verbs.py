@@ -76,6 +76,7 @@ async def test_a_name_is_taken_until_it_is_deleted(store: SegmentStore) -> None:
 
     with pytest.raises(tierlog.SegmentExists) as caught:
         await store.create_segment("s")
+    await store.create_segment("s", exist_ok=True)
     assert caught.value.segment == "s"
 
 

@@ -6,6 +6,7 @@ look alike.
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -201,6 +202,14 @@ async def test_a_bad_offset_after_a_lost_reply_is_raised_only_if_it_proves_no_ef
         async with connect(server.url) as client:
             with pytest.raises(reported):
                 await client.append("s", b"1234", expected_offset=3)
+
+
+async def test_a_creation_that_may_find_the_segment_is_sent_until_it_is_answered(connect: Connect) -> None:
+    with scripted(script_of(Fault.RESET, Answer(201, b"{}", {"Content-Type": "application/json"}))) as server:
+        async with connect(server.url) as client:
+            await client.create_segment("s", exist_ok=True)
+
+    assert [json.loads(request.body) for request in server.received] == [{"exist_ok": True}] * 2
 
 
 async def test_a_creation_after_a_lost_reply_may_be_anothers(connect: Connect) -> None:
