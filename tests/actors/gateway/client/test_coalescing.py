@@ -468,15 +468,17 @@ async def test_the_end_of_the_body_finishes_numbered_appends_through_a_failover(
         scripted(lambda received: Answer(500)) as supervisor,
     ):
         supervisor.map = one_container(1, frozen.url, 1)
-        async with anyio.create_task_group() as tasks:
-            async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
+        async with (
+            anyio.create_task_group() as tasks,
+            tierlog.connect(supervisor.url, map_refresh=0.02) as client,
+        ):
 
-                async def append() -> None:
-                    outcomes.append(await client.append("s", b"x", writer_id="w", event_number=1))
+            async def append() -> None:
+                outcomes.append(await client.append("s", b"x", writer_id="w", event_number=1))
 
-                tasks.start_soon(append)
-                await anyio.wait_all_tasks_blocked()
-                supervisor.map = one_container(1, owner.url, 2)
+            tasks.start_soon(append)
+            await anyio.wait_all_tasks_blocked()
+            supervisor.map = one_container(1, owner.url, 2)
         frozen.release()
     assert outcomes == [0]
 
