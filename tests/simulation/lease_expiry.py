@@ -26,8 +26,7 @@ class Expire(TransactionOp):
     """Rule T7: the owner that began at ``since`` aborts it, never before a whole lease without an append is
     over."""
 
-    name: str
-    transaction: str
+    ends: ClassVar[bool] = True
     since: float
     clock: Callable[[], float] = attrs.field(eq=False, repr=False)
     is_spontaneous: ClassVar[bool] = True
@@ -50,8 +49,6 @@ class Expire(TransactionOp):
 class Forget(TransactionOp):
     """Rule T5: the owner that began at ``since`` forgets it, never before its tombstone's time is over."""
 
-    name: str
-    transaction: str
     since: float
     tombstone: float
     clock: Callable[[], float] = attrs.field(eq=False, repr=False)
@@ -59,15 +56,7 @@ class Forget(TransactionOp):
 
     @property
     def reads(self) -> frozenset[Cell]:
-        return frozenset({self.place})
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return frozenset({self.place})
-
-    @property
-    def removes(self) -> tuple[str, ...]:
-        return ()
+        return frozenset({self.cell})
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         known = dict(state.transactions).get((self.name, self.transaction))

@@ -84,6 +84,10 @@ class Op:
     """Whether no client makes it: an owner may do it by itself once a time is over."""
     refuses_staged: ClassVar[bool] = False
     """Whether staged segments are out of its reach (rule T1)."""
+    depends_on: ClassVar[tuple[Part, ...]] = ()
+    """The parts of the segment that it reads, beside its existence."""
+    changes: ClassVar[tuple[Part, ...]] = ()
+    """The parts of the segment that it writes."""
     name: str
 
     @property
@@ -107,11 +111,11 @@ class Op:
 
     @property
     def reads(self) -> frozenset[Cell]:
-        return cells(self.name)
+        return cells(self.name, *self.depends_on)
 
     @property
     def writes(self) -> frozenset[Cell]:
-        return frozenset()
+        return frozenset(NAMES if part is Part.NAMES else (self.name, part) for part in self.changes)
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         """The state after it, and what it returns."""
@@ -143,6 +147,16 @@ class Op:
         raise NotImplementedError
 
 
+@attrs.frozen
+class TimedOp(Op):
+    """A call whose effect is no earlier than ``time``."""
+
+    time: float = attrs.field(default=0.0, eq=False, repr=False, kw_only=True)
+
+    def begun(self, time: float) -> Self:
+        return attrs.evolve(self, time=time)
+
+
 # --- calls that change something ------------------------------------------------------------------
 
 
@@ -159,10 +173,7 @@ class Create(Op):
     name: str
     rolling_size: int | None = None
     refuses_staged: ClassVar[bool] = True
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return cells(self.name) | {NAMES}
+    changes: ClassVar = (Part.EXISTENCE, Part.NAMES)
 
     def missing(self, state: State) -> Outcome:
         return NotAnswered() if state.awaits_import(self.name) else Returned(None)
@@ -179,7 +190,7 @@ class Create(Op):
 
 
 @attrs.frozen
-class Append(Op):
+class Append(TimedOp):
     """With a ``writer`` it is idempotent: its events have the numbers from ``first`` on (rule C3)."""
 
     name: str
@@ -188,7 +199,6 @@ class Append(Op):
     first: int = 0
     previous: int | None = None
     expected_offset: int | None = None
-    time: float = attrs.field(default=0.0, eq=False, repr=False)
 
     @property
     def reads(self) -> frozenset[Cell]:
@@ -201,10 +211,7 @@ class Append(Op):
 
     @property
     def writes(self) -> frozenset[Cell]:
-        return frozenset(place for place in self.reads if place[1] not in (Part.EXISTENCE, Part.SEAL))
-
-    def begun(self, time: float) -> Self:
-        return attrs.evolve(self, time=time)
+        return frozenset(cell for cell in self.reads if cell[1] not in (Part.EXISTENCE, Part.SEAL))
 
     def missing(self, state: State) -> Outcome:
         """An append to a staged segment that went with its transaction fails so (rule T5)."""
@@ -299,14 +306,8 @@ class Append(Op):
 class Seal(Op):
     name: str
     refuses_staged: ClassVar[bool] = True
-
-    @property
-    def reads(self) -> frozenset[Cell]:
-        return cells(self.name, Part.TAIL)
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return frozenset({(self.name, Part.SEAL)})
+    depends_on: ClassVar = (Part.TAIL,)
+    changes: ClassVar = (Part.SEAL,)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         return state.put(self.name, attrs.evolve(segment, sealed=True)), Returned(segment.length)
@@ -323,14 +324,8 @@ class Truncate(Op):
     name: str
     offset: int
     refuses_staged: ClassVar[bool] = True
-
-    @property
-    def reads(self) -> frozenset[Cell]:
-        return cells(self.name, Part.TAIL)
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return frozenset({(self.name, Part.START)})
+    depends_on: ClassVar = (Part.TAIL,)
+    changes: ClassVar = (Part.START,)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         if self.offset > segment.length:
@@ -406,14 +401,8 @@ def _not_updated(kind: type[AttributeConflict | InvalidArgument], name: str) -> 
 class UpdateAttributes(Op):
     name: str
     updates: tuple[AttributeUpdate, ...]
-
-    @property
-    def reads(self) -> frozenset[Cell]:
-        return cells(self.name, Part.ATTRIBUTES)
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return frozenset({(self.name, Part.ATTRIBUTES)})
+    depends_on: ClassVar = (Part.ATTRIBUTES,)
+    changes: ClassVar = (Part.ATTRIBUTES,)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         attributes = dict(segment.attributes)
@@ -511,14 +500,8 @@ class Merge(Op):
 class ExpireWriters(Op):
     name: str
     writers: tuple[str, ...]
-
-    @property
-    def reads(self) -> frozenset[Cell]:
-        return cells(self.name, Part.WRITERS)
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return frozenset({(self.name, Part.WRITERS)})
+    depends_on: ClassVar = (Part.WRITERS,)
+    changes: ClassVar = (Part.WRITERS,)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         known = [writer for writer in dict.fromkeys(self.writers) if segment.writer(writer) is not None]
@@ -537,10 +520,7 @@ class Import(Op):
     """On demand. A name is imported once: what was deleted or merged since does not come back."""
 
     name: str
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return cells(self.name) | {NAMES}
+    changes: ClassVar = (Part.EXISTENCE, Part.NAMES)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         return state, refusal(SegmentExists, segment=self.name)
@@ -567,10 +547,7 @@ class ImplicitImport(Op):
     """What any call may do before it does what it is about, and whatever becomes of it then."""
 
     name: str
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return cells(self.name) | {NAMES}
+    changes: ClassVar = (Part.EXISTENCE, Part.NAMES)
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         segment = dict(state.legacy).get(self.name)
@@ -588,10 +565,7 @@ class Read(Op):
     offset: int
     size: int
     is_query: ClassVar[bool] = True
-
-    @property
-    def reads(self) -> frozenset[Cell]:
-        return cells(self.name, Part.TAIL, Part.START)
+    depends_on: ClassVar[tuple[Part, ...]] = (Part.TAIL, Part.START)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         if self.offset < segment.start:
@@ -621,9 +595,7 @@ class Read(Op):
 class NextBlock(Read):
     """A read that waits for bytes: it returns none only at the end of a sealed segment."""
 
-    @property
-    def reads(self) -> frozenset[Cell]:
-        return cells(self.name, Part.TAIL, Part.START, Part.SEAL)
+    depends_on: ClassVar = (Part.TAIL, Part.START, Part.SEAL)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         if self.offset < segment.start:
@@ -636,10 +608,7 @@ class NextBlock(Read):
 class Info(Op):
     name: str
     is_query: ClassVar[bool] = True
-
-    @property
-    def reads(self) -> frozenset[Cell]:
-        return cells(self.name, Part.TAIL, Part.START, Part.SEAL, Part.ATTRIBUTES)
+    depends_on: ClassVar = (Part.TAIL, Part.START, Part.SEAL, Part.ATTRIBUTES)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         return state, ReturnedInfo(
@@ -682,10 +651,7 @@ class LastEventNumber(Op):
     name: str
     writer: str
     is_query: ClassVar[bool] = True
-
-    @property
-    def reads(self) -> frozenset[Cell]:
-        return cells(self.name, Part.WRITERS)
+    depends_on: ClassVar = (Part.WRITERS,)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         return state, Returned(segment.last_event(self.writer))

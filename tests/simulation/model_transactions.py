@@ -6,7 +6,7 @@ Appends to staged segments are appends (``model_calls.py``); expiry is in ``leas
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import attrs
 
@@ -42,7 +42,7 @@ from .model import (
     transaction_cell,
     with_item,
 )
-from .model_calls import Op, not_found, not_open
+from .model_calls import TimedOp, not_found, not_open
 
 ABORTED, COMMITTED = TransactionState.ABORTED, TransactionState.COMMITTED
 
@@ -123,27 +123,30 @@ def returned_info(state: State, target: str, transaction: str, known: Transactio
 # --- the verbs ----------------------------------------------------------------------------------
 
 
-class TransactionOp(Op):
+@attrs.frozen
+class TransactionOp(TimedOp):
     """A call about one transaction; ``name`` is its target."""
 
-    __slots__ = ()
+    ends: ClassVar[bool] = False
+    """Whether it may end the transaction."""
+    name: str
     transaction: str
 
     @property
-    def place(self) -> Cell:
+    def cell(self) -> Cell:
         return transaction_cell(self.name, self.transaction)
 
     @property
     def reads(self) -> frozenset[Cell]:
-        return cells(self.name) | {self.place}
+        return cells(self.name) | {self.cell}
 
     @property
     def writes(self) -> frozenset[Cell]:
-        return ends_of(self.name, self.transaction)
+        return ends_of(self.name, self.transaction) if self.ends else frozenset({self.cell})
 
     @property
     def removes(self) -> tuple[str, ...]:
-        return staged_names(self.name, self.transaction)
+        return staged_names(self.name, self.transaction) if self.ends else ()
 
     def known(self, state: State) -> Transaction | None:
         return state.transaction(self.name, self.transaction)
@@ -164,27 +167,13 @@ def _is_reached(target: Segment | None, token: TransactionToken | None) -> bool:
 
 @attrs.frozen
 class Begin(TransactionOp):
-    name: str
-    transaction: str
     token: TransactionToken | None
     lease: float
-    time: float = attrs.field(default=0.0, eq=False, repr=False)
 
     @property
     def reads(self) -> frozenset[Cell]:
         staged = (cells(name, Part.TAIL) for name in staged_names(self.name, self.transaction))
-        return (cells(self.name, Part.ATTRIBUTES) | {self.place}).union(*staged)
-
-    @property
-    def writes(self) -> frozenset[Cell]:
-        return frozenset({self.place})
-
-    @property
-    def removes(self) -> tuple[str, ...]:
-        return ()
-
-    def begun(self, time: float) -> Self:
-        return attrs.evolve(self, time=time)
+        return (cells(self.name, Part.ATTRIBUTES) | {self.cell}).union(*staged)
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         target, known = state.find(self.name), self.known(state)
@@ -215,10 +204,7 @@ class Begin(TransactionOp):
 
 @attrs.frozen
 class Stage(TransactionOp):
-    name: str
-    transaction: str
     part: str
-    time: float = attrs.field(default=0.0, eq=False, repr=False)
 
     @property
     def staged(self) -> str:
@@ -226,18 +212,11 @@ class Stage(TransactionOp):
 
     @property
     def reads(self) -> frozenset[Cell]:
-        return cells(self.name) | cells(self.staged) | {self.place}
+        return cells(self.name) | cells(self.staged) | {self.cell}
 
     @property
     def writes(self) -> frozenset[Cell]:
-        return cells(self.staged) | {self.place}
-
-    @property
-    def removes(self) -> tuple[str, ...]:
-        return ()
-
-    def begun(self, time: float) -> Self:
-        return attrs.evolve(self, time=time)
+        return cells(self.staged) | {self.cell}
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         refused = not_open(self.name, self.known(state))
@@ -255,23 +234,18 @@ class Stage(TransactionOp):
 
 @attrs.frozen
 class Commit(TransactionOp):
-    name: str
-    transaction: str
+    ends: ClassVar[bool] = True
     parts: tuple[StagedPart, ...]
     token: TransactionToken | None = None
-    time: float = attrs.field(default=0.0, eq=False, repr=False)
 
     @property
     def reads(self) -> frozenset[Cell]:
         staged = (cells(name, Part.TAIL) for name in self.removes)
-        return (cells(self.name, Part.SEAL, Part.TAIL, Part.ATTRIBUTES) | {self.place}).union(*staged)
+        return (cells(self.name, Part.SEAL, Part.TAIL, Part.ATTRIBUTES) | {self.cell}).union(*staged)
 
     @property
     def writes(self) -> frozenset[Cell]:
         return super().writes | {(self.name, Part.TAIL), (self.name, Part.ATTRIBUTES)}
-
-    def begun(self, time: float) -> Self:
-        return attrs.evolve(self, time=time)
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         target, known = state.find(self.name), self.known(state)
@@ -352,13 +326,8 @@ class Commit(TransactionOp):
 
 @attrs.frozen
 class Abort(TransactionOp):
-    name: str
-    transaction: str
+    ends: ClassVar[bool] = True
     reason: str = ""
-    time: float = attrs.field(default=0.0, eq=False, repr=False)
-
-    def begun(self, time: float) -> Self:
-        return attrs.evolve(self, time=time)
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         target, known = state.find(self.name), self.known(state)
@@ -387,8 +356,6 @@ class Abort(TransactionOp):
 
 @attrs.frozen
 class LookUp(TransactionOp):
-    name: str
-    transaction: str
     is_query: ClassVar[bool] = True
 
     @property
@@ -404,10 +371,6 @@ class LookUp(TransactionOp):
     @property
     def writes(self) -> frozenset[Cell]:
         return frozenset()
-
-    @property
-    def removes(self) -> tuple[str, ...]:
-        return ()
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         known = self.known(state)
