@@ -12,9 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from chaos_parts.spark_session import answer_requests, folder_settings, redirect_output, session
+from chaos_parts.spark_session import folder_settings, run_driver, session
 from chaos_parts.sync_point import SyncPoint
-from tierlog.spark_bridge import TierlogDataSource
 
 
 def handle(spark: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -47,8 +46,5 @@ def read_pieces(folder: str, port: int, segment: int, batches: Iterator[Any]) ->
 
 
 if __name__ == "__main__":
-    answers = redirect_output()
     # Two tasks at a time, four attempts for each.
-    with session("local[2,4]", **folder_settings()) as spark:
-        spark.dataSource.register(TierlogDataSource)
-        answer_requests(answers, partial(handle, spark))
+    run_driver(session("local[2,4]", **folder_settings()), handle)

@@ -23,6 +23,7 @@ import attrs
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import tierlog
+from tierlog.actors.kernel.process_status import status_fields
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 PATIENCE = 30.0
@@ -90,19 +91,10 @@ def kill_process(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def stat_of(pid: int) -> list[str]:
-    """State, parent, group, session and the fields after them; empty if the process is gone."""
-    try:
-        # They follow the name, which is in brackets and may contain anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
 def command_of(pid: int) -> str:
     """The command line; empty if the process is gone or a zombie."""
     try:
-        if stat_of(pid)[:1] in ([], ["Z"]):
+        if status_fields(pid)[:1] in ([], ["Z"]):
             return ""
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -122,7 +114,7 @@ def processes_of(folder: Path) -> list[int]:
 
 def processes_of_session(session: int) -> list[int]:
     """Living processes of a session."""
-    found = ((pid, stat_of(pid)) for pid in _all_processes())
+    found = ((pid, status_fields(pid)) for pid in _all_processes())
     return [pid for pid, stat in found if stat and stat[0] != "Z" and int(stat[3]) == session]
 
 

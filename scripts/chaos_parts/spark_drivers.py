@@ -22,14 +22,7 @@ import cattrs
 from chaos_parts.processes import RunError, Worker, WorkerGoneError, free_port
 from chaos_parts.spark_checker import Event
 from chaos_parts.spark_scenarios import FaultKind, Master, Scenario
-from chaos_parts.spark_session import (
-    answer_requests,
-    environment,
-    folder_settings,
-    redirect_output,
-    session,
-    spark_home,
-)
+from chaos_parts.spark_session import environment, folder_settings, run_driver, session, spark_home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,6 +153,10 @@ def open_session(master: Master) -> Iterator[Any]:
         spark = stack.enter_context(session(url, **settings))
         # Spark discovers sources once, before the faulty one is registered.
         spark.dataSource.register(TierlogDataSource)
+        # Start the Python workers, so that speculation does not take the first round's tasks for slow ones.
+        spark.range(0, 8, 1, 8).selectExpr("CAST(id AS STRING) AS value").mapInArrow(
+            tag, "value binary"
+        ).count()
         yield spark
 
 
@@ -169,10 +166,10 @@ def standalone(folder: Path) -> Iterator[str]:
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
-        master = ["master.Master", "--port", str(port), "--webui-port", "0"]
+        master = ["master.Master", "--port", str(port)]
         stack.enter_context(_daemon(folder, "127.0.0.1", master, ready="I have been elected"))
         for host in _WORKERS:
-            worker = ["worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+            worker = ["worker.Worker", "--cores", "1", "--memory", "1g"]
             worker += ["--work-dir", str(folder / f"work-{host}"), url]
             stack.enter_context(_daemon(folder, host, worker, ready="Successfully registered"))
         yield url
@@ -183,46 +180,41 @@ def _daemon(folder: Path, host: str, command: list[str], *, ready: str) -> Itera
     """``ready``: what its log contains when it is ready."""
     kind, *arguments = command
     log = folder / f"{kind.partition('.')[0]}-{host}.log"
-    program = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", host]
-    variables = {
-        **environment(),
-        "SPARK_LOCAL_IP": host,
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:-UsePerfData",
-    }
+    program = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+    program += ["--host", host, "--webui-port", "0", *arguments]
+    settings = {"SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": "-XX:-UsePerfData"}
+    variables = {**environment(), **settings, "SPARK_LOCAL_IP": host}
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [*program, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            cwd=folder,
-            env=variables,
+            program, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=folder, env=variables
         )
     try:
-        deadline = time.monotonic() + _START
-        while ready not in log.read_text(errors="replace"):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Spark's {kind} did not start: see {log}")
-            time.sleep(_POLL)
+        _wait(
+            f"Spark's {kind}", lambda: process.poll() is not None or ready in log.read_text(errors="replace")
+        )
+        if process.poll() is not None:
+            raise RuntimeError(f"Spark's {kind} did not start: see {log}")
         yield
     finally:
         process.terminate()
         process.wait()
 
 
-def wait_for_executors(spark: Any, count: int) -> None:
-    """Raises ``TimeoutError`` after a minute.
-
-    An executor that an earlier request killed is replaced within seconds. Without it nothing can be retried
-    elsewhere, and Spark would fail the write for want of an executor.
-    """
-    tracker = spark.sparkContext._jsc.sc().statusTracker()
+def _wait(what: str, is_ready: Callable[[], bool]) -> None:
+    """Raises ``TimeoutError`` after a minute."""
     deadline = time.monotonic() + _START
-    while len(tracker.getExecutorInfos()) < 1 + count:  # the driver is one of them
+    while not is_ready():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"Spark did not have {count} executors within {_START:g} s")
+            raise TimeoutError(f"not within {_START:g} s: {what}")
         time.sleep(_POLL)
+
+
+def wait_for_executors(spark: Any, count: int) -> None:
+    """An executor that an earlier request killed is replaced within seconds. Without it nothing can be
+    retried elsewhere, and Spark would fail the write for want of an executor."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    # The driver is one of them.
+    _wait(f"{count} executors", lambda: len(tracker.getExecutorInfos()) >= 1 + count)
 
 
 def _write(spark: Any, request: Request) -> None:
@@ -276,11 +268,6 @@ def _copy_stream(spark: Any, request: Request, name: str) -> None:
         query.stop()
 
 
-def warm_up(spark: Any) -> None:
-    """Start the Python workers, so that speculation does not take the first round's tasks for slow ones."""
-    spark.range(0, 8, 1, 8).selectExpr("CAST(id AS STRING) AS value").mapInArrow(tag, "value binary").count()
-
-
 def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In the task that writes: row numbers come in, events go out."""
     import pyarrow as pa
@@ -297,20 +284,13 @@ def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(made, pa.binary())], ["value"])
 
 
-def handle(spark: Any, executors: int, document: dict[str, Any]) -> dict[str, Any]:
+def handle(executors: int, spark: Any, document: dict[str, Any]) -> dict[str, Any]:
     if executors:
         wait_for_executors(spark, executors)
     _write(spark, cattrs.structure(document, Request))
     return {}
 
 
-def main() -> None:
-    answers = redirect_output()
-    master = Master(sys.argv[1])
-    with open_session(master) as spark:
-        warm_up(spark)
-        answer_requests(answers, partial(handle, spark, _EXECUTORS.get(master, 0)))
-
-
 if __name__ == "__main__":
-    main()
+    wanted = Master(sys.argv[1])
+    run_driver(open_session(wanted), partial(handle, _EXECUTORS.get(wanted, 0)))

@@ -23,9 +23,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from chaos_parts.processes import command_of, stat_of
+from chaos_parts.processes import command_of
 from chaos_parts.spark_scenarios import COPY_DONE, EXECUTOR, POINT_REACHED, FaultKind, Point, Scenario
 from chaos_parts.sync_point import SyncPoint
+from tierlog.actors.kernel.process_status import status_fields
 from tierlog.spark_bridge import TierlogDataSource
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Fault:
 def executor_above(pid: int) -> int:
     """The executor of a Python worker."""
     while EXECUTOR not in command_of(pid):
-        pid = int(stat_of(pid)[1])
+        pid = int(status_fields(pid)[1])
         if pid <= 1:
             raise OnPurposeError("this worker has no executor")
     return pid

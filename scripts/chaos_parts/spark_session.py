@@ -11,10 +11,10 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from chaos_parts.bootstrap import ROOT
 from chaos_parts.processes import python_path
@@ -99,31 +99,26 @@ def spark_home() -> Path:
 # --- driver processes ---------------------------------------------------------------------------
 
 
-def redirect_output() -> TextIO:
-    """Returns a copy of the standard output for answers.
-
-    Java and its children inherit the standard output and write to it, so it becomes the log.
-    """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return answers
-
-
-def answer_requests(answers: TextIO, handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer each line of the standard input until it ends; ``failed`` is empty if the request succeeded."""
+def run_driver(
+    opened: AbstractContextManager[Any], handle: Callable[[Any, dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Open the session, and answer each line of the standard input until it ends; ``failed`` is empty if the
+    request succeeded."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    def answer(document: dict[str, Any]) -> None:
-        print(json.dumps(document), file=answers, flush=True)
-
-    answer({"ready": True})
-    for line in sys.stdin:
-        try:
-            answer({"failed": "", **handle(json.loads(line))})
-        except (PySparkException, Py4JError, OSError) as error:
-            traceback.print_exc()
-            answer({"failed": first_and_last_cause(error)})
+    # Java and its children inherit the standard output and write to it, so it becomes the log.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with opened as spark:
+        print("{}", file=answers, flush=True)
+        for line in sys.stdin:
+            try:
+                answer = {"failed": "", **handle(spark, json.loads(line))}
+            except (PySparkException, Py4JError, OSError) as error:
+                traceback.print_exc()
+                answer = {"failed": first_and_last_cause(error)}
+            print(json.dumps(answer), file=answers, flush=True)
 
 
 def first_and_last_cause(error: BaseException) -> str:
