@@ -136,7 +136,7 @@ def _exchange(connection: http.client.HTTPConnection, request: httpx.Request) ->
 
 
 def _is_readable(connection: http.client.HTTPConnection) -> bool:
-    """An idle connection on which something arrives was closed, or is out of step."""
+    """Whether something arrived on an idle connection: then it was closed, or is out of step."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection.sock, selectors.EVENT_READ)
         return bool(selector.select(0))

@@ -3,7 +3,7 @@
 ``partitions(start, end)`` depends on the offsets and on bytes that never change, so a replayed micro-batch
 has the same rows. A finished micro-batch truncates nothing, because others may read the segment too.
 
-Spark asks an idle stream for its latest offset every few milliseconds. The service holds the question for a
+Spark asks an idle stream for its latest offset every few milliseconds. The service holds the request for a
 moment and answers as soon as there are bytes."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WAIT_SECONDS = 0.2
-"""How long the service holds an idle stream's question for its latest offset."""
+"""How long the service holds an idle stream's request for its latest offset."""
 
 Position = dict[str, int]
 

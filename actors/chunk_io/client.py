@@ -43,7 +43,7 @@ def _checked(name: str, data: Sequence[Buffer]) -> tuple[Buffer, ...]:
 
 
 class StorageClient(ChunkStorage):
-    """A client of ``actor``. It costs little: make one for each user."""
+    """A client of ``actor``. Cheap: make one for each user."""
 
     def __init__(self, actor: StorageActor) -> None:
         self._actor = actor

@@ -33,7 +33,7 @@ class StorageHealthStatistics:
         default=StorageHealth.OK, metadata=state("Health of long-term storage: ok, full, unreachable, slow.")
     )
     cause: str = ""
-    """For people: what happened, and what helps."""
+    """What happened and what to do, for people."""
 
     def document(self) -> dict[str, str]:
         return {"state": self.state.value, "cause": self.cause}

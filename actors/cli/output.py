@@ -69,7 +69,7 @@ def print_lines(lines: list[str]) -> None:
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """One field a line: the name and the value side by side. A list has a line for each item."""
+    """One field per line: name and value side by side. A list has a line for each item."""
     width = max(map(len, fields))
     print_lines(
         [
@@ -81,7 +81,7 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 def as_json(value: Any) -> dict[str, Any]:
-    """An attrs instance as JSON has it: bytes in hexadecimal, enums by their values."""
+    """An attrs instance as JSON: bytes in hexadecimal, enums by their values."""
     import attrs
 
     def plain(instance: object, attribute: object, value: Any) -> Any:

@@ -80,7 +80,7 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = Fal
 
 
 def _hint(error: TierlogError) -> str:
-    """What to do on the command line, for errors that do not say it themselves."""
+    """What to do on the command line, for errors whose message does not say it."""
     hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
     return f"; {hint}" if hint else ""
 

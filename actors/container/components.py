@@ -1,5 +1,5 @@
-"""The parts of one ownership, built once its epoch is known: each is given what it needs, and none changes
-after its construction."""
+"""The components of one ownership, built once its epoch is known. Each gets what it needs when it is
+constructed, and none is replaced later."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ContainerComponents:
 
 
 def build_components(container: Container) -> ContainerComponents:
-    """The parts of ``container``, whose log is open."""
+    """The components of ``container``, whose log is open."""
     options, state, cache, log = container.options, container.state, container.cache, container.log
     collector = Collector(container.chunks, ContainerCollectorSource(container), options.collector)
     storage = ChunkedSegmentStorage(

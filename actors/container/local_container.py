@@ -1,4 +1,4 @@
-"""Supervision of one container that this process serves: it runs ownership after ownership, and leads callers
+"""Supervision of one container that this process serves: runs one ownership after the other, and routes calls
 to the active one.
 
 Owns: restarts with backoff and a limit, the wait of callers for a recovering container, and their error when

@@ -27,10 +27,10 @@ from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SegmentRecord
 
 APPEND_BOUNDARY_BYTES = 1 << 20
-"""The start of about one append in so many bytes is kept, so that readers can split a segment between appends
-(rule S5)."""
+"""The start of about one append per this many bytes is kept, so that readers can split a segment between
+appends (rule S5)."""
 _GROUPS_PER_REFERENCE = 16
-"""The log may keep so many groups more than a segment needs."""
+"""The log may keep this many groups more than a segment needs."""
 
 
 class SegmentState:
@@ -119,7 +119,7 @@ class SegmentState:
 
     @property
     def is_idle(self) -> bool:
-        """Its image and its record in long-term storage are all there is to know of it."""
+        """Everything about it is in its image and in its record in long-term storage."""
         return (
             self.status is SegmentStatus.LIVE
             and self.durable_length == self.length

@@ -2,7 +2,7 @@
 
 There is one state, the *speculative* one: it includes every operation that was given a sequence, durable or
 not. Operations are applied in sequence order, each once and synchronously, with the same code live and in
-replay (``operations/``). Durability is the pipeline's, bytes are the tail cache's.
+replay (``operations/``). The pipeline makes operations durable; the tail cache holds the bytes.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ supervisor is asked to open the containers elsewhere and then to order this host
 process drains on that order, on a second SIGTERM or one without a supervisor, if its containers were not
 moved within half of ``drain_limit``, after the grace without a supervisor, or when it is refused: it takes no
 new requests, finishes those in flight, closes the containers and exits with 0. A signal during that leaves it
-half a second; recovery does the rest. If the start fails, it logs one line and exits with 1. The process is
-started by exec and runs asyncio on uvloop.
+half a second; what is not closed by then is recovered by the next owner. If the start fails, it logs one line
+and exits with 1. The process is started by exec and runs asyncio on uvloop.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Backups of all segments' metadata: their objects, and how one is taken."""
+"""Tools: doctor, chunk report, backup, restore, defrag, import and export of legacy segments."""

@@ -217,7 +217,7 @@ async def open_store(
     gets ``NotOwner``.
 
     ``containers`` (1 to 1,024, default: the configuration's) is fixed when the folder is created, and so is
-    the configuration's ``chunks``, the place of long-term storage: the folder's own ``lts/`` or a bucket.
+    the configuration's ``chunks``, the location of long-term storage: the folder's own ``lts/`` or a bucket.
     ``config`` is ``StoreConfig()`` by default. ``storage`` is a chunk storage of your own, instead.
 
     ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner.

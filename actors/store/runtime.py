@@ -1,5 +1,5 @@
 """One process's parts of one store: its containers, the actor for long-term storage, and the ``SegmentStore``
-that leads to them, started and stopped in order.
+that calls them, started and stopped in order.
 
 The caller gives the log and the chunk storage: ``opening.py`` real ones, tests simulated ones.
 

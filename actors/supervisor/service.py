@@ -1,9 +1,9 @@
 """The supervisor's process: what `tierlog serve` runs.
 
 Start: the port, the folder, the lock, the term, then the hosts; a failure before the hosts leaves nothing
-behind. End: on SIGTERM or Ctrl-C the hosts drain and the admin server stops last; the second signal makes
-them hurry, the third kills them. If the supervisor ends for another reason (a later one took over), the hosts
-go on.
+behind. End: on SIGTERM or Ctrl-C the hosts drain and the admin server stops last; the second signal cuts that
+short, the third kills them. If the supervisor ends for another reason (a later one took over), the hosts go
+on.
 """
 
 from __future__ import annotations

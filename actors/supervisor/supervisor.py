@@ -6,8 +6,8 @@ decision (``fleet.py``), the form of messages (``control/``), HTTP (``admin.py``
 
 Every event goes through ``_execute``: its commands are executed in order in one synchronous step, so events
 never interleave. A host's exit is seen from its process, a lost connection from the socket, a frozen host
-from its missing heartbeats or, sooner, from its state in /proc (rules V5 and V6). The supervisor's own
-lateness counts for no host as silence (rule V7).
+from its missing heartbeats or, sooner, from its state in /proc (rules V5 and V6). The supervisor's own delays
+do not count as a host's silence (rule V7).
 
 Stop (rule V10): the hosts are ordered to drain; ``run`` returns when the last process has ended.
 Cancellation, and the end of a superseded supervisor: the hosts go on serving until the next supervisor finds

@@ -1,9 +1,8 @@
 """Prometheus metrics, made from statistics snapshots.
 
-Live objects return snapshots from ``statistics()`` and know nothing of metrics; this module reads attrs
-classes, whichever they are. A metric's name is the snapshot's class and field:
-``ContainerStatistics.append_bytes``, marked as a counter, is ``tierlog_container_append_bytes_total``.
-Labels:
+Live objects return snapshots from ``statistics()`` and know nothing of metrics; this module reads any attrs
+class. A metric's name is the snapshot's class and field: ``ContainerStatistics.append_bytes``, marked as a
+counter, is ``tierlog_container_append_bytes_total``. Labels:
 
 - a field marked ``label()``, or named like its own class (``ContainerStatistics.container``), is a label of
   the whole snapshot and of the snapshots nested in it;

@@ -1,1 +1,1 @@
-"""Write-ahead logs: the contract of ``base/data_log.py`` in memory and on local files."""
+"""Write-ahead logs: the contract, and the logs in local files and in memory."""

@@ -5,7 +5,7 @@ group's frame carries ``tag`` and ``truncate_before``, so that recovery finds ch
 payloads.
 
 The promise: every later owner reads every acked append. An append that failed, or whose outcome is unknown,
-may or may not be read; if the next owner does not read it, nobody ever will. Rules W1 to W9 are in
+may or may not be read; if the next owner does not read it, no later one will. Rules W1 to W9 are in
 ``docs/protocols/wal.md``.
 
 * ``open`` fences every earlier owner and returns a strictly larger epoch. Before it returns it has sealed the

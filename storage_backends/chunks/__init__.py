@@ -1,1 +1,1 @@
-"""Chunk storages: the contract of ``base/chunk_storage.py`` in memory and on a file system."""
+"""Chunk storages: the contract of ``base/chunk_storage.py`` in memory, on a file system and in S3."""

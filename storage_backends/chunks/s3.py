@@ -4,9 +4,9 @@ Objects cannot grow: each write is a new object, made by one conditional put, so
 not at all (rule S2). With ``S3Options.append`` the bucket accepts puts at a write offset, and chunks grow at
 their exact end. What a read returns is durable.
 
-A refusal because the object exists may be about our own put, if a proxy on the way sent it twice. Each put
-has an id of its own in the object's metadata to tell. After an unknown outcome, the storage actor answers the
-same question over two calls (rule A12).
+A put that is refused because the object exists may itself have created it, if a proxy sent it twice. The
+put's id in the object's metadata shows that. After an unknown outcome, the storage actor reads the object
+back (rule A12).
 
 A cancelled mutation has an unknown outcome. The only state in memory is which objects were made read-only
 here.

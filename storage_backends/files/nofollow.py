@@ -82,7 +82,7 @@ class NoFollowFolder:
             os.rename(old, new, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
     def status(self, path: str) -> os.stat_result:
-        """Of a regular file."""
+        """The status of a regular file."""
         fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
         try:
             return os.fstat(fd)
@@ -90,7 +90,7 @@ class NoFollowFolder:
             os.close(fd)
 
     def status_of_name(self, path: str) -> os.stat_result:
-        """Of whatever has that name."""
+        """The status of whatever has that name, a link too."""
         with self._parent(path) as (folder, name):
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
 

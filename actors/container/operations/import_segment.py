@@ -116,8 +116,8 @@ def check_files_free(state: ContainerState, name: str, files: Iterable[str]) -> 
 
 
 def _first_adopted_chunks(state: ContainerState) -> set[str]:
-    """The first chunks that are left of unfinished imports. A repeated import meets that one of its own
-    first."""
+    """The first remaining chunk of each unfinished import, which is the first that a repeated import
+    finds."""
     suffix = f":{DeferredWorkKind.ADOPT.name.lower()}"
     return {
         DeferredWorkRecord.decode(value).chunk

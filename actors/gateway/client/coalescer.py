@@ -1,4 +1,4 @@
-"""Puts appends together: the queues of those that wait, and the batches made of them. Plain code, no I/O.
+"""Combines appends: the queues of those that wait, and the batches made of them. Plain code, no I/O.
 
 There is one queue for each container, with at most one batch in flight, so appends to one segment arrive in
 the order in which they were made. A batch takes from all free queues of one server, so that one request

@@ -39,7 +39,7 @@ class ContainerMapCache:
         )
 
     def hint(self, container: int, url: str) -> bool:
-        """A host that does not serve the container named the one that does; returns whether that is new."""
+        """Note the owner that another host named. Returns whether it is new."""
         known = self.assignments[container]
         if known.url == url:
             return False

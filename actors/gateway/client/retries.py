@@ -49,10 +49,10 @@ BACKOFF = Backoff(first=0.01, maximum=0.25)
 
 
 class Repeat(enum.Enum):
-    """What a second arrival of the same call does."""
+    """What happens if the same call arrives twice."""
 
     READS = "reads"
-    """It changes nothing that anybody could see."""
+    """It has no visible effect."""
     NUMBERED = "numbered"
     """An append with a writer id."""
     AT_OFFSET = "at-offset"
@@ -127,7 +127,7 @@ _MAY_PASS = (Throttled, Unavailable, ClosedError)
 
 
 def kind_of(error: TierlogError) -> Kind:
-    """The kind of a server's error. ``StorageFull`` is final: a person has to make room."""
+    """The kind of a server's error. ``StorageFull`` is final: an operator has to make room."""
     if isinstance(error, NotOwner):
         return Kind.ELSEWHERE
 

@@ -1,8 +1,8 @@
 """The client's spans: one for each call and one for each request, named by OpenTelemetry's semantic
 conventions for HTTP; and the pools that send a trace's context along.
 
-A request's span is a child of its call's. A request that several calls share is a child of none; its span is
-linked to theirs. It ends when the answer's head is there. Each attempt is a request of its own.
+A request's span is a child of its call's. The span of a request that several calls share has no parent and is
+linked to theirs. It ends with the head of the answer. Each attempt is a request of its own.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def check_url(url: object) -> str:
 
 
 class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """A request's body, which knows whether sending it began. No generator: one that is dropped half way
-    would need care."""
+    """A request's body, which records whether sending began. Not a generator: that would have to be closed
+    when the request is dropped half-way."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

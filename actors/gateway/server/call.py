@@ -165,7 +165,7 @@ class HttpCall(Generic[S]):
         self.counts.request_bytes += size
 
     def _deadline(self, arrived: float, begun: float, size: int) -> float:
-        """Later with each byte, by the slowest rate that is allowed: a slow body must not hold its memory for
+        """Moves with each byte, at the slowest rate that is allowed: a slow body must not hold its memory for
         hours."""
         limits = self.server.limits
         return min(arrived, begun + size / limits.body_rate) + limits.body_timeout

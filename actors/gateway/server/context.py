@@ -1,8 +1,8 @@
 """What all requests of one server share, whatever it serves: the limits, the counters, and the graceful end.
 
-Requests are admitted by count and by bytes (rule H12); a full server refuses at once and says when to come
-back. It never queues. Parked long polls and streams end when the server drains (rule H15). Plain code of the
-event loop's thread."""
+Requests are admitted by count and by bytes (rule H12); a full server refuses at once and says when to retry.
+It never queues. Parked long polls and streams end when the server drains (rule H15). Plain code of the event
+loop's thread."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ServerContext:
         return error
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
-        """Raises ``CrossOrigin`` if a page of another site sent this change, and this server cares."""
+        """Raises ``CrossOrigin`` if a page of another site sent this change and the server checks origins."""
 
     # --- admission -------------------------------------------------------------------------------
 

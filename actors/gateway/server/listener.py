@@ -41,7 +41,7 @@ class ServerAddress:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening address; port 0 takes a free one. ``ConfigError`` if it cannot be had."""
+    """A listening address; port 0 takes a free one. ``ConfigError`` if the address is not available."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         # Named as TCP, or asyncio does not turn off Nagle's algorithm on what it accepts: each answer would
@@ -118,5 +118,5 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are the process's."""
+        """Signals are left to the process."""
         yield

@@ -70,7 +70,7 @@ class RequestMiddleware:
         finally:
             if scope.get("tierlog.disconnected"):
                 status = CLIENT_GONE
-            # Only methods that exist here: the number of series must not depend on what strangers send.
+            # Only methods that exist here: the number of series must not depend on what clients send.
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._gateway.metrics.note(
                 scope.get("tierlog.operation", "none"), method, status or 500, anyio.current_time() - begun

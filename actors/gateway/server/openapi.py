@@ -108,7 +108,7 @@ def _responses(endpoint: Endpoint, schema_of: Callable[[Any], Schema]) -> dict[s
     responses = {str(success.status): _success(success, schema_of) for success in endpoint.successes}
     for status, rows in sorted(_by_status((*COMMON_ERRORS, *endpoint.errors)).items()):
         codes = {row.kind.code for row in rows} | ({"internal"} if status == 500 else set())
-        # The 503 of /ready is a success too, and may still be a failure.
+        # For /ready 503 is a regular answer, and an error too.
         response = responses.setdefault(str(status), {"description": f"Refused: {', '.join(sorted(codes))}."})
         response["content"] = {**response.get("content", {}), **problem}
 

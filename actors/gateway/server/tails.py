@@ -21,8 +21,8 @@ from .call import BYTES_TYPE, RAW, Answer, Call
 from .endpoint import Parameter, Success, verb
 
 Wait = Annotated[str, described(r"^([0-5]?[0-9](\.[0-9]{1,3})?|60(\.0{1,3})?)$")]
-"""Seconds, from 0 to 60. A pattern says what a number with ``multipleOf`` cannot: which of its spellings are
-read (rule H4)."""
+"""Seconds, from 0 to 60. A pattern, because ``multipleOf`` does not restrict how a number is written (rule
+H4)."""
 
 
 @verb(

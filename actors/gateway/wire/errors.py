@@ -289,7 +289,7 @@ def problem_document(error: BaseException) -> dict[str, Any]:
     """The JSON document of an error: in an answer's body, and for one item of a batch."""
     row = row_of(error)
     if row is None:
-        # A bug of the server. Its text is for the server's log, not for strangers.
+        # A bug of the server. Its text goes to the server's log only.
         code, title, status, retry = "internal", "An unexpected error", 500, RetryHint.IDENTIFIED
         detail = "the server failed; its log says more"
     else:
