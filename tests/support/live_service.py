@@ -132,7 +132,9 @@ class Service:
     @property
     def client(self) -> httpx.Client:
         if self._client is None:
-            self._client = httpx.Client(base_url=self.url, timeout=PATIENCE, follow_redirects=True)
+            self._client = httpx.Client(
+                base_url=self.url, timeout=PATIENCE, follow_redirects=True, verify=False
+            )
         return self._client
 
     def status(self) -> dict[str, Any]:

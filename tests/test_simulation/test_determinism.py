@@ -14,7 +14,7 @@ import pytest
 import simulation
 from simulation.run import run_seed
 
-SEEDS = (1, 2, 3, 5, 8, 13)
+SEEDS = (2, 5, 13)
 OPERATIONS = 120
 BEFORE = 12
 """Lines shown before the first difference."""

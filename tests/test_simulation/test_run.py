@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from random import Random
 from unittest import mock
 
@@ -17,14 +18,19 @@ from simulation.compound_faults import CompoundFaults
 from simulation.configuration import TooManyConfigurations
 from simulation.linearize import Checker
 from simulation.plan import COMPOUND, FaultKind, PlannedFault, make_plan
-from simulation.run import run_plan, run_seed
+from simulation.run import Verdict, run_plan, run_seed
 
 SEEDS = range(6)
 
 
+@cache
+def verdict_of(seed: int) -> Verdict:
+    return run_seed(seed)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_finds_nothing_wrong(seed: int) -> None:
-    verdict = run_seed(seed)
+    verdict = verdict_of(seed)
     assert verdict.violation is None, verdict.violation
     assert verdict.counts["answered"] > 20
     assert verdict.simulated_seconds > 600
@@ -63,6 +69,8 @@ def test_a_compound_fault_happens_and_finds_nothing(kind: FaultKind, seeds: rang
 def test_a_first_opening_fails_and_power_is_lost_when_that_is_long_past() -> None:
     failed = 0
     for seed in range(12):
+        if failed > 2:
+            return
         plan = make_plan(seed, 160)
         birth = PlannedFault(1, FaultKind.FIRST_OPENING, 1, 1.0, seed)
         verdict = run_plan(attrs.evolve(plan, actions=plan.actions[1:], faults=(birth,)))
@@ -70,15 +78,16 @@ def test_a_first_opening_fails_and_power_is_lost_when_that_is_long_past() -> Non
         births = verdict.counts.get("failed births", 0)
         assert verdict.counts.get("power_losses", 0) >= births
         failed += births
-    assert failed > 2
+    pytest.fail(f"only {failed} first openings failed")
 
 
 def test_transactions_are_committed_and_end_by_themselves() -> None:
     counts: Counter[str] = Counter()
     for seed in range(8):
-        counts.update(run_seed(seed).counts)
-    assert counts["transactions committed"] > 20
-    assert counts["transactions expired"] > 5
+        counts.update(verdict_of(seed).counts)
+        if counts["transactions committed"] > 20 and counts["transactions expired"] > 5:
+            return
+    pytest.fail(f"too few transactions ended: {counts}")
 
 
 def test_a_violation_beside_a_frozen_process_ends_the_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

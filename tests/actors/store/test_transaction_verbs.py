@@ -193,64 +193,65 @@ async def test_transactions_are_listed_over_all_containers_by_target_and_id(stor
     assert await store.list_transactions("\ud800") == []
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        lambda s: s.transaction_info(TARGET, "none"),
-        lambda s: s.stage_segment(TARGET, "none", "p"),
-        lambda s: s.commit_transaction(TARGET, "none", []),
-    ],
-)
-async def test_an_unknown_transaction_is_not_found(store: Any, verb: Verb) -> None:
-    with pytest.raises(TransactionNotFound) as caught:
-        await verb(store)
-    assert caught.value.segment == TARGET
+OF_NO_TRANSACTION: list[Verb] = [
+    lambda s: s.transaction_info(TARGET, "none"),
+    lambda s: s.stage_segment(TARGET, "none", "p"),
+    lambda s: s.commit_transaction(TARGET, "none", []),
+]
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        lambda s: s.begin_transaction("none", "t"),
-        lambda s: s.abort_transaction("none", "t"),
-        lambda s: s.commit_transaction("none", "t", []),
-    ],
-)
-async def test_a_target_that_is_not_there_is_not_found(store: Any, verb: Verb) -> None:
-    with pytest.raises(SegmentNotFound):
-        await verb(store)
+async def test_an_unknown_transaction_is_not_found(store: Any) -> None:
+    for verb in OF_NO_TRANSACTION:
+        with pytest.raises(TransactionNotFound) as caught:
+            await verb(store)
+        assert caught.value.segment == TARGET
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        lambda s: s.begin_transaction(TARGET, ""),
-        lambda s: s.begin_transaction(TARGET, "a b"),
-        lambda s: s.begin_transaction(TARGET, "t" * 97),
-        lambda s: s.begin_transaction(TARGET, None),
-        lambda s: s.begin_transaction("a//b", "t"),
-        lambda s: s.begin_transaction("a#txn.t.p", "t"),
-        lambda s: s.begin_transaction("a" * 250, "t"),
-        lambda s: s.begin_transaction(TARGET, "t", token=("w", 1)),
-        lambda s: s.begin_transaction(TARGET, "t", lease=0.5),
-        lambda s: s.begin_transaction(TARGET, "t", lease=float("nan")),
-        lambda s: s.begin_transaction(TARGET, "t", lease=True),
-        lambda s: s.stage_segment(TARGET, "t", "p.0"),
-        lambda s: s.stage_segment(TARGET, "t", 7),
-        lambda s: s.commit_transaction(TARGET, "t", [("a", 1)]),
-        lambda s: s.commit_transaction(TARGET, "t", "parts"),
-        lambda s: s.commit_transaction(TARGET, "t", None),
-        lambda s: s.commit_transaction(TARGET, "t", [StagedPart("a", -1)]),
-        lambda s: s.commit_transaction(TARGET, "t", [StagedPart("a", 1 << 70)]),
-        lambda s: s.commit_transaction(TARGET, "t", [StagedPart(7, 1)]),  # type: ignore[arg-type]
-        lambda s: s.commit_transaction(TARGET, "t", [StagedPart("\ud800", 1)]),
-        lambda s: s.commit_transaction(TARGET, "t", [StagedPart("a", 1)] * 16_385),
-        lambda s: s.abort_transaction(TARGET, "t", reason=7),
-        lambda s: s.abort_transaction(TARGET, "t", reason="\ud800"),
-        lambda s: s.abort_transaction(TARGET, "t", reason="x" * 1_001),
-        lambda s: s.list_transactions(7),
-    ],
-)
-async def test_arguments_that_make_no_sense_are_refused_and_nothing_is_done(store: Any, verb: Verb) -> None:
-    with pytest.raises(InvalidArgument):
-        await verb(store)
+OF_NO_TARGET: list[Verb] = [
+    lambda s: s.begin_transaction("none", "t"),
+    lambda s: s.abort_transaction("none", "t"),
+    lambda s: s.commit_transaction("none", "t", []),
+]
+
+
+async def test_a_target_that_is_not_there_is_not_found(store: Any) -> None:
+    for verb in OF_NO_TARGET:
+        with pytest.raises(SegmentNotFound):
+            await verb(store)
+
+
+MALFORMED: list[Verb] = [
+    lambda s: s.begin_transaction(TARGET, ""),
+    lambda s: s.begin_transaction(TARGET, "a b"),
+    lambda s: s.begin_transaction(TARGET, "t" * 97),
+    lambda s: s.begin_transaction(TARGET, None),
+    lambda s: s.begin_transaction("a//b", "t"),
+    lambda s: s.begin_transaction("a#txn.t.p", "t"),
+    lambda s: s.begin_transaction("a" * 250, "t"),
+    lambda s: s.begin_transaction(TARGET, "t", token=("w", 1)),
+    lambda s: s.begin_transaction(TARGET, "t", lease=0.5),
+    lambda s: s.begin_transaction(TARGET, "t", lease=float("nan")),
+    lambda s: s.begin_transaction(TARGET, "t", lease=True),
+    lambda s: s.stage_segment(TARGET, "t", "p.0"),
+    lambda s: s.stage_segment(TARGET, "t", 7),
+    lambda s: s.commit_transaction(TARGET, "t", [("a", 1)]),
+    lambda s: s.commit_transaction(TARGET, "t", "parts"),
+    lambda s: s.commit_transaction(TARGET, "t", None),
+    lambda s: s.commit_transaction(TARGET, "t", [StagedPart("a", -1)]),
+    lambda s: s.commit_transaction(TARGET, "t", [StagedPart("a", 1 << 70)]),
+    lambda s: s.commit_transaction(TARGET, "t", [StagedPart(7, 1)]),  # type: ignore[arg-type]
+    lambda s: s.commit_transaction(TARGET, "t", [StagedPart("\ud800", 1)]),
+    lambda s: s.commit_transaction(TARGET, "t", [StagedPart("a", 1)] * 16_385),
+    lambda s: s.abort_transaction(TARGET, "t", reason=7),
+    lambda s: s.abort_transaction(TARGET, "t", reason="\ud800"),
+    lambda s: s.abort_transaction(TARGET, "t", reason="x" * 1_001),
+    lambda s: s.list_transactions(7),
+]
+
+
+async def test_arguments_that_make_no_sense_are_refused_and_nothing_is_done(store: Any) -> None:
+    for number, verb in enumerate(MALFORMED):
+        with pytest.raises(InvalidArgument):
+            await verb(store)
+            pytest.fail(f"MALFORMED[{number}] is accepted")
     assert await store.list_transactions() == []

@@ -50,7 +50,7 @@ async def admin(tracing: Tracing | None = None) -> AsyncIterator[Admin]:
     app = make_admin_app(supervisor, {}, system_world(), tracing=tracing)
     async with (
         serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server,
-        httpx.AsyncClient(base_url=server.url, timeout=10.0) as http,
+        httpx.AsyncClient(base_url=server.url, timeout=10.0, verify=False) as http,
     ):
         yield Admin(supervisor, app, server.port, http)
 

@@ -15,6 +15,7 @@ from support.live_service import Service, descriptors, name_in, processes_of, wa
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
 
+@pytest.mark.extended
 def test_a_service_starts_serves_and_stops_without_leaving_anything(folder: Path) -> None:
     with Service(folder, containers=3) as service:
         service.settle()

@@ -31,6 +31,7 @@ def test_v10_sigterm_to_a_host_hands_its_containers_over_and_replaces_it(folder:
         assert service.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_host_without_others_drains_and_is_replaced(folder: Path) -> None:
     with Service(folder, hosts=1, containers=2) as service:
         service.settle()

@@ -170,7 +170,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 def test_a_requests_span_continues_with_the_clients_trace_down_to_the_store(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url) as client:
+    with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url, verify=False) as client:
         client.post("/v1/segments/a/b/create", json={}).raise_for_status()
         headers = {
             "traceparent": f"00-{TRACE}-{PARENT}-01",
@@ -207,7 +207,7 @@ def test_a_requests_span_continues_with_the_clients_trace_down_to_the_store(
 def test_a_refused_request_is_no_server_error_and_an_unknown_path_has_no_route(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url) as client:
+    with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url, verify=False) as client:
         assert client.get("/v1/segments/nothing/info").status_code == 404
         assert client.delete("/tea").status_code == 404
 
@@ -218,7 +218,7 @@ def test_a_refused_request_is_no_server_error_and_an_unknown_path_has_no_route(
 
 
 def test_a_malformed_traceparent_begins_a_new_trace(tmp_path: Path, recorder: Recorder) -> None:
-    with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url) as client:
+    with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url, verify=False) as client:
         client.get("/health", headers={"traceparent": "00-nonsense"}).raise_for_status()
 
     assert recorder.one("GET /health").parent is None
