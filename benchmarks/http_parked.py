@@ -22,7 +22,7 @@ from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting
 from benchmarks.service import line_of, start
 
 SEGMENT = "bench/parked"
-REQUEST = f"GET /v1/segments/{SEGMENT}/tail?wait=60 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+REQUEST = f"GET /v1/segments/{SEGMENT}/tail?wait=60 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
 
 
 async def parked_polls(setting: Setting) -> Sequence[Pair]:
@@ -62,7 +62,9 @@ async def _park(setting: Setting, pid: int, port: int, count: int, client: tierl
 
 async def _are_parked(port: int, count: int) -> bool:
     """From the server's own metrics."""
-    page = await _everything(await _ask(port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    page = await _everything(
+        await _ask(port, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    )
     return f"<p>{count} readers wait".encode() in page
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import typer
 
 from ...storage_backends.base.errors import InvalidArgument
@@ -32,6 +33,21 @@ def serve(
         str | None,
         typer.Option(
             metavar="ADDRESS:PORT", help="The address and port to listen on; port 0 lets the system choose."
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The name or address under which clients reach this machine; default: the one listened on.",
+        ),
+    ] = None,
+    host_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="The port of host-0; the other hosts take the next ones. Default: the system chooses.",
         ),
     ] = None,
     hosts: Annotated[
@@ -67,6 +83,10 @@ def serve(
             from ..supervisor.service import ServiceOptions, host_count, listen_of, run_service
 
         settings = read_settings(config, chunks)
+        if advertise is not None:
+            settings = attrs.evolve(settings, server=attrs.evolve(settings.server, advertise=advertise))
+        if host_port is not None:
+            settings = attrs.evolve(settings, server=attrs.evolve(settings.server, host_port=host_port))
         address, port = listen_of(listen, settings.server)
         folder = check_path(_one_folder(context, path, data))
         await check_new_folder(folder)

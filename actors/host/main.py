@@ -24,7 +24,7 @@ import anyio
 import anyio.abc
 
 from ...storage_backends.base.errors import TierlogError
-from ..gateway.server.app import gateway_of, make_app
+from ..gateway.server.app import ServerLimits, gateway_of, make_app
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..settings.configuration import StoreConfig, load_config
@@ -157,6 +157,8 @@ class HostService:
             container_map=locations.map,
             owner_of=locations.url_of,
             tracing=self._tracing,
+            limits=ServerLimits(connections=self._config.server.connections),
+            names=(given.listen.rpartition(":")[0], given.advertise),
         )
         monitor = LoopMonitor(time.monotonic)
         link = Link(

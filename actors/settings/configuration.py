@@ -308,7 +308,16 @@ class ServerConfig:
         0, 0, 65_535, "The port of host-0; the other hosts take the next ones. 0 lets the system choose."
     )
     advertise: str = _text(
-        "", "The name or address under which clients reach this machine; empty means the one listened on."
+        "",
+        "The name or address under which clients reach this machine; empty means the one listened on. "
+        "Requests to other names are refused, but for loopback's.",
+    )
+    connections: int = _count(
+        0,
+        0,
+        1_000_000,
+        "The most connections of the supervisor and of each host. 0 means what the limit of open files "
+        "(ulimit -n) allows beside storage, which is also the maximum.",
     )
     hosts: int = _count(0, 0, 256, "Host processes; 0 means one for each core.")
     heartbeat: float = _duration(0.1, 0.01, 60.0, "The interval of a host's heartbeats.")

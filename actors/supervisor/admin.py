@@ -1,8 +1,7 @@
 """The supervisor's HTTP application: what operators, clients and scrapers ask it, served as a host's
 endpoints are (``gateway/server``).
 
-Every change is a POST, and refused when a page of another site sends it: a browser on this machine reaches
-this port too. A long poll for the map ends with a change, with its time, with its client or with the server.
+A long poll for the map ends with a change, with its time, with its client or with the server.
 Data never passes through here: requests for a segment are redirected to the host that has its container, and
 requests that concern all hosts (the lists, the flush) are sent to each of them.
 """
@@ -11,9 +10,8 @@ from __future__ import annotations
 
 import html
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import attrs
@@ -26,7 +24,6 @@ from ...storage_backends.base.errors import (
     Throttled,
     TierlogError,
     Unavailable,
-    shown,
 )
 from ...storage_backends.base.names import check_segment_name, container_of
 from ...storage_backends.base.world import World
@@ -101,25 +98,14 @@ class AdminContext(ServerContext):
         world: World,
         limits: ServerLimits,
         tracing: Tracing | None,
+        names: Iterable[str],
     ) -> None:
-        super().__init__(world, limits, tracing)
+        super().__init__(world, limits, tracing, names)
         self.supervisor = supervisor
         self._facts = facts
 
     def status(self) -> dict[str, Any]:
         return {**self._facts, **self.supervisor.view().document()}
-
-    def check_origin(self, origin: str | None, host: str | None) -> None:
-        # A browser sends an empty POST to any server without asking it first.
-        if origin is None:
-            return
-
-        try:
-            is_ours = urlsplit(origin).netloc == host
-        except ValueError:
-            is_ours = False
-        if not is_ours:
-            raise CrossOrigin(f"a page of {shown(origin)} may not send commands here")
 
 
 AdminCall = HttpCall[AdminContext]
@@ -132,10 +118,11 @@ def make_admin_app(
     *,
     limits: ServerLimits = LIMITS,
     tracing: Tracing | None = None,
+    names: Iterable[str] = (),
 ) -> Starlette:
     """The application. ``facts``: what the status has besides what the supervisor knows (store, folder,
-    ...)."""
-    context = AdminContext(supervisor, facts, world, limits, tracing)
+    ...). ``names``: under which clients reach the supervisor, besides loopback (rule H18)."""
+    context = AdminContext(supervisor, facts, world, limits, tracing, names)
     endpoints = endpoints_of(sys.modules[__name__])
     summary = (
         "Hosts, containers and which host serves which; requests for a segment are redirected to its host."
@@ -233,9 +220,7 @@ async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
 
 def _command(path: str, operation: str, *errors: type[TierlogError]) -> Callable[[Any], Endpoint]:
     accepted = Success(202, "The command was accepted; the status shows its progress.", JSON_TYPE, Status)
-    return endpoint(
-        "POST", path, operation, CrossOrigin, Throttled, *BODY_ERRORS[:-1], *errors, successes=(accepted,)
-    )
+    return endpoint("POST", path, operation, Throttled, *BODY_ERRORS[:-1], *errors, successes=(accepted,))
 
 
 @_command(f"{paths.CONTAINERS}/{{container}}/move", "move", NoSuchContainer, NoSuchHost, Conflict)
@@ -322,14 +307,14 @@ async def transactions(call: AdminCall) -> Answer:
     return json_answer({"transactions": [found[key] for key in sorted(found)]})
 
 
-@endpoint("POST", paths.FLUSH, "flush", CrossOrigin, Throttled, *BODY_ERRORS)
+@endpoint("POST", paths.FLUSH, "flush", Throttled, *BODY_ERRORS)
 async def flush(call: AdminCall, body: Nothing) -> Empty:
     """Flush every container."""
     await _ask_all(call.server.supervisor, "POST", paths.FLUSH)
     return Empty()
 
 
-@endpoint("POST", paths.BATCH, "batch", NotOwner, Throttled)
+@endpoint("POST", paths.BATCH, "batch", CrossOrigin, NotOwner, Throttled)
 async def batch(call: AdminCall) -> None:
     """Always refused: batches go to the hosts that the container map names."""
     # Clients send a batch here while they know no owner of its containers; they then refresh the map (rule

@@ -9,18 +9,19 @@ on.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 import anyio
 import anyio.abc
 import attrs
 
-from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.errors import InvalidArgument, shown
 from ...storage_backends.files.local import LocalFiles
 from ..folder.chunk_location import check_location, resolve_location
 from ..folder.identity import StoreIdentity
@@ -34,7 +35,7 @@ from ..settings.configuration import ServerConfig, StoreConfig
 from ..store.opening import announced, identify, system_world
 from ..telemetry.logging import get_logger
 from ..telemetry.opentelemetry import tracing_of_process
-from .admin import make_admin_app
+from .admin import LIMITS, make_admin_app
 from .control.channel import control_path
 from .fleet import FleetOptions
 from .supervisor import Supervisor, SupervisorOptions
@@ -42,6 +43,7 @@ from .term import Term, claim_term
 
 _log = get_logger("service")
 _SETTLE_SECONDS = 30.0
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 
 
 @attrs.frozen(kw_only=True)
@@ -74,6 +76,22 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
     return address or server.listen, int(port) if colon else server.port
 
 
+def check_advertised(address: str, advertise: str) -> None:
+    """Raises ``InvalidArgument`` if clients on other machines would be sent to an address that is none."""
+    if advertise and not (_HOST_NAME.fullmatch(advertise) or _is_ipv6(advertise)):
+        raise InvalidArgument(f"advertise is a name or an address without a port, not {shown(advertise)}")
+
+    try:
+        is_every = ip_address(address).is_unspecified
+    except ValueError:
+        is_every = False
+    if is_every and not advertise:
+        raise InvalidArgument(
+            f"{address} means every address of this machine, and clients need one of them: "
+            f"add --advertise NAME (or the setting server.advertise)"
+        )
+
+
 def _is_ipv6(address: str) -> bool:
     try:
         IPv6Address(address)
@@ -83,8 +101,12 @@ def _is_ipv6(address: str) -> bool:
 
 
 async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress, Supervisor], None]) -> None:
-    """Serve until a signal. ``announce`` is called once every container is served, fenced or quarantined, or
-    after 30 seconds."""
+    """Serve until a signal. ``announce`` is called with the advertised address once every container is
+    served, fenced or quarantined, or after 30 seconds."""
+    server = options.config.server
+    check_advertised(options.address, server.advertise)
+    limits = attrs.evolve(LIMITS, connections=server.connections)
+    names = (options.address, server.advertise)
     with bind(options.address, options.port) as listener:
         files, world = LocalFiles(), system_world()
         location = await resolve_location(files, options.folder, options.config, world)
@@ -95,17 +117,11 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
             supervisor = _make_supervisor(options, identity, term, orphans)
             tracing = tracing_of_process(SUPERVISOR)
             facts = {"store": identity.store_id.hex(), "folder": options.folder.path, "pid": os.getpid()}
-            async with (
-                serve_http(
-                    make_admin_app(supervisor, facts, world, tracing=tracing), listener, stop_timeout=1
-                ) as served,
-                announced(files, world, options.folder, SUPERVISOR, _advertised(served, options)),
-            ):
-                await _supervise(supervisor, lambda: announce(served, supervisor))
-
-
-def _advertised(served: ServerAddress, options: ServiceOptions) -> str:
-    return attrs.evolve(served, host=options.config.server.advertise or served.host).url
+            app = make_admin_app(supervisor, facts, world, limits=limits, tracing=tracing, names=names)
+            async with serve_http(app, listener, stop_timeout=1) as served:
+                known = attrs.evolve(served, host=server.advertise or served.host)
+                async with announced(files, world, options.folder, SUPERVISOR, known.url):
+                    await _supervise(supervisor, lambda: announce(known, supervisor))
 
 
 async def _supervise(supervisor: Supervisor, announce: Callable[[], None]) -> None:

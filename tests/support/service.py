@@ -1,4 +1,4 @@
-"""A real server in a thread: a store on a folder, the gateway over it, and uvicorn on a port of its own."""
+"""A real server in a thread: a store on a folder, and the gateway over it on a port of its own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ SCRAPE = Success(200, "One scrape.", CONTENT_TYPE, str)
 @endpoint("GET", paths.CONTAINERS, "containers", help="The answer.")
 async def containers(call: Call) -> ContainerMap:
     """Which host serves which container."""
-    call.query()
     return call.server.container_map()
 
 

@@ -3,8 +3,8 @@ that no endpoint has are answered with problems."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import attrs
@@ -18,13 +18,12 @@ from ..wire import paths
 from ..wire.bodies import JSON_TYPE, ContainerMap, encode_json
 from ..wire.errors import MethodNotAllowed, NoSuchPath
 from . import admin_handlers, read_handlers, tails, transaction_handlers, write_handlers
-from .call import Answer, Disconnected, HttpCall, Receive, Scope, Send
+from .call import Answer, HttpCall, Receive, Scope, Send
 from .context import ServerContext, ServerLimits
-from .endpoint import Endpoint, EndpointApp, Success, endpoint, endpoints_of, problem_answer
+from .endpoint import Endpoint, EndpointApp, Success, endpoint, endpoints_of, refuse
 from .gateway import Gateway, Store
 from .middleware import RequestMiddleware
 from .openapi import openapi_document
-from .request_metrics import OperationCounts
 
 ENDPOINTS = endpoints_of(write_handlers, read_handlers, tails, transaction_handlers, admin_handlers)
 
@@ -40,14 +39,16 @@ def make_app(
     container_map: Callable[[], ContainerMap] | None = None,
     owner_of: Callable[[int], str | None] | None = None,
     tracing: Tracing | None = None,
+    names: Iterable[str] = (),
 ) -> Starlette:
     """The application over ``store``; ``gateway_of`` returns its ``Gateway``, whose ``drain()`` is called
     before the server stops.
 
     ``container_map``: the answer of ``/v1/containers``; by default all containers are here.
     ``owner_of(index)``: the URL of the host that serves another container, if it is known here. ``tracing``
-    gets a span for every request."""
-    gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of, tracing)
+    gets a span for every request. ``names``: under which clients reach the server, besides loopback (rule
+    H18)."""
+    gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of, tracing, names)
     return app_of(
         gateway, ENDPOINTS, "tierlog", "Segments: append-only sequences of bytes, durable when acked."
     )
@@ -110,6 +111,8 @@ def _route(context: ServerContext, endpoint: Endpoint) -> Route:
         endpoint.path, EndpointApp(context, endpoint), methods=[endpoint.method], name=endpoint.operation
     )
     route.methods = {endpoint.method}
+    # Whatever a name is, it is a name: Starlette's pattern stops at a line feed, and ignores one at the end.
+    route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
     return route
 
 
@@ -135,9 +138,7 @@ class _NotFound:
             if allowed
             else NoSuchPath(f"{shown}: there is nothing here; {paths.OPENAPI} lists what there is")
         )
-        call = HttpCall(self.context, OperationCounts(), {**scope, "path_params": {}}, receive, send)
-        with suppress(Disconnected):
-            await call.answer(problem_answer(scope, error))
+        await refuse(self.context, scope, receive, send, error)
 
 
 __all__ = ["ServerLimits", "app_of", "context_of", "gateway_of", "make_app"]

@@ -105,23 +105,21 @@ class HttpCall(Generic[S]):
         return parse_query(self.scope["query_string"], self._query_names)
 
     async def json_body(self, kind: type[B], maximum: int) -> B:
-        """The body of an endpoint that takes JSON and no query."""
-        self.query()
+        """The body of an endpoint that takes JSON."""
         return decode_request(await self.body(JSON_TYPE, maximum), kind)
 
     async def body(self, content_type: str, maximum: int) -> bytes:
         """The whole body, which has ``content_type`` unless it is empty, and at most ``maximum`` bytes."""
-        size = self._check_size(maximum)
+        size = self._check_head(content_type, maximum)
         large = self.scope.get("tierlog.large_body") if size >= LARGE_BYTES else None
-        if large is not None and (body := large(size)) is not None:
-            return await self._large_body(body, content_type)
+        if large is not None and (body := large(size, self._take_room)) is not None:
+            return await self._large_body(body)
 
         pieces: list[bytes] = []
-        await self._take_pieces(content_type, maximum, pieces.append)
+        await self._take_pieces(maximum, pieces.append)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _large_body(self, body: LargeBody, content_type: str) -> bytes:
-        self._check_type(content_type)
+    async def _large_body(self, body: LargeBody) -> bytes:
         begun = anyio.current_time()
         with body:
             while not body.has_ended:
@@ -132,16 +130,18 @@ class HttpCall(Generic[S]):
                     await body.wait()
         if body.is_lost:
             raise Disconnected
+        if body.refusal is not None:
+            raise body.refusal
 
         self.counts.request_bytes += body.received
         return body.take()
 
     async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
         """Call ``take`` with each piece of the body as it arrives."""
-        self._check_size(maximum)
-        await self._take_pieces(content_type, maximum, take)
+        self._check_head(content_type, maximum)
+        await self._take_pieces(maximum, take)
 
-    async def _take_pieces(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
+    async def _take_pieces(self, maximum: int, take: Callable[[bytes], object]) -> None:
         begun, size = anyio.current_time(), 0
         with anyio.CancelScope() as scope:
             more = True
@@ -153,10 +153,14 @@ class HttpCall(Generic[S]):
 
                 piece, more = message.get("body", b""), message.get("more_body", False)
                 if piece:
-                    if not size:
-                        self._check_type(content_type)
                     size += len(piece)
-                    self._admit(size, maximum)
+                    if size > maximum:
+                        raise TooLarge(
+                            f"the body has more than {maximum} bytes, the most that "
+                            f"{self.scope['path']} takes"
+                        )
+
+                    self._take_room(size)
                     take(piece)
 
         if scope.cancelled_caught:
@@ -178,10 +182,13 @@ class HttpCall(Generic[S]):
             "nothing was done, send it again"
         )
 
-    def _check_size(self, maximum: int) -> int:
-        """Reserves memory for the Content-Length and returns it; 0 without one."""
+    def _check_head(self, content_type: str, maximum: int) -> int:
+        """Refuses a body by what its head says of it, before a byte of it is read. Returns its
+        Content-Length; 0 without one."""
         text = self.header("Content-Length")
         if text is None:
+            if self.header("Transfer-Encoding") is not None:
+                self._check_type(content_type)
             return 0
 
         size = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
@@ -191,21 +198,15 @@ class HttpCall(Generic[S]):
         if size > maximum:
             raise TooLarge(f"the body has {size} bytes; {self.scope['path']} takes at most {maximum}")
 
-        self._reserve(size)
+        if size:
+            self._check_type(content_type)
+        self.server.check_room(size)
         return size
 
-    def _admit(self, size: int, maximum: int) -> None:
-        if size > maximum:
-            raise TooLarge(
-                f"the body has more than {maximum} bytes, the most that {self.scope['path']} takes"
-            )
-
-        if size > self._reserved:
-            self._reserve(size - self._reserved)
-
-    def _reserve(self, size: int) -> None:
-        self.server.reserve(size)
-        self._reserved += size
+    def _take_room(self, received: int) -> None:
+        """For what arrived of the body."""
+        self.server.reserve(received - self._reserved, self._reserved)
+        self._reserved = received
 
     def release(self) -> None:
         """The request has ended: give back the memory of its body."""

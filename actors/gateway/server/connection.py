@@ -1,11 +1,11 @@
-"""One HTTP/1.1 connection: a protocol of our own over httptools, which uvicorn runs
-(``uvicorn.Config(http=...)``).
+"""One HTTP/1.1 connection: a protocol of our own over httptools.
 
 It bounds a request's head in bytes and in time, answers what is no request, ignores wishes to change the
 protocol, and ends a connection so that its last answer arrives (rule H9). Requests of one connection are
-answered one after the other. What comes behind the one that is being answered waits, and reading pauses,
-unless the request watches its client (a parked tail does): a paused connection cannot notice that the client
-left. A client that sends more than a head's worth behind such a request loses its connection (rule H11).
+answered one after the other, and those that are complete get their answers whatever follows them. What comes
+behind the one that is being answered waits, and reading pauses, unless the request watches its client (a
+parked tail does): a paused connection cannot notice that the client left. A client that sends more than a
+head's worth behind such a request loses its connection (rule H11).
 
 A large body of known size goes from the socket into the ``bytes`` that the store keeps. Through the parser it
 would be copied five times, which costs more than the log and the disk together. The parser knows nothing of
@@ -24,24 +24,31 @@ from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from io import BytesIO
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
 import anyio
 import httptools
-from uvicorn import Config
-from uvicorn.server import ServerState
 
-from ....storage_backends.base.errors import InvalidArgument, TierlogError
+from ....storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, Unavailable
 from ...telemetry.logging import get_logger
 from ..wire.errors import RequestTimeout, TooLarge, to_problem
+
+if TYPE_CHECKING:
+    from .connections import Connections
 
 _log = get_logger("gateway")
 
 HEAD_BYTES_MAX = 64 << 10
+HEADERS_MAX = 256
+PIPELINE_MAX = 64
+"""Requests of one connection that are answered or wait."""
 HEAD_TIMEOUT = 30.0
 """Seconds that a connection may take for the head of a request, from its first byte, or from the connection's
-begin."""
+begin; also for what is left of a body whose request is answered."""
+KEEP_ALIVE = 75.0
+"""Seconds that an idle connection stays: longer than clients keep theirs, so that they do not meet a closing
+one."""
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 """What is still read and dropped behind the last answer: closing a socket with unread bytes would reset the
@@ -53,10 +60,20 @@ BODY_BYTES_MAX = 64 << 10
 """Bytes of a body that wait for the handler before reading pauses."""
 
 _NOT_HTTP = InvalidArgument("this is no HTTP/1.1 request: see RFC 9112")
-_HEAD_TOO_LARGE = TooLarge(f"the head of a request has at most {HEAD_BYTES_MAX} bytes")
+_FRAMING = InvalidArgument(
+    "Transfer-Encoding is chunked, once, in a request of HTTP/1.1: nothing else is decoded"
+)
+_HEAD_TOO_LARGE = TooLarge(
+    f"the head of a request has at most {HEAD_BYTES_MAX} bytes and {HEADERS_MAX} headers"
+)
+_PIPELINE_FULL = Throttled(
+    f"at most {PIPELINE_MAX} requests of one connection wait: read their answers first"
+)
+_NO_ROOM = Unavailable("this server has as many connections as it takes: close some, or try again later")
 _HEAD_LATE = RequestTimeout(
     "the head of the request was not complete in time: nothing was done, send it again"
 )
+_VERSIONS = ("1.1", "1.0")
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings", b"connection")
 _FORBIDDEN_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _STATUS_LINES = {
@@ -67,15 +84,11 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """``buffer``: what the connections of a server read into, one after the other."""
-
-    def __init__(self, buffer: bytearray, *, config: Config, server_state: ServerState, **_: Any) -> None:
-        self._app: App = config.loaded_app
-        self._keep_alive = config.timeout_keep_alive
-        self._state = server_state
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._buffer = memoryview(buffer)
+        self._buffer = connections.buffer
         self.transport: Any = None
         self._requests: deque[_Request] = deque()
         """Those without a complete answer, the oldest first: it is the one that runs."""
@@ -95,6 +108,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Bytes received after the end of the request that runs."""
         self._large: LargeBody | None = None
         self._is_lingering = self._is_dropping = self._is_stopping = self._is_paused = False
+        self.is_input_ended = False
+        """The client sends no more: it has closed its half, or all of it."""
+        self._last_error: TierlogError | None = None
+        """Answered behind the requests that are complete."""
         self._bytes_dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
@@ -106,24 +123,33 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        self._state.connections.add(self)  # type: ignore[arg-type]
         self._addresses = {
             "client": _address(transport, "peername"),
             "server": _address(transport, "sockname"),
             "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
         }
         self._start_head_timer()
+        if not self._connections.admit(self):
+            self._refuse(_NO_ROOM)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state.connections.discard(self)
+        self._connections.remove(self)
         self._stop_timers()
-        self._disconnect()
+        for request in self._requests:
+            request.disconnect()
         self._requests = deque(list(self._requests)[:1])  # those that wait never start
         # A handler that waits in ``send`` goes on and finds that the client left.
         self._writable.set()
 
-    def eof_received(self) -> None:
-        """The transport closes itself."""
+    def eof_received(self) -> bool:
+        """Returns whether the connection stays for the answers to what is complete. A reader that waits at a
+        tail ends: its client has left (rule H11)."""
+        if self._is_lingering:
+            return False
+
+        self.is_input_ended = True
+        self._drop_incomplete()
+        return bool(self._requests) and not self._requests[0].is_watching
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -149,7 +175,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         if self._is_dropping:
             self._bytes_dropped += nbytes
-            if self._bytes_dropped > LINGER_BYTES:
+            is_parked = bool(self._requests) and self._requests[0].is_watching
+            if self._bytes_dropped > (HEAD_BYTES_MAX if is_parked else LINGER_BYTES):
                 self.transport.close()
             return
 
@@ -158,11 +185,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         was_in_body = self._parsed is not None
         self._heads, self._chunk_bytes = 0, nbytes
         self._framing_bytes += nbytes
-        self._stop_keep_alive_timer()
         try:
             self._feed(self._buffer[:nbytes])
-        except httptools.HttpParserError:
-            self._refuse(_NOT_HTTP if self._head_bytes <= HEAD_BYTES_MAX else _HEAD_TOO_LARGE)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause if isinstance(cause, TierlogError) else _NOT_HTTP)
             return
 
         if self._parsed is None:
@@ -179,11 +206,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._check_bounds()
 
     def _check_bounds(self) -> None:
-        # A later head of this connection: its time begins with its first bytes.
-        if self._in_head and self._head_timer is None:
-            self._start_head_timer()
-        # While a request runs, a head that is too large only pauses reading: its refusal must not come before
-        # the answer that the client waits for. It is refused when reading goes on.
+        self._update_timers()
+        # While a request runs, a head that is too large only pauses reading. It is refused when reading goes
+        # on.
         if not self._requests and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(_HEAD_TOO_LARGE)
         # H11: reading cannot pause here, or the request would not notice that its client left. So the bytes
@@ -209,7 +234,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 or self._head_bytes > HEAD_BYTES_MAX
             )
         )
-        if pauses is not self._is_paused and not self.transport.is_closing():
+        if pauses is not self._is_paused and not self.is_input_ended and not self.transport.is_closing():
             self._is_paused = pauses
             (self.transport.pause_reading if pauses else self.transport.resume_reading)()
 
@@ -256,12 +281,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._in_head = False
         self._heads += 1
         self._stop_head_timer()
-        method = self._parser.get_method()
-        if method == b"CONNECT":
-            raise _NOT_HTTP  # a tunnel would be an upgrade without an end
+        method, version = self._parser.get_method(), self._parser.get_http_version()
+        # A tunnel (CONNECT) would be an upgrade without an end.
+        if method == b"CONNECT" or version not in _VERSIONS:
+            raise _NOT_HTTP
 
         if self._parser.should_upgrade():
             return
+
+        if len(self._requests) >= PIPELINE_MAX:
+            raise _PIPELINE_FULL
+
+        if len(self._headers) > HEADERS_MAX:
+            raise _HEAD_TOO_LARGE
 
         if self._head_bytes + self._chunk_bytes > HEAD_BYTES_MAX:
             # The read that completed the head may hold a part of the body too: only the head counts.
@@ -272,10 +304,10 @@ class HttpConnection(asyncio.BufferedProtocol):
                 raise _HEAD_TOO_LARGE
 
         self._head_bytes = 0
-        version = self._parser.get_http_version()
+        expects_continue = self._check_framing(version)
         url = httptools.parse_url(self._url)
         path = url.path.decode("ascii")
-        request = _Request(self, version != "1.0" and self._parser.should_keep_alive())
+        request = _Request(self, version != "1.0" and self._parser.should_keep_alive(), expects_continue)
         request.scope = {
             **self._addresses,
             "type": "http",
@@ -289,13 +321,22 @@ class HttpConnection(asyncio.BufferedProtocol):
             "headers": self._headers,
             "tierlog.large_body": request.large_body,
         }
-        request.expects_continue = any(
-            name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers
-        )
         self._parsed = request
         self._requests.append(request)
         if len(self._requests) == 1:
             self._start(request)
+
+    def _check_framing(self, version: str) -> bool:
+        """Refuses a body whose end or coding is in doubt. Returns whether the client waits for a go-ahead."""
+        expects_continue, codings = False, 0
+        for name, value in self._headers:
+            if name == b"transfer-encoding":
+                codings += 1
+                if codings > 1 or version == "1.0" or value.strip().lower() != b"chunked":
+                    raise _FRAMING
+            elif name == b"expect":
+                expects_continue = version != "1.0" and value.lower() == b"100-continue"
+        return expects_continue
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes = 0
@@ -305,6 +346,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_message_complete(self) -> None:
         if self._parsed is not None and not self._parser.should_upgrade():
+            if self._parsed.is_answered:
+                self._stop_head_timer()
             self._parsed.more_body = False
             self._parsed.event.set()
             self._parsed = None
@@ -332,53 +375,65 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _start(self, request: _Request) -> None:
         # In the connection's own context: a pipelined request is started by the end of another one.
-        task = self._loop.create_task(request.run(self._app), context=self._context.copy())
-        self._state.tasks.add(task)
-        task.add_done_callback(self._state.tasks.discard)
+        task = self._loop.create_task(request.run(self._connections.app), context=self._context.copy())
+        self._connections.tasks.add(task)
+        task.add_done_callback(self._connections.task_ended)
 
     async def wait_writable(self) -> None:
         await self._writable.wait()
 
     def request_answered(self, request: _Request) -> None:
-        self._state.total_requests += 1
-        if self.transport.is_closing() or self._requests[0] is not request:
+        if self.transport.is_closing() or not self._requests or self._requests[0] is not request:
             return
 
         self._requests.popleft()
         self._bytes_behind = 0
-        if not request.keep_alive or (self._is_stopping and not self._requests):
+        if not request.keep_alive:
             # Bytes of this request may still arrive.
             (self._linger if request.more_body else self.transport.close)()
-            return
-
-        self.update_reading()
-        if self._requests:
+        elif self._requests:
+            self.update_reading()
             self._start(self._requests[0])
+        elif self._last_error is not None:
+            self._answer_last()
+        elif self._is_stopping or self.is_input_ended:
+            self.transport.close()
         else:
-            self._timer = self._loop.call_later(self._keep_alive, self.transport.close)
+            self.update_reading()
+            self._update_timers()
 
     def _refuse(self, error: TierlogError) -> None:
-        """Answers with the error, unless another answer has begun, and ends the connection."""
-        # Behind a request that runs, the client would take the refusal for the answer to that request.
-        if not self._requests or (
-            len(self._requests) == 1
-            and self._requests[0].more_body
-            and not self._requests[0].is_answer_started
-        ):
-            problem = to_problem(error)
-            body = problem.body()
-            headers = {**problem.headers, "Content-Length": str(len(body)), "Connection": "close"}
-            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-            self.transport.write(_head(problem.status, raw) + body)
-        self._disconnect()
+        """Answers with the error, behind the requests that are complete, and ends the connection. Nothing
+        more is parsed."""
+        self._is_dropping = True
+        half = self._drop_incomplete()
+        if half is not None and half.is_answer_started:
+            self._linger()
+            return
+
+        self._last_error = error
+        if not self._requests:
+            self._answer_last()
+
+    def _answer_last(self) -> None:
+        assert self._last_error is not None
+        problem = to_problem(self._last_error)
+        body = problem.body()
+        headers = {**problem.headers, "Content-Length": str(len(body)), "Connection": "close"}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self.transport.write(_head(problem.status, raw) + body)
         self._linger()
 
-    def _disconnect(self) -> None:
+    def _drop_incomplete(self) -> _Request | None:
+        """The request whose body will not come any more, if it is not answered."""
+        if not self._requests or not self._requests[-1].more_body:
+            return None
+
+        dropped = self._requests.pop()
         if self._large is not None:
             self._large.lose()
-        for request in self._requests:
-            request.is_disconnected = True
-            request.event.set()
+        dropped.disconnect()
+        return dropped
 
     def _linger(self) -> None:
         """Tell the client that no more answers follow, and wait a little for it to close."""
@@ -390,6 +445,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(LINGER_SECONDS, self.transport.close)
 
     # --- time ---------------------------------------------------------------------------------------
+
+    def _update_timers(self) -> None:
+        """While nothing is answered, one timer runs: for a head, for what is left of a body, or for an idle
+        connection. Blank lines between requests extend none of them."""
+        if self._requests:
+            self._stop_keep_alive_timer()
+        if self._in_head or (self._parsed is not None and not self._requests):
+            self._stop_keep_alive_timer()
+            if self._head_timer is None:
+                self._start_head_timer()
+        elif not self._requests and self._timer is None:
+            self._connections.idle[self] = None
+            self._timer = self._loop.call_later(KEEP_ALIVE, self.transport.close)
 
     def _start_head_timer(self) -> None:
         self._head_timer = self._loop.call_later(HEAD_TIMEOUT, self._head_is_late)
@@ -408,6 +476,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._head_timer = None
 
     def _stop_keep_alive_timer(self) -> None:
+        self._connections.idle.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -436,15 +505,16 @@ class _Request:
         "scope",
     )
 
-    def __init__(self, connection: HttpConnection, keep_alive: bool) -> None:
+    def __init__(self, connection: HttpConnection, keep_alive: bool, expects_continue: bool) -> None:
         self._connection = connection
         self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
+        """The client sends the body when it is told to."""
         self.scope: dict[str, Any] = {}
         self.body = bytearray()
         self.more_body = True
         self.event = asyncio.Event()
         """Something changed for ``receive``."""
-        self.expects_continue = False
         self.is_receiving = self.is_disconnected = False
         self.is_answer_started = self.is_answered = False
         self._is_chunked = False
@@ -455,6 +525,10 @@ class _Request:
     def is_watching(self) -> bool:
         """The handler waits for the client to leave."""
         return self.is_receiving and not self.more_body
+
+    def disconnect(self) -> None:
+        self.is_disconnected = True
+        self.event.set()
 
     async def run(self, app: App) -> None:
         try:
@@ -479,6 +553,10 @@ class _Request:
 
     async def receive(self) -> dict[str, Any]:
         self._allow_body()
+        if self._connection.is_input_ended and not self.event.is_set():
+            # Nothing comes any more, and a reader that waits at a tail must not outlast its client.
+            self.disconnect()
+            self._connection.transport.close()
         if not self.is_disconnected and not self.is_answered:
             self.is_receiving = True
             self._connection.update_reading()
@@ -493,15 +571,16 @@ class _Request:
         body, self.body = bytes(self.body), bytearray()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
-    def large_body(self, size: int) -> LargeBody | None:
-        """The rest of this request's body, past the parser; None if it is complete, or will never come."""
+    def large_body(self, size: int, admit: Callable[[int], None]) -> LargeBody | None:
+        """The rest of this request's body, past the parser; None if it is complete, or will never come.
+        ``admit(received)`` raises ``Throttled`` if the server has no room for so much of it."""
         if not self.more_body or self.is_disconnected or self._connection.transport.is_closing():
             return None
 
         self._allow_body()
         begun, self.body = self.body, bytearray()
         self.event.clear()
-        return LargeBody(self._connection, begun, size)
+        return LargeBody(self._connection, begun, size, admit)
 
     def _allow_body(self) -> None:
         if self.expects_continue and not self._connection.transport.is_closing():
@@ -523,6 +602,8 @@ class _Request:
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.is_answer_started = True
+        if self.expects_continue and self.more_body:
+            self.keep_alive = False  # the client may send the body all the same, or not
         self.expects_continue = False
         headers = list(headers)
         size = next((int(value) for name, value in headers if name == b"content-length"), None)
@@ -560,9 +641,16 @@ class _Request:
 class LargeBody:
     """The memory of one body, filled by the transport."""
 
-    def __init__(self, connection: HttpConnection, begun: bytes | bytearray, size: int) -> None:
+    def __init__(
+        self,
+        connection: HttpConnection,
+        begun: bytes | bytearray,
+        size: int,
+        admit: Callable[[int], None],
+    ) -> None:
         """``begun`` is here already; it is shorter than ``size``."""
         self._connection = connection
+        self._admit = admit
         # ``bytes`` without another reference: what is written to the view is in them, and they are handed
         # out as they are.
         self._memory = BytesIO(bytes(size))
@@ -574,20 +662,23 @@ class LargeBody:
         self.arrived = anyio.current_time()
         """When the last bytes came."""
         self.is_lost = False
+        self.refusal: Throttled | None = None
+        """The server has no room for the rest."""
 
     def __enter__(self) -> Self:
         self._connection.divert(self)
+        self._take_room()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.has_ended:
+        if not self.is_lost and self.received < self._size:
             self._connection.abandon_large_body()
 
     @property
     def has_ended(self) -> bool:
-        return self.is_lost or self.received == self._size
+        return self.is_lost or self.refusal is not None or self.received == self._size
 
     @property
     def room(self) -> memoryview:
@@ -596,9 +687,18 @@ class LargeBody:
     def add(self, size: int) -> None:
         self.received += size
         self.arrived = anyio.current_time()
+        self._take_room()
         if self.received == self._size:
             self._connection.end_large_body()
             self._ended.set()
+
+    def _take_room(self) -> None:
+        if self.refusal is None:
+            try:
+                self._admit(self.received)
+            except Throttled as refusal:
+                self.refusal = refusal
+                self._ended.set()
 
     def lose(self) -> None:
         """The connection is lost."""

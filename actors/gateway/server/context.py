@@ -7,7 +7,7 @@ loop's thread."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import anyio
@@ -18,6 +18,7 @@ from ....storage_backends.base.world import World
 from ...telemetry.tracing import Tracing
 from ..wire.batch import ITEMS_MAX
 from ..wire.bodies import COMMIT_BYTES_MAX
+from .guard import Guard
 from .request_metrics import RequestMetrics
 
 
@@ -36,6 +37,8 @@ class ServerLimits:
     """Of all bodies in memory: 429."""
     requests: int = 4096
     """In flight beside the tails: 429."""
+    connections: int = 0
+    """0: as many as the limit of open files allows beside storage. Above: 503."""
     tails: int = 20_000
     """Parked long polls and streams: 429."""
     block_bytes: int = 1 << 20
@@ -51,7 +54,11 @@ class ServerLimits:
 
 
 class ServerContext:
-    def __init__(self, world: World, limits: ServerLimits, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, world: World, limits: ServerLimits, tracing: Tracing | None = None, names: Iterable[str] = ()
+    ) -> None:
+        """``names``: under which clients reach the server, besides loopback."""
+        self.guard = Guard(names)
         self.world = world
         self.limits = limits
         self.metrics = RequestMetrics()
@@ -77,9 +84,6 @@ class ServerContext:
         """``error`` about the segment ``name``, with the owner's URL if this server knows it."""
         return error
 
-    def check_origin(self, origin: str | None, host: str | None) -> None:
-        """Raises ``CrossOrigin`` if a page of another site sent this change and the server checks origins."""
-
     # --- admission -------------------------------------------------------------------------------
 
     @contextmanager
@@ -94,12 +98,17 @@ class ServerContext:
         finally:
             self._requests -= 1
 
-    def reserve(self, size: int) -> None:
-        """Room for ``size`` more bytes of bodies. One body that is larger than the whole bound is admitted
-        alone."""
-        if self._in_flight_bytes and self._in_flight_bytes + size > self.limits.in_flight_bytes:
+    def check_room(self, size: int, held: int = 0) -> None:
+        """Raises ``Throttled`` if there is no room for ``size`` more bytes of a body that holds ``held``
+        already. One body that is larger than the whole bound is admitted alone."""
+        others = self._in_flight_bytes - held
+        if others and self._in_flight_bytes + size > self.limits.in_flight_bytes:
             raise Throttled(f"{self._in_flight_bytes} bytes are in flight: slow down and try again")
 
+    def reserve(self, size: int, held: int) -> None:
+        """``check_room``, and takes it: with each piece of a body that arrives, so that a request without its
+        body holds nothing."""
+        self.check_room(size, held)
         self._in_flight_bytes += size
 
     def release(self, size: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -29,17 +30,27 @@ from ....storage_backends.base.errors import (
 from ...telemetry.logging import get_logger
 from ..wire import paths
 from ..wire.bodies import JSON_TYPE, encode_json
-from ..wire.errors import PROBLEM_TYPE, RequestTimeout, TooLarge, UnsupportedMediaType, to_problem
+from ..wire.errors import (
+    PROBLEM_TYPE,
+    CrossOrigin,
+    RequestTimeout,
+    TooLarge,
+    UnknownHost,
+    UnsupportedMediaType,
+    to_problem,
+)
 from ..wire.paths import Verb
 from .call import Answer, Disconnected, HttpCall, Receive, S, Scope, Send
+from .context import ServerContext
+from .request_metrics import OperationCounts
 
 _log = get_logger("gateway")
 
 Errors = tuple[type[TierlogError], ...]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
-COMMON_ERRORS: Errors = (InvalidArgument, Unavailable)
+COMMON_ERRORS: Errors = (InvalidArgument, UnknownHost, Unavailable)
 """Every endpoint may answer with these."""
-BODY_ERRORS: Errors = (TooLarge, UnsupportedMediaType, RequestTimeout, OutcomeUnknown)
+BODY_ERRORS: Errors = (CrossOrigin, TooLarge, UnsupportedMediaType, RequestTimeout, OutcomeUnknown)
 SEGMENT_ERRORS: Errors = (NotOwner, Throttled, SegmentNotFound)
 
 
@@ -195,10 +206,11 @@ class EndpointApp(Generic[S]):
 
     async def _call_handler(self, call: HttpCall[S]) -> Answer | None:
         endpoint = self.endpoint
+        if endpoint.is_documented:
+            call.query()  # one that is unknown or repeated is refused, whether the handler looks or not
         if self._json_body is None:
             found = await endpoint.handler(call)
         else:
-            self.server.check_origin(call.header("Origin"), call.header("Host"))
             limit = getattr(self.server.limits, endpoint.body_limit)
             found = await endpoint.handler(call, await call.json_body(self._json_body, limit))
         if found is None or isinstance(found, Answer):
@@ -214,6 +226,15 @@ class EndpointApp(Generic[S]):
         if not isinstance(error, TierlogError):
             _log.error("unexpected_error", operation=self.endpoint.operation, exc_info=error)
         await call.answer(problem_answer(call.scope, self.server.located(error, call.name or None)))
+
+
+async def refuse(
+    server: ServerContext, scope: Scope, receive: Receive, send: Send, error: TierlogError
+) -> None:
+    """Answer a request that reaches no endpoint."""
+    call = HttpCall(server, OperationCounts(), {**scope, "path_params": {}}, receive, send)
+    with suppress(Disconnected):
+        await call.answer(problem_answer(scope, error))
 
 
 def problem_answer(scope: Scope, error: BaseException) -> Answer:

@@ -94,8 +94,9 @@ class Gateway(ServerContext):
         container_map: Callable[[], ContainerMap] | None,
         owner_of: Callable[[int], str | None] | None,
         tracing: Tracing | None = None,
+        names: Iterable[str] = (),
     ) -> None:
-        super().__init__(world, limits, tracing)
+        super().__init__(world, limits, tracing, names)
         self.store = store
         self.container_map = container_map or self._own_map
         self._owner_of = owner_of

@@ -1,4 +1,5 @@
-"""Around every request: its id, its span, and the counters of its answer (rule H14).
+"""Around every request: its id, its span, the counters of its answer (rule H14), and whether it is taken at
+all (rule H18).
 
 A client's own request id is taken if it is short and plain, else one is made; it is in every log line of the
 request (structlog's context) and in the answer.
@@ -15,6 +16,7 @@ from structlog.contextvars import bind_contextvars
 from ..wire.headers import REQUEST_ID, is_request_id
 from .call import Receive, Send
 from .context import ServerContext
+from .endpoint import refuse
 
 App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 _HEADER = REQUEST_ID.lower().encode()
@@ -66,7 +68,11 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, observed)
+            refusal = self._gateway.guard.refusal(scope)
+            if refusal is None:
+                await self._app(scope, receive, observed)
+            else:
+                await refuse(self._gateway, scope, receive, observed, refusal)
         finally:
             if scope.get("tierlog.disconnected"):
                 status = CLIENT_GONE

@@ -3,7 +3,7 @@
 A stream reads one block, sends it, and reads the next when the client took it: a slow reader costs about two
 blocks, and the windows of long-term storage that they are views of (rule H10). Its end is the tail at the
 time of the request. If the name comes to mean another segment meanwhile (deleted and created again), the
-connection breaks before the last block. A client that disconnects ends its stream at once."""
+connection breaks before the last block. A client that disconnects ends its stream at the next block."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ _HEADERS = {
 )
 async def read_bytes(call: Call) -> Answer | None:
     """The bytes of the segment, all or a range."""
-    call.query()
     text = call.header("Range")
     wanted = None if text is None else parse_range(text)
     info = await call.server.store.segment_info(call.name)
@@ -104,15 +103,14 @@ async def _stream(call: Call, info: SegmentInfo, extent: Extent, status: int, he
     size = call.server.limits.block_bytes
     block = await _piece(call, extent.start, size)
     position = extent.start
-    async with call.while_connected():
-        await call.begin(status, {"Content-Type": BYTES_TYPE, "Content-Length": str(extent.size), **head})
-        while position + len(block) < extent.end:
-            await call.block(block, more=True)
-            position += len(block)
-            block = await _piece(call, position, min(size, extent.end - position))
+    await call.begin(status, {"Content-Type": BYTES_TYPE, "Content-Length": str(extent.size), **head})
+    while position + len(block) < extent.end:
+        await call.block(block, more=True)
+        position += len(block)
+        block = await _piece(call, position, min(size, extent.end - position))
 
-        await _check_same(call, info)
-        await call.block(block, more=False)
+    await _check_same(call, info)
+    await call.block(block, more=False)
 
 
 async def _piece(call: Call, position: int, size: int) -> Buffer:
@@ -131,7 +129,6 @@ async def _check_same(call: Call, info: SegmentInfo) -> None:
 @verb(Verb.INFO, help="The answer.")
 async def info(call: Call) -> SegmentInfo:
     """Length, start, seal, attributes and more, at one moment."""
-    call.query()
     return await call.server.store.segment_info(call.name)
 
 

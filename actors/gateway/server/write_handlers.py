@@ -82,7 +82,6 @@ from .endpoint import BODY_ERRORS, Body, Parameter, Success, endpoint, verb
 )
 async def append(call: Call) -> Answer:
     """Append the body's bytes. Answers once they are durable."""
-    call.query()
     identity = headers.parse_append_headers(call.scope["headers"])
     store = call.server.store
     data = await call.body(BYTES_TYPE, store.append_bytes_max)
@@ -108,7 +107,6 @@ async def append(call: Call) -> Answer:
 )
 async def batch(call: Call) -> Answer:
     """Append to many segments, each append with its own outcome; those to one segment in order."""
-    call.query()
     server = call.server
     decoder = BatchDecoder(BatchLimits(server.limits.batch_items, server.store.append_bytes_max))
     items: list[BatchItem] = []

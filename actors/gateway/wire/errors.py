@@ -102,9 +102,15 @@ class NoSuchHost(InvalidArgument):
 
 
 class CrossOrigin(InvalidArgument):
-    """A page of another site sent the request; only pages of this origin may send commands."""
+    """A page of another site sent the request; only pages of this origin may change anything."""
 
     code = "cross-origin"
+
+
+class UnknownHost(InvalidArgument):
+    """The request's ``Host`` is no name of the server. Use one of its names, or give it this one."""
+
+    code = "unknown-host"
 
 
 class Conflict(InvalidArgument):
@@ -184,6 +190,7 @@ TABLE = (
     Row(NoSuchContainer, 404, _NEVER),
     Row(NoSuchHost, 404, _NEVER),
     Row(CrossOrigin, 403, _NEVER),
+    Row(UnknownHost, 421, _NEVER),
     Row(Conflict, 409, _NEVER),
     Row(MethodNotAllowed, 405, _NEVER, ("allowed",)),
     Row(ClosedError, 503, _LATER),

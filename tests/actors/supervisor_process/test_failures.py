@@ -157,7 +157,7 @@ def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Pa
         address, port = url.removeprefix("http://").split(":")
         with socket.create_connection((address, int(port))) as half:
             half.sendall(
-                b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf"
+                b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf"
             )
             service.process.terminate()
             wait_until(lambda: '"event": "draining"' in service.log, "the hosts drain")

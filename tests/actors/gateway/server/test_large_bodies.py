@@ -39,8 +39,8 @@ pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
 SIZES = [LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, MIB, 8 * MIB]
-HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-LAST = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LAST = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
 def head(
@@ -49,7 +49,7 @@ def head(
     content_type: bytes = b"application/octet-stream",
     path: bytes = b"/v1/segments/a/append",
 ) -> bytes:
-    return b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-type: %s\r\n%scontent-length: %d\r\n\r\n" % (
+    return b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: %s\r\n%scontent-length: %d\r\n\r\n" % (
         path,
         content_type,
         more,
@@ -407,7 +407,7 @@ async def test_h9_half_a_large_body_and_a_disconnect_leave_nothing(
     before = asyncio.all_tasks()
     async with client_of(a) as client:
         await half_sent(client, a, made)
-        assert a.gateway._in_flight_bytes == MIB
+        assert a.gateway._in_flight_bytes == MIB // 2
         if reset:
             client.break_off()
 

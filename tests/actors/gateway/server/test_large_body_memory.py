@@ -26,7 +26,7 @@ async def test_a_body_is_returned_without_a_copy() -> None:
     connection: Any = NoConnection()
     tracemalloc.start()
     try:
-        body = LargeBody(connection, b"begun", 8 * MIB)
+        body = LargeBody(connection, b"begun", 8 * MIB, lambda received: None)
         while not body.has_ended:
             size = min(65_536, len(body.room))
             body.room[:size] = b"b" * size
@@ -42,7 +42,7 @@ async def test_a_body_is_returned_without_a_copy() -> None:
 
 async def test_there_is_never_room_for_more_than_the_body() -> None:
     connection: Any = NoConnection()
-    body = LargeBody(connection, b"12", 10)
+    body = LargeBody(connection, b"12", 10, lambda received: None)
     rooms = []
     while not body.has_ended:
         rooms.append(len(body.room))

@@ -145,7 +145,7 @@ async def test_h10_a_stream_ends_with_its_client(tmp_path: Path) -> None:
         for _ in range(8):
             await store.append("a", bytes(32 * block))
         async with serving(store, ServerLimits(block_bytes=block)) as served:
-            stream = await served.raw(b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: x\r\n\r\n")
+            stream = await served.raw(b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await stream.receive(100)
             await stream.aclose()
             await until(lambda: served.gateway.metrics.requests(status=499) == 1)
@@ -238,7 +238,7 @@ async def test_h11_a_stream_that_fails_is_broken_off(small: Service) -> None:
 
 @pytest.mark.parametrize("query", [b"offset=10000", b"offset=10000&stream=true"])
 async def test_h11_a_parked_reader_ends_with_its_client(small: Service, query: bytes) -> None:
-    stream = await small.raw(b"GET /v1/segments/a/tail?" + query + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+    stream = await small.raw(b"GET /v1/segments/a/tail?" + query + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await until(lambda: small.gateway.tails == 1)
 
     await stream.aclose()
@@ -250,7 +250,7 @@ async def test_h11_a_parked_reader_ends_with_its_client(small: Service, query: b
 async def test_h12_more_tails_than_the_bound_are_refused(tmp_path: Path) -> None:
     async with service(tmp_path, ServerLimits(tails=1)) as served:
         await served.store.create_segment("a")
-        stream = await served.raw(b"GET /v1/segments/a/tail HTTP/1.1\r\nhost: x\r\n\r\n")
+        stream = await served.raw(b"GET /v1/segments/a/tail HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await until(lambda: served.gateway.tails == 1)
 
         response = await served.http.get("/v1/segments/a/tail")

@@ -19,7 +19,7 @@ from tierlog.storage_backends.base.errors import ConfigError
 pytestmark = pytest.mark.anyio
 
 RAW = {"Content-Type": "application/octet-stream"}
-HEAD = b"POST /v1/segments/a/append HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n"
+HEAD = b"POST /v1/segments/a/append HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n"
 
 
 async def length(served: Service) -> int:
@@ -45,7 +45,7 @@ async def test_h9_a_body_without_a_declared_size_is_refused_at_the_first_byte_ab
     limits = ServerLimits(batch_bytes=1000)
     async with service(tmp_path, limits) as served:
         head = (
-            f"POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-type: {BATCH_TYPE}\r\ntransfer-encoding: "
+            f"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: {BATCH_TYPE}\r\ntransfer-encoding: "
             f"chunked\r\n\r\n"
         ).encode()
         batch = b"".join(encode_batch([BatchItem("a", bytes(5000))]))
@@ -225,7 +225,7 @@ async def test_h12_more_requests_than_the_bound_are_refused(tmp_path: Path) -> N
 async def test_h12_more_bytes_than_the_bound_are_refused(tmp_path: Path) -> None:
     async with service(tmp_path, ServerLimits(in_flight_bytes=1000)) as served:
         await served.store.create_segment("a")
-        stream = await served.raw(HEAD + b"content-length: 900\r\n\r\nx")
+        stream = await served.raw(HEAD + b"content-length: 950\r\n\r\n" + bytes(900))
         await until(lambda: served.gateway._in_flight_bytes == 900)
 
         refused = await served.http.post("/v1/segments/a/append", content=bytes(200), headers=RAW)
@@ -235,6 +235,53 @@ async def test_h12_more_bytes_than_the_bound_are_refused(tmp_path: Path) -> None
 
     assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
     assert alone.status_code == 200
+
+
+async def test_h12_heads_without_their_bodies_hold_no_room(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(in_flight_bytes=4 << 20)) as served:
+        await served.store.create_segment("a")
+        heads = [await served.raw(HEAD + b"content-length: 4000000\r\n\r\n") for _ in range(8)]
+        await until(lambda: served.gateway.metrics.operation("append").in_flight == 8)
+
+        answer = await served.http.post("/v1/segments/a/append", content=bytes(1 << 20), headers=RAW)
+
+        assert answer.status_code == 200
+        for stream in heads:
+            await stream.aclose()
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_h12_a_body_that_outgrows_the_room_is_refused_while_it_comes(
+    tmp_path: Path, large: bool
+) -> None:
+    size = (1 << 20) if large else 100_000
+    async with service(tmp_path, ServerLimits(in_flight_bytes=size)) as served:
+        await served.store.create_segment("a")
+        head = HEAD + b"content-length: %d\r\n\r\n" % size
+        one, other = await served.raw(head), await served.raw(head)
+        await until(lambda: served.gateway.metrics.operation("append").in_flight == 2)
+        await one.send(bytes(size * 2 // 3))
+        await until(lambda: served.gateway._in_flight_bytes == size * 2 // 3)
+        await other.send(bytes(size * 2 // 3))
+
+        refused = await other.receive()
+        await one.send(bytes(size - size * 2 // 3))
+        taken = await one.receive()
+
+        assert refused.startswith(b"HTTP/1.1 429 ")
+        assert taken.startswith(b"HTTP/1.1 200 ")
+        assert await length(served) == size
+        await one.aclose()
+        await other.aclose()
+        await until(lambda: served.gateway._in_flight_bytes == 0)
+
+
+async def test_h9_the_type_of_a_body_is_checked_before_a_byte_of_it(a: Service) -> None:
+    for framing in (b"content-length: 5000000", b"transfer-encoding: chunked"):
+        stream = await a.raw(HEAD.replace(b"octet-stream", b"json") + framing + b"\r\n\r\n")
+
+        assert (await stream.receive()).startswith(b"HTTP/1.1 415 ")
+        await stream.aclose()
 
 
 # --- sockets ------------------------------------------------------------------------------------

@@ -1,0 +1,122 @@
+"""The connections of one server: they are accepted, bounded, and ended together (rules H12, H15).
+
+A process's descriptors are bounded, and its log and chunks need some. So connections stop below the limit of
+open files: a full server closes the connection that has been idle longest, answers 503 where there is none,
+and leaves what comes faster than that to the system's queue."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ...telemetry.logging import get_logger
+from .connection import READ_BYTES, App, HttpConnection
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+_log = get_logger("gateway")
+BACKLOG = 4096
+REFUSED_MAX = 16
+"""Connections above the maximum, which are there to get their refusal."""
+_STORAGE_SHARE = 4
+_STORAGE_MAX = 1024
+"""Descriptors that connections leave to storage: a fourth of the limit, but no more than this."""
+_ABORT_SECONDS = 1.0
+"""For requests that were cancelled, to send what they still have."""
+_ACCEPT_PAUSE = 0.1
+"""Seconds until the next attempt if the system has no descriptor or memory for a connection."""
+
+
+def connections_max(configured: int) -> int:
+    """The most connections of this process: as configured, if the limit of open files leaves storage enough.
+    0 means as many as that limit allows."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        files = 1 << 30
+    room = max(1, files - min(_STORAGE_MAX, files // _STORAGE_SHARE) - REFUSED_MAX)
+    return min(configured or room, room)
+
+
+class Connections:
+    def __init__(self, app: App, maximum: int) -> None:
+        self.app = app
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """What they read into, one after the other."""
+        self.tasks: set[Task[None]] = set()
+        """The requests that are answered."""
+        self.idle: dict[HttpConnection, None] = {}
+        """Those without a request, longest first."""
+        self._maximum = maximum
+        self._all: set[HttpConnection] = set()
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    async def accept(self, listener: socket.socket) -> None:
+        """Until it is cancelled. ``listener`` listens already."""
+        listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wait(lambda: len(self._all) < self._maximum + REFUSED_MAX)
+            try:
+                accepted, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                await anyio.wait_readable(listener)
+                continue
+            except OSError as error:
+                _log.warning("connection_not_accepted", error=str(error))
+                await anyio.sleep(_ACCEPT_PAUSE)
+                continue
+
+            try:
+                # With Nagle's algorithm each answer would wait 40 ms for an ACK.
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.connect_accepted_socket(lambda: HttpConnection(self), accepted)
+            except OSError:
+                accepted.close()  # the client has left
+
+    def admit(self, connection: HttpConnection) -> bool:
+        """Counts it; returns whether there is room for it."""
+        self._all.add(connection)
+        if len(self._all) <= self._maximum:
+            return True
+
+        for longest in self.idle:
+            longest.transport.close()
+            del self.idle[longest]
+            return True
+        return False
+
+    def remove(self, connection: HttpConnection) -> None:
+        self._all.discard(connection)
+        self.idle.pop(connection, None)
+        self._changed.set()
+
+    def task_ended(self, task: Task[None]) -> None:
+        self.tasks.discard(task)
+        self._changed.set()
+
+    async def end(self, seconds: float) -> None:
+        """Ends each connection behind the requests that it has; after ``seconds``, those too."""
+        for connection in list(self._all):
+            connection.shutdown()
+        with anyio.move_on_after(seconds):
+            await self._wait(lambda: not self._all and not self.tasks)
+        for task in self.tasks:
+            task.cancel()
+        with anyio.move_on_after(_ABORT_SECONDS):
+            await self._wait(lambda: not self._all and not self.tasks)
+        for connection in list(self._all):
+            connection.transport.abort()
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
