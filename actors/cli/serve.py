@@ -21,55 +21,62 @@ if TYPE_CHECKING:
     from ..supervisor.supervisor import Supervisor
 
 
+Folder = Annotated[
+    Path | None,
+    typer.Argument(metavar="[PATH]", help="The data folder; the same as --data.", show_default=False),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS:PORT", help="The address and port to listen on; port 0 lets the system choose."
+    ),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The name or address under which clients reach this machine; default: the one listened on.",
+    ),
+]
+HostPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65_535,
+        help="The port of host-0; the other hosts take the next ones. Default: the system chooses.",
+    ),
+]
+Hosts = Annotated[
+    int | None, typer.Option(min=1, max=256, help="Number of host processes; default: one for each core.")
+]
+Containers = Annotated[
+    int | None,
+    typer.Option(min=1, max=1024, help="Number of containers of a new folder; it cannot be changed later."),
+]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Open the folder even if an app has it open: the app is fenced.")
+]
+Adopt = Annotated[
+    bool,
+    typer.Option(
+        "--adopt", help="Serve a copied or restored folder even if long-term storage has a newer owner."
+    ),
+]
+
+
 def serve(
     context: typer.Context,
-    path: Annotated[
-        Path | None,
-        typer.Argument(metavar="[PATH]", help="The data folder; the same as --data.", show_default=False),
-    ] = None,
+    path: Folder = None,
     data: Data = DEFAULT_DATA,
     config: Config = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS:PORT", help="The address and port to listen on; port 0 lets the system choose."
-        ),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The name or address under which clients reach this machine; default: the one listened on.",
-        ),
-    ] = None,
-    host_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="The port of host-0; the other hosts take the next ones. Default: the system chooses.",
-        ),
-    ] = None,
-    hosts: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Number of host processes; default: one for each core.")
-    ] = None,
-    containers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=1024, help="Number of containers of a new folder; it cannot be changed later."
-        ),
-    ] = None,
+    listen: Listen = None,
+    advertise: Advertise = None,
+    host_port: HostPort = None,
+    hosts: Hosts = None,
+    containers: Containers = None,
     chunks: Chunks = None,
-    take_over: Annotated[
-        bool,
-        typer.Option("--take-over", help="Open the folder even if an app has it open: the app is fenced."),
-    ] = False,
-    adopt: Annotated[
-        bool,
-        typer.Option(
-            "--adopt", help="Serve a copied or restored folder even if long-term storage has a newer owner."
-        ),
-    ] = False,
+    take_over: TakeOver = False,
+    adopt: Adopt = False,
 ) -> None:
     """Serve a data folder over HTTP: start host processes, supervise them, and replace those that fail.
 

@@ -21,9 +21,9 @@ from ....storage_backends.base.errors import InvalidArgument, shown
 from ..wire.bodies import JSON_TYPE, decode_request, encode_json
 from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import parse_query
-from .connection import LARGE_BYTES, LargeBody
 from .context import ServerContext
 from .gateway import Gateway
+from .large_body import LARGE_BYTES, LargeBody
 from .request_metrics import OperationCounts
 
 Scope = Mapping[str, Any]

@@ -7,9 +7,7 @@ behind the one that is being answered waits, and reading pauses, unless the requ
 parked tail does): a paused connection cannot notice that the client left. A client that sends more than a
 head's worth behind such a request loses its connection (rule H11).
 
-A large body of known size goes from the socket into the ``bytes`` that the store keeps. Through the parser it
-would be copied five times, which costs more than the log and the disk together. The parser knows nothing of
-these bytes, so the connection continues with a new one.
+Large bodies of known size bypass the parser (``large_body.py``).
 
 On a crash or a cancellation: a lost connection ends every request of it with ``http.disconnect``. A handler
 that leaves a large body before it is complete ends the connection with its answer."""
@@ -22,17 +20,15 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
-from io import BytesIO
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import anyio
 import httptools
 
 from ....storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, Unavailable
 from ...telemetry.logging import get_logger
 from ..wire.errors import RequestTimeout, TooLarge, to_problem
+from .large_body import LargeBody
 
 if TYPE_CHECKING:
     from .connections import Connections
@@ -53,8 +49,6 @@ LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 """What is still read and dropped behind the last answer: closing a socket with unread bytes would reset the
 connection and lose the answer."""
-LARGE_BYTES = 256 << 10
-"""Bodies from this size on bypass the parser."""
 READ_BYTES = 256 << 10
 BODY_BYTES_MAX = 64 << 10
 """Bytes of a body that wait for the handler before reading pauses."""
@@ -636,84 +630,6 @@ class _Request:
             self.is_answered = True
             self.event.set()
             self._connection.request_answered(self)
-
-
-class LargeBody:
-    """The memory of one body, filled by the transport."""
-
-    def __init__(
-        self,
-        connection: HttpConnection,
-        begun: bytes | bytearray,
-        size: int,
-        admit: Callable[[int], None],
-    ) -> None:
-        """``begun`` is here already; it is shorter than ``size``."""
-        self._connection = connection
-        self._admit = admit
-        # ``bytes`` without another reference: what is written to the view is in them, and they are handed
-        # out as they are.
-        self._memory = BytesIO(bytes(size))
-        self._view = self._memory.getbuffer()
-        self._view[: len(begun)] = begun
-        self._size = size
-        self._ended = anyio.Event()
-        self.received = len(begun)
-        self.arrived = anyio.current_time()
-        """When the last bytes came."""
-        self.is_lost = False
-        self.refusal: Throttled | None = None
-        """The server has no room for the rest."""
-
-    def __enter__(self) -> Self:
-        self._connection.divert(self)
-        self._take_room()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self.is_lost and self.received < self._size:
-            self._connection.abandon_large_body()
-
-    @property
-    def has_ended(self) -> bool:
-        return self.is_lost or self.refusal is not None or self.received == self._size
-
-    @property
-    def room(self) -> memoryview:
-        return self._view[self.received :]
-
-    def add(self, size: int) -> None:
-        self.received += size
-        self.arrived = anyio.current_time()
-        self._take_room()
-        if self.received == self._size:
-            self._connection.end_large_body()
-            self._ended.set()
-
-    def _take_room(self) -> None:
-        if self.refusal is None:
-            try:
-                self._admit(self.received)
-            except Throttled as refusal:
-                self.refusal = refusal
-                self._ended.set()
-
-    def lose(self) -> None:
-        """The connection is lost."""
-        self.is_lost = self.received < self._size
-        self._ended.set()
-
-    async def wait(self) -> None:
-        """Until it has ended."""
-        await self._ended.wait()
-
-    def take(self) -> bytes:
-        """All of it; once, when it is complete."""
-        self._view.release()
-        memory, self._memory = self._memory, BytesIO()  # no second reference to the bytes
-        return memory.getvalue()
 
 
 def _head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

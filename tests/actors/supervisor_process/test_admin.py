@@ -68,6 +68,17 @@ def test_a_clients_health_is_the_services_readiness(service: Service) -> None:
     ]
 
 
+def test_a_clients_health_of_a_host_is_that_hosts_own(service: Service) -> None:
+    for host in service.status()["hosts"]:
+        with connect_sync(host["url"], deadline=5) as client:
+            status = client.health()
+
+        assert (status.ready, status.draining) == (True, False)
+        assert {each.container for each in status.containers if each.state == "active"} >= {
+            container for container, (owner, _) in service.assignments().items() if owner == host["id"]
+        }
+
+
 def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
     document = service.client.get("/v1/containers").json()
     urls = {host["id"]: host["url"] for host in service.status()["hosts"]}

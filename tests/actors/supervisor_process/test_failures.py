@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import time
@@ -9,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import httpx
 import pytest
 
 import tierlog
@@ -108,6 +110,43 @@ def taken_port_after_a_free_one() -> socket.socket:
         taken.close()
 
 
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["--listen=0.0.0.0:0"], "0.0.0.0 means every address of this machine"),
+        (["--listen=[::]:0"], "add --advertise NAME"),
+        (["--advertise=http://store.example.org"], "a name or an address without a port"),
+        (["--advertise=store.example.org:80"], "a name or an address without a port"),
+    ],
+)
+def test_a_service_that_clients_could_not_reach_is_refused(
+    folder: Path, arguments: list[str], reason: str
+) -> None:
+    ended = refused(folder, *arguments)
+
+    assert (ended.code, ended.out) == (1, "")
+    assert reason in ended.err
+
+
+def test_h18_clients_are_led_to_the_advertised_name_and_to_the_ports_that_were_chosen(folder: Path) -> None:
+    with taken_port_after_a_free_one() as taken:
+        port = taken.getsockname()[1] - 1
+    listen = ["--listen=0.0.0.0:0", "--advertise=app.localhost", f"--host-port={port}"]
+    with Service(folder, *listen, hosts=1, containers=1) as service:
+        assert re.fullmatch(r".* at http://app\.localhost:[0-9]+\n", service.printed)
+        service.url = service.url.replace("app.localhost", "127.0.0.1")
+        service.settle()
+        assert service.host("host-0")["url"] == f"http://app.localhost:{port}"
+        answer = service.client.get("/v1/segments/a/info", follow_redirects=False)
+        assert answer.headers["location"] == f"http://app.localhost:{port}/v1/segments/a/info"
+        for url in (service.url, f"http://127.0.0.1:{port}"):
+            codes = {
+                host: httpx.get(f"{url}/health", headers={"Host": host}).status_code
+                for host in ("app.localhost", "0.0.0.0", "evil.example")
+            }
+            assert codes == {"app.localhost": 200, "0.0.0.0": 200, "evil.example": 421}
+
+
 @pytest.mark.extended
 def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: Path, tmp_path: Path) -> None:
     with taken_port_after_a_free_one() as taken:
@@ -157,7 +196,8 @@ def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Pa
         address, port = url.removeprefix("http://").split(":")
         with socket.create_connection((address, int(port))) as half:
             half.sendall(
-                b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf"
+                b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/octet-stream\r\nContent-Length: 10\r\n\r\nhalf"
             )
             service.process.terminate()
             wait_until(lambda: '"event": "draining"' in service.log, "the hosts drain")

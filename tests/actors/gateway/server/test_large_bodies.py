@@ -30,8 +30,8 @@ from support.http_server import (
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection
 from tierlog.actors.gateway.server.app import gateway_of, make_app
-from tierlog.actors.gateway.server.connection import LARGE_BYTES, LargeBody
 from tierlog.actors.gateway.server.context import ServerLimits
+from tierlog.actors.gateway.server.large_body import LARGE_BYTES, LargeBody
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tierlog.actors.gateway.server.connection import LargeBody
+from tierlog.actors.gateway.server.large_body import LargeBody
 
 pytestmark = pytest.mark.anyio
 

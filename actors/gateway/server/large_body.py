@@ -1,0 +1,99 @@
+"""A large body of known size on its way from the socket into the ``bytes`` that the store keeps.
+
+Through the parser it would be copied five times, which costs more than the log and the disk together. The
+parser knows nothing of these bytes, so the connection continues with a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from ....storage_backends.base.errors import Throttled
+
+if TYPE_CHECKING:
+    from .connection import HttpConnection
+
+LARGE_BYTES = 256 << 10
+"""Bodies from this size on bypass the parser."""
+
+
+class LargeBody:
+    """The memory of one body, filled by the transport."""
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        begun: bytes | bytearray,
+        size: int,
+        admit: Callable[[int], None],
+    ) -> None:
+        """``begun`` is here already; it is shorter than ``size``."""
+        self._connection = connection
+        self._admit = admit
+        # ``bytes`` without another reference: what is written to the view is in them, and they are handed
+        # out as they are.
+        self._memory = BytesIO(bytes(size))
+        self._view = self._memory.getbuffer()
+        self._view[: len(begun)] = begun
+        self._size = size
+        self._ended = anyio.Event()
+        self.received = len(begun)
+        self.arrived = anyio.current_time()
+        """When the last bytes came."""
+        self.is_lost = False
+        self.refusal: Throttled | None = None
+        """The server has no room for the rest."""
+
+    def __enter__(self) -> Self:
+        self._connection.divert(self)
+        self._take_room()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.is_lost and self.received < self._size:
+            self._connection.abandon_large_body()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_lost or self.refusal is not None or self.received == self._size
+
+    @property
+    def room(self) -> memoryview:
+        return self._view[self.received :]
+
+    def add(self, size: int) -> None:
+        self.received += size
+        self.arrived = anyio.current_time()
+        self._take_room()
+        if self.received == self._size:
+            self._connection.end_large_body()
+            self._ended.set()
+
+    def _take_room(self) -> None:
+        if self.refusal is None:
+            try:
+                self._admit(self.received)
+            except Throttled as refusal:
+                self.refusal = refusal
+                self._ended.set()
+
+    def lose(self) -> None:
+        """The connection is lost."""
+        self.is_lost = self.received < self._size
+        self._ended.set()
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await self._ended.wait()
+
+    def take(self) -> bytes:
+        """All of it; once, when it is complete."""
+        self._view.release()
+        memory, self._memory = self._memory, BytesIO()  # no second reference to the bytes
+        return memory.getvalue()
