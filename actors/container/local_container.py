@@ -97,6 +97,7 @@ class LocalContainer:
 
     async def _run_once(self) -> ActorExit:
         container = self._running = self._make()
+        # ``stop`` came before this run began.
         if self._stopping:
             return CLEAN_EXIT
 
@@ -112,6 +113,8 @@ class LocalContainer:
                 kind = attrs.evolve(kind, kind=ExitKind.POISONED)
             return kind
         finally:
+            # Those too whose raise had an unknown outcome: the next ownership may take over from any of them
+            # (W1).
             self._epochs |= frozenset(container.log.own_epochs)
             self._running = None
             self._change(None)

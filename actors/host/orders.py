@@ -95,11 +95,13 @@ class Orders:
             order = waiting[0]
             async with self._locks[order.index]:
                 await (self._open(order) if isinstance(order, Open) else self._close(order))
+            # Only now: ``obey`` starts another task when it finds the queue empty.
             waiting.popleft()
 
     async def _open(self, order: Open) -> None:
         index = order.index
         container = self._runtime.container(index)
+        # V3: it was fenced, which nothing has noticed yet. The order begins another ownership.
         if container.active is not None and _is_fenced(container.active):
             await self._runtime.close(index)
         if not self._runtime.serves(index):
@@ -125,6 +127,7 @@ class Orders:
 
     async def _close_fenced(self, index: int, container: LocalContainer) -> None:
         async with self._locks[index]:
+            # Under the lock: an order may have closed or replaced it while this waited.
             if self._runtime.container(index) is not container or container.is_closing:
                 return
 
@@ -139,6 +142,7 @@ class Orders:
             return
 
         async with self._locks[index]:
+            # As above.
             if self._runtime.container(index) is not container:
                 return
 

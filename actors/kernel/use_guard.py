@@ -41,8 +41,8 @@ class UseGuard:
         """Raises ``ClosedError`` if this is a forked child, or another thread."""
         if self._forks != _forks.count:
             raise ClosedError(
-                f"this {self._what} was opened by the parent of this forked process: open one here, after the "
-                f"fork"
+                f"this {self._what} was opened by the parent of this forked process: open one here, after "
+                f"the fork"
             )
 
         if self.is_elsewhere():

@@ -1,7 +1,8 @@
 """``SegmentStore``: the embedded store's public verbs.
 
-It checks arguments, finds the container of a name, and refuses calls after the store was closed, in a
-forked child, and in another thread than its event loop's. The verbs' documentation is in ``storage_backends/base/verbs.py``."""
+It checks arguments, finds the container of a name, and refuses calls after the store was closed, in a forked
+child, and in another thread than its event loop's. The verbs' documentation is in
+``storage_backends/base/verbs.py``."""
 
 from __future__ import annotations
 

@@ -312,6 +312,7 @@ class Supervisor:
         except OSError as error:
             self.facts[host].last_exit = f"could not be started: {error.strerror}"
             _log.error("host_not_started", host=host, error=str(error))
+            # Later: this is one of the commands that ``_execute`` is executing, and events never interleave.
             self._tasks.start_soon(self._note_exit, host)
             return
 
@@ -369,9 +370,12 @@ class Supervisor:
         self._admit(hello, connection.peer)
         host = hello.host
         earlier = self._connections.get(host)
+        # Replaced before the earlier connection is closed, whose end would otherwise count as the loss of
+        # this host.
         self._connections[host] = connection
         if earlier is not None:
             earlier.close()
+        # The first message: a host obeys nothing before its welcome.
         connection.send(Welcome(self._term.number, self._options.heartbeat, self._options.orphan_grace))
         connection.send(Owners(owners(self.fleet)))
         self._execute(self.fleet.hello(host, hello.pid, hello.url, hello.served, anyio.current_time()))
@@ -392,6 +396,7 @@ class Supervisor:
         if peer and peer != hello.pid:
             raise ProtocolError(f"the connection is of process {peer}, not process {hello.pid}")
         if hello.term > self._term.number:
+            # V1: the hosts are left to the supervisor with the higher term.
             self._superseded = hello.term
             self._all_ended.set()
             raise ProtocolError(f"a supervisor with the higher term {hello.term} was here")
@@ -470,6 +475,7 @@ class Supervisor:
             with anyio.move_on_at(planned) as waiting:
                 await self._woken.wait()
             now = anyio.current_time()
+            # Only a timer shows lateness; an event may come at any time.
             if waiting.cancelled_caught:
                 self._lag = now - planned
                 if self._lag > _LATE:

@@ -133,8 +133,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
 
         Raises:
             SegmentExists: There is a segment of that name, and ``exist_ok`` is not set.
-            OutcomeUnknown: Without ``exist_ok``, and only from a client: an earlier attempt of this call may have
-                created the segment.
+            OutcomeUnknown: Without ``exist_ok``, and only from a client: an earlier attempt of this call may
+                have created the segment.
         """
         ...
 

@@ -118,6 +118,7 @@ class Layout:
                 f"segment {self._id:016x} has no record in tier 2", segment=f"{self._id:016x}"
             )
 
+        # Concurrent reads may load it twice, and all must see one commit: the first counts.
         if self._record is None:
             self._version, self._record = (
                 found[0],
@@ -148,6 +149,8 @@ class Layout:
             try:
                 return await self._walk(*entry, offset)
             except LayoutChanged as gone:
+                # If the entry's own chunk has left the chain, the next lower entry may do. Another missing
+                # chunk means that this layout is outdated.
                 if gone.name != entry[1]:
                     raise
                 self._sparse.drop(entry[0])

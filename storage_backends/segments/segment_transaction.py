@@ -83,6 +83,7 @@ class SegmentTransaction:
             self.abort()
             raise
         except BaseException:
+            # After a cancellation too: the commit may be in the log.
             self._doubt()
             raise
         self._committed()

@@ -73,6 +73,7 @@ class Appender:
         queue = self._coalescer.queue(item.name)
         call = self._begin((item,), span)
         try:
+            # Never past callers that wait for room: the appends of a segment keep their order.
             if queue.is_full or queue.container in self._room_waiters:
                 await self._wait_for_room(queue, call.appends[0])
             else:
@@ -168,6 +169,7 @@ class Appender:
                 elif not first.is_abandoned:
                     first.give_up(f"no answer within {self._context.deadline:g} s")
                 else:
+                    # It was given up, and its caller has not run yet.
                     await anyio.lowlevel.checkpoint()
             self._watch = anyio.Event()
 

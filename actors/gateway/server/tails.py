@@ -60,6 +60,7 @@ async def tail(call: Call) -> Answer | None:
 
 
 async def _poll(call: Call, offset: int, wait: float) -> Answer:
+    # Not parked: bytes that are there need no place among the tails.
     block = await call.server.store.read(call.name, offset, call.server.limits.block_bytes)
     if block:
         return _block(block, offset)

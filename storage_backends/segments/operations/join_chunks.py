@@ -83,6 +83,7 @@ async def _make_chunk(txn: SegmentTransaction, start: int, sources: Sequence[Sou
     try:
         await (_join_inside if inside else _copy)(context, name, sources, check)
     except DataCorruption:
+        # The transaction may go on without this join, so its commit has to release the new chunk.
         txn.discard(name)
         raise
 

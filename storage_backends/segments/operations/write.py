@@ -81,6 +81,8 @@ async def _append(
     try:
         length = await txn.context.chunks.write(chunk.name, chunk.length, data)
     except Unavailable:
+        # Only ``Unavailable`` promises that nothing reached the chunk. After anything else no append follows
+        # (S3).
         txn.undo_append(chunk.name, committed)
         raise
     if length != chunk.length + size:
