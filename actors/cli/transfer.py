@@ -124,10 +124,10 @@ def backup(
             "--to", metavar="FOLDER", help="Write the backup to this folder; default: long-term storage."
         ),
     ] = None,
-    as_it_is: Annotated[
+    read_only: Annotated[
         bool,
         typer.Option(
-            "--as-it-is", help="Do not open the store or flush: back up what is flushed. Needs --to."
+            "--read-only", help="Do not open the store or flush: back up what is flushed. Needs --to."
         ),
     ] = False,
     show: Annotated[
@@ -141,17 +141,17 @@ def backup(
     """Back up the metadata of all segments: names, lengths, attributes, writers and lists of chunks.
 
     Chunks are not copied: the backup needs the long-term storage that it refers to. The command flushes
-    first, so that the backup is complete. With --as-it-is it does not, and another process may have the
+    first, so that the backup is complete. With --read-only it does not, and another process may have the
     folder open; bytes that are only in the log are then missing.
     """
     if show:
         _show_backups(execute(lambda: _list(data, to)), json)
         return
-    if as_it_is and to is None:
-        raise typer.BadParameter("--as-it-is needs --to: only an owner may write to long-term storage")
+    if read_only and to is None:
+        raise typer.BadParameter("--read-only needs --to: only an owner may write to long-term storage")
 
     async def command() -> tuple[str, Manifest]:
-        if to is not None and as_it_is:
+        if to is not None and read_only:
             async with viewing(data) as view, _folder_of_backups(to, write=True) as target:
                 return await _back_up_view(view, data, name, target)
         async with owning(data, config, take_over=take_over) as store:

@@ -72,7 +72,7 @@ class Reader:
                 # A splice, truncation or delete may have replaced the layout during the read; a spliced
                 # source has no record. Sources of sources are spliced one after the other, so it may happen
                 # again. If the layout has not changed, it is corruption.
-                segment = self._as_it_is_now(segment)
+                segment = self._reloaded(segment)
                 if seen == before:
                     raise self._refusal(segment, error) from None
 
@@ -84,7 +84,7 @@ class Reader:
         )
         return segment.start_offset, segment.flushed, inner
 
-    def _as_it_is_now(self, segment: ReadableSegment) -> ReadableSegment:
+    def _reloaded(self, segment: ReadableSegment) -> ReadableSegment:
         """The segment's present object: an idle segment may have been evicted and loaded again."""
         current = self._segment_of(segment.sid)
         if current is None:

@@ -154,5 +154,5 @@ def test_truncated_bytes_do_not_count_as_unflushed(run: Run, tmp_path: Path) -> 
 
     assert "1 segment with 4 B, 4 B of it unflushed" in run("doctor").out
     assert "4 bytes from 6 on, 4 not flushed" in run("chunks", "layout", NAME).out
-    backup = run("backup", "b", "--as-it-is", "--to", str(tmp_path / "backups"))
+    backup = run("backup", "b", "--read-only", "--to", str(tmp_path / "backups"))
     assert "not in the backup: 4 bytes only in the log" in backup.out

@@ -114,13 +114,13 @@ def test_a_backup_is_restored(run: Run, folder: Path) -> None:
     assert run("doctor").code == 0
 
 
-def test_a_backup_as_it_is_changes_nothing_and_reports_what_is_missing(
+def test_a_read_only_backup_changes_nothing_and_reports_what_is_missing(
     run: Run, folder: Path, tmp_path: Path
 ) -> None:
     make_store(folder)
     before = fingerprint(folder)
-    assert run("backup", "b", "--as-it-is").code == 2
-    reported = run("backup", "b", "--as-it-is", "--to", str(tmp_path / "backups")).out
+    assert run("backup", "b", "--read-only").code == 2
+    reported = run("backup", "b", "--read-only", "--to", str(tmp_path / "backups")).out
 
     assert fingerprint(folder) == before
     assert "not in the backup: 5 bytes only in the log" in reported
