@@ -20,18 +20,24 @@ import anyio
 import attrs
 
 from ...journal.log.contract import DurableDataLog
-from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart
+from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart, CheckpointPiece
+from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.statistics import counter, gauge
 from ..read.tail_cache import TailCache
 from .requests import LogRequest, Request, SnapshotRequest
 from .segments import SegmentState
-from .state import NO_CYCLE, ContainerState, Snapshot
+from .state import NO_CYCLE, ContainerState, Records, Snapshot
 
 TAG_CHECKPOINT_END = 1
 """The tag of a group with a ``CheckpointEnd``: recovery finds it without decoding payloads."""
 _PART_RECORDS = 256
+_PART_BYTES = 1 << 20
+_FILES_MAX = 8
+_SMALL_FILE_BYTES = 4 << 20
+_CLOSING_SHARE = 64
+"""A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
 _RELOG_BYTES = 1 << 20
 
 
@@ -67,20 +73,27 @@ class Checkpointer:
         self._options = options
         self._written = 0
         self._count = 0
-        self._last_bytes = 0
         self._cycle = NO_CYCLE
         """The newest complete flush cycle in a checkpoint of this owner."""
         # Bytes in the log at the opening count too, or an owner that crashes often would never write a
         # checkpoint.
         self._last_at = -log.statistics().retained_bytes
+        self._files_left = 0
+        """Log files that the newest checkpoint of this owner left."""
         self._relogged = 0
 
-    def is_due(self) -> bool:
+    def is_due(self, *, closing: bool = False) -> bool:
         if self._state.cycle != self._cycle and not self._log.has_room(0):
             return True  # the disk is nearly full, and flushed bytes can leave the log
 
         logged = self._log.statistics().appended_bytes - self._last_at
-        return logged > max(self._options.wal_bytes, 4 * self._last_bytes)
+        enough = self._options.wal_bytes // (_CLOSING_SHARE if closing else 1)
+        return logged > max(enough, 4 * self._state.checkpoint_bytes) or self._has_many_files()
+
+    def _has_many_files(self) -> bool:
+        """Whether owners that lived briefly left many small files, each of which makes an opening slower."""
+        log = self._log.statistics()
+        return log.files > self._files_left + _FILES_MAX + log.retained_bytes // _SMALL_FILE_BYTES
 
     async def run(self, wake: Callable[[], anyio.Event]) -> None:
         """Write a checkpoint whenever one is due. ``wake()`` gives an event that is set when more was
@@ -109,23 +122,20 @@ class Checkpointer:
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
         self._written += 1
         self._cycle = snapshot.cycle
-        self._last_bytes = size
+        self._state.checkpoint_bytes = size
         self._last_at = self._log.statistics().appended_bytes
         # W5: the address became durable with the end.
         await self._log.truncate()
+        self._files_left = self._log.statistics().files
 
     async def _write_parts(self, number: int, snapshot: Snapshot) -> int:
+        """Log the snapshot in groups of about ``_PART_BYTES``; returns its size."""
         total = 0
-        while True:
-            part = CheckpointPart(number, *snapshot.take(_PART_RECORDS))
-            if not part.images and not part.entries and not part.transactions:
-                return total
-
-            size = sum(map(len, part.images + part.transactions)) + sum(
-                len(key) + len(value) for key, _, value in part.entries
-            )
-            await self._ask(LogRequest(part), size)
-            total += size
+        while (records := snapshot.take(_PART_RECORDS, _PART_BYTES)).size:
+            for op, size in _operations(number, records):
+                await self._ask(LogRequest(op), size)
+            total += records.size
+        return total
 
     def _lowest_needed_group(self, begin_group: int) -> int:
         return min(
@@ -140,14 +150,15 @@ class Checkpointer:
         )
 
     async def _relog_old_bytes(self) -> None:
-        """Log the oldest unflushed bytes again if they keep too much of the log (rule F4)."""
-        if self._log.statistics().retained_bytes <= self._options.pinned_groups_bytes:
-            return
+        """Log the oldest unflushed bytes again if they keep too much of the log (rule F4), or all of them if
+        they keep too many files."""
+        horizon = self._log.next_group
+        if not self._has_many_files():
+            if self._log.statistics().retained_bytes <= self._options.pinned_groups_bytes:
+                return
 
-        oldest = min(
-            (group for s in self._unflushed() for _, group in s.log_references), default=self._log.next_group
-        )
-        horizon = oldest + (self._log.next_group - oldest) // 2
+            oldest = min((group for s in self._unflushed() for _, group in s.log_references), default=horizon)
+            horizon = oldest + (horizon - oldest) // 2
         for segment in list(self._unflushed()):
             # A cycle may have flushed it while the one before was re-logged.
             if min((group for _, group in segment.log_references), default=horizon) < horizon:
@@ -171,4 +182,19 @@ class Checkpointer:
                 position = self._cache.next_cached(segment.sid, position) or end
 
     def statistics(self) -> CheckpointStatistics:
-        return CheckpointStatistics(self._written, self._last_bytes, self._relogged)
+        return CheckpointStatistics(self._written, self._state.checkpoint_bytes, self._relogged)
+
+
+def _operations(number: int, records: Records) -> Iterator[tuple[Operation, int]]:
+    """What logs ``records``, with sizes: a part, or the pieces of an image that is larger than that."""
+    if records.size <= _PART_BYTES or not records.images:
+        part = CheckpointPart(
+            number, tuple(records.images), tuple(records.entries), tuple(records.transactions)
+        )
+        yield part, records.size
+        return
+
+    [image] = records.images
+    for start in range(0, len(image), _PART_BYTES):
+        data = image[start : start + _PART_BYTES]
+        yield CheckpointPiece(number, start + len(data) == len(image), data), len(data)

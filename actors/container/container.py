@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from ...journal.log.contract import DurableDataLog
@@ -43,7 +44,7 @@ from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .admission import AdmissionOptions
-from .checkpoint import CheckpointOptions
+from .checkpoint import Checkpointer, CheckpointOptions
 from .claims import Identity, StorageClaim
 from .components import ContainerComponents, build_components
 from .imports import SegmentImporter
@@ -55,6 +56,7 @@ from .operations.create import CreateRequest
 from .operations.queries import WaitDurableRequest
 from .operations.transactions import ListTransactionsRequest, TransactionRequest
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
+from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
 from .requests import LogRequest, Request
 from .segments import SegmentState, SegmentTable
@@ -125,6 +127,7 @@ class Container:
         self._claim = StorageClaim(chunks, index, identity, log, adopt=options.adopt)
         self._stop = anyio.Event()
         self._checkpoint_due = anyio.Event()
+        self._eviction_due = anyio.Event()
         self._check_interval = options.checkpoint.wal_bytes // 64
         """Payload bytes between two checks whether a checkpoint is due: one per group would cost too much."""
         self._next_check = 0
@@ -178,9 +181,15 @@ class Container:
             opened = await self._claim.open_log(previous_epochs)
             self.state.epoch = self._claim.epoch
             components = self._built = build_components(self)
-            self._recovery = await Recovery(
-                self.log, opened, self.state, components.publisher, self.cache
-            ).run()
+            recovery = Recovery(
+                self.log,
+                opened,
+                self.state,
+                components.publisher,
+                self.cache,
+                active_max=self.options.active_segments_max,
+            )
+            self._recovery = await recovery.run()
             components.leases.begin()
             _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
             await self._serve(components, started, ending)
@@ -213,6 +222,7 @@ class Container:
                 helpers.start_soon(components.read_ahead.run)
                 helpers.start_soon(protect(components.checkpointer.run), lambda: self._checkpoint_due)
                 helpers.start_soon(protect(components.leases.run))
+                helpers.start_soon(protect(self._evict_idle), components.publisher)
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()
@@ -220,8 +230,28 @@ class Container:
                 helpers.cancel_scope.cancel()
 
             # Finish what was accepted before the stop; then the mailbox refuses, and the pipeline ends.
+            await protect(self._checkpoint_before_close)(components.checkpointer)
             await self.wait_durable()
             self._fail_requests(self.mailbox.close(ClosedError("the store is closed")))
+
+    async def _evict_idle(self, publisher: Publisher) -> None:
+        """Evict idle segments in steps, between which others run (rule C4)."""
+        while True:
+            await self._eviction_due.wait()
+            self._eviction_due = anyio.Event()
+            while publisher.evict_idle(self.options.active_segments_max):
+                await anyio.lowlevel.checkpoint()
+
+    async def _checkpoint_before_close(self, checkpointer: Checkpointer) -> None:
+        """Write a last checkpoint if it saves the next opening enough. An unfinished one is harmless (C7)."""
+        if not checkpointer.is_due(closing=True):
+            return
+
+        # One that ended with its task may have begun all the same.
+        await self.wait_durable()
+        self.state.end_snapshot()
+        with anyio.move_on_after(self.options.close_timeout):
+            await checkpointer.checkpoint()
 
     async def _run_pipeline(self, pipeline: Pipeline, ending: Callable[[], None]) -> None:
         try:
@@ -252,7 +282,8 @@ class Container:
         """The pipeline calls this after each durable group that logged something."""
         components = self._components
         components.writer.operations_logged()
-        components.publisher.evict_idle(self.options.active_segments_max)
+        if components.publisher.has_too_many(self.options.active_segments_max):
+            self._eviction_due.set()
         # On a full disk after every group: a checkpoint lets log files go.
         if components.pipeline.payload_bytes >= self._next_check or not self.log.has_room(0):
             self._next_check = components.pipeline.payload_bytes + self._check_interval

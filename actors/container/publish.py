@@ -23,6 +23,8 @@ from .operations.append import publish_appends
 from .segments import SegmentState
 from .state import ContainerState
 
+_EVICTION_STEP = 128
+"""Segments that are considered for eviction in one step."""
 JOIN_BYTES_MAX = 16 << 10
 """Up to this size on average, appends of one group are joined before they are cached."""
 
@@ -55,6 +57,8 @@ class Publisher:
         self._evict_above = 0
         """The next search for idle segments begins above this number of active ones: the last search left so
         many that another one would find few. A flush cycle resets it."""
+        self._visits_left = 0
+        """Of the eviction under way."""
 
     def publish(self, operations: Iterable[Operation], group: int) -> None:
         """Make the operations of durable group ``group`` visible, in order.
@@ -100,8 +104,11 @@ class Publisher:
 
     def restore_data(self, op: Append | RelogData, group: int) -> None:
         """Cache bytes that the checkpoint's state includes, if long-term storage does not have them yet."""
+        if op.sid not in self.cache:
+            return  # Deleted, or evicted with all its bytes in long-term storage.
+
         segment, end = self.segments.get(op.sid), op.offset + len(op.data)
-        if op.data and segment is not None and op.sid in self.cache and end > segment.flushed:
+        if op.data and segment is not None and end > segment.flushed:
             self.cache.append(op.sid, op.offset, op.data)
             segment.add_log_reference(end, group)
             if type(op) is Append:  # re-logged data may begin inside an append
@@ -114,14 +121,26 @@ class Publisher:
         self._evict_above = 0
         self.listeners.cycle_completed()
 
-    def evict_idle(self, active_max: int) -> None:
-        """Keep about ``active_max`` segments in memory: above that, evict a tenth of them, idle ones."""
-        if len(self.by_id) <= max(active_max, self._evict_above):
-            return
+    def has_too_many(self, active_max: int) -> bool:
+        """Whether so many segments are in memory that idle ones should be evicted."""
+        return bool(self._visits_left) or len(self.by_id) > max(active_max, self._evict_above)
 
-        for sid in self.segments.evict(len(self.by_id) - active_max + active_max // 10):
+    def evict_idle(self, active_max: int) -> bool:
+        """Take one step of an eviction, which brings the segments in memory from above ``active_max`` to a
+        tenth below it. Returns whether another step is needed."""
+        if not self.has_too_many(active_max):
+            return False
+
+        goal = active_max - active_max // 10
+        # Two rounds: the first may only find out which segments do not change.
+        left = self._visits_left or 2 * len(self.by_id)
+        visits = max(0, min(_EVICTION_STEP, left, len(self.by_id) - goal))
+        for sid in self.segments.evict(visits):
             self.cache.drop_segment(sid)
 
-        # If few were idle, do not search them all again after every group: only a flush cycle makes many of
-        # them idle.
-        self._evict_above = len(self.by_id) + active_max // 10
+        self._visits_left = left - visits if len(self.by_id) > goal else 0
+        if not self._visits_left:
+            # If few were idle, do not search them all again after every group: only a flush cycle makes many
+            # of them idle.
+            self._evict_above = len(self.by_id) + active_max // 10
+        return bool(self._visits_left)

@@ -21,7 +21,7 @@ import attrs
 from ...journal.group_payload import decode_group
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.append import Append
-from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart
+from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart, CheckpointPiece
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus, decode_image
@@ -34,6 +34,9 @@ from .checkpoint import TAG_CHECKPOINT_END
 from .publish import Publisher
 from .segments import SegmentState
 from .state import ContainerState
+
+_STEP = 128
+"""Segments that are restored in one step."""
 
 
 @attrs.frozen
@@ -56,6 +59,35 @@ def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:
         ) from error
 
 
+@attrs.define
+class _CheckpointRecords:
+    """What the parts and pieces of one checkpoint hold."""
+
+    checkpoint: int
+    is_complete: bool = False
+    size: int = 0
+    images: list[bytes] = attrs.field(factory=list)
+    transactions: list[bytes] = attrs.field(factory=list)
+    entries: dict[str, tuple[int, bytes]] = attrs.field(factory=dict)
+    _pieces: list[bytes] = attrs.field(factory=list)
+
+    def add(self, op: Operation) -> None:
+        if type(op) is CheckpointPart and op.checkpoint == self.checkpoint:
+            self.images += op.images
+            self.transactions += op.transactions
+            self.entries.update((key, (version, value)) for key, version, value in op.entries)
+            self.size += sum(map(len, (*op.images, *op.transactions)))
+            self.size += sum(len(key) + len(value) for key, _, value in op.entries)
+        elif type(op) is CheckpointPiece and op.checkpoint == self.checkpoint:
+            self._pieces.append(op.data)
+            self.size += len(op.data)
+            if op.is_last:
+                self.images.append(b"".join(self._pieces))
+                self._pieces.clear()
+        elif type(op) is CheckpointEnd and op.checkpoint == self.checkpoint:
+            self.is_complete = True
+
+
 class Recovery:
     def __init__(
         self,
@@ -64,12 +96,16 @@ class Recovery:
         state: ContainerState,
         publisher: Publisher,
         cache: TailCache,
+        *,
+        active_max: int,
     ) -> None:
+        """``active_max``: segments kept in full; idle ones above it are kept as their images only."""
         self._log = log
         self._opened = opened
         self._state = state
         self._publisher = publisher
         self._cache = cache
+        self._active_max = active_max
 
     async def run(self) -> RecoveryReport:
         end = await self._newest_checkpoint()
@@ -94,6 +130,8 @@ class Recovery:
                     operations += self._replay(number, first, ops, begin_sequence)
                 # Replay is bound by the CPU; the other containers of the process must run too.
                 await anyio.lowlevel.checkpoint()
+                while self._publisher.evict_idle(self._active_max):
+                    await anyio.lowlevel.checkpoint()
 
         self._check_complete()
         return RecoveryReport(groups, operations, begin_sequence)
@@ -117,41 +155,39 @@ class Recovery:
 
     async def _load(self, end: CheckpointEnd) -> None:
         """The state as it was at the checkpoint's begin."""
-        images: list[bytes] = []
-        transactions: list[bytes] = []
-        done = False
+        records = _CheckpointRecords(end.checkpoint)
         async with aclosing(self._log.read(end.begin_group)) as groups:
             async for number, payload in groups:
                 for op in _decode(number, payload)[1]:
-                    if type(op) is CheckpointPart and op.checkpoint == end.checkpoint:
-                        images.extend(op.images)
-                        transactions.extend(op.transactions)
-                        self._state.metadata.update(
-                            (key, (version, value)) for key, version, value in op.entries
-                        )
-                    done = done or (type(op) is CheckpointEnd and op.checkpoint == end.checkpoint)
+                    records.add(op)
 
-                if done:
+                if records.is_complete:
                     break
 
+        self._state.metadata.update(records.entries)
         try:
             # Transactions first: restoring a staged segment adds it to its transaction.
-            for data in transactions:
+            for data in records.transactions:
                 self._state.transactions.restore(decode_transaction(data))
-            for data in images:
+            for count, data in enumerate(records.images, 1):
                 self._restore_segment(data)
+                if count % _STEP == 0:
+                    await anyio.lowlevel.checkpoint()
         except (DecodeError, ValueError) as error:
             raise DataCorruption(
                 f"the checkpoint at group {end.begin_group} is damaged: {error}",
                 file=f"group {end.begin_group}",
             ) from error
 
-        self._state.restored(end.begin_sequence, end.cycle)
+        self._state.restored(end.begin_sequence, end.cycle, records.size)
 
     def _restore_segment(self, data: bytes) -> None:
         segment = SegmentState.from_image(decode_image(data))
         self._state.restore(segment)
-        self._publisher.restore(segment)
+        if len(self._state.segments.by_id) > self._active_max and segment.is_idle:
+            self._state.segments.replace_by_image(segment.sid, data)
+        else:
+            self._publisher.restore(segment)
 
     def _restore_data(self, number: int, ops: list[Operation]) -> None:
         for op in ops:

@@ -6,7 +6,6 @@ if the log fails, the container stops and recovery builds the state again."""
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -31,6 +30,8 @@ APPEND_BOUNDARY_BYTES = 1 << 20
 appends (rule S5)."""
 _GROUPS_PER_REFERENCE = 16
 """The log may keep this many groups more than a segment needs."""
+_EVICTED_BYTES = 256 << 10
+"""One step of an eviction ends when it has encoded this many bytes of images."""
 
 
 class SegmentState:
@@ -52,6 +53,7 @@ class SegmentState:
         "name",
         "rolling_size",
         "sealed",
+        "seen",
         "sid",
         "start_offset",
         "status",
@@ -70,6 +72,8 @@ class SegmentState:
         self.start_offset = 0
         self.touched = 0
         """The sequence of the last change, for eviction."""
+        self.seen = 0
+        """The same when eviction last came by."""
         self.sealed = False
         self.attributes: dict[str, int] = {}
         self.writers: dict[bytes, WriterState] = {}
@@ -240,6 +244,8 @@ class SegmentTable:
         self.by_id = _ById(self._load)
         self.evicted: dict[int, bytes] = {}
         """Images of evicted segments."""
+        self._turns: deque[int] = deque()
+        """The segments in memory, in the order in which eviction visits them; removed ones may linger."""
         self._by_name: dict[str, int] = {}
         self._on_load = on_load
 
@@ -271,7 +277,7 @@ class SegmentTable:
         if known or (segment.status is SegmentStatus.LIVE and segment.name in self._by_name):
             raise ValueError(f"{segment!r} is in the table already")
 
-        self.by_id[segment.sid] = segment
+        self._keep(segment)
         if segment.status is SegmentStatus.LIVE:
             self._by_name[segment.name] = segment.sid
 
@@ -298,19 +304,42 @@ class SegmentTable:
         image = self.evicted.get(sid)
         return self.by_id[sid].durable_length if image is None else decode_image(image).length
 
-    def evict(self, count: int) -> list[int]:
-        """Evict up to ``count`` idle segments, least recently changed first; returns their ids."""
-        idle = heapq.nsmallest(
-            count, (s for s in self.by_id.values() if s.is_idle), key=lambda segment: segment.touched
-        )
-        for segment in idle:
-            self.evicted[segment.sid] = segment.image()
-            del self.by_id[segment.sid]
+    def evict(self, visits: int) -> list[int]:
+        """Visit the next segments in turn, at most ``visits``, and evict those that are idle and did not
+        change since the last visit; returns their ids. Ends early if their images are large."""
+        evicted: list[int] = []
+        size = 0
+        for _ in range(min(visits, 2 * len(self._turns))):
+            if not self._turns or size > _EVICTED_BYTES:
+                break
 
-        return [segment.sid for segment in idle]
+            sid = self._turns.popleft()
+            segment = self.by_id.get(sid)
+            if segment is None:
+                continue
+
+            if segment.is_idle and segment.touched == segment.seen:
+                image = segment.image()
+                self.replace_by_image(sid, image)
+                evicted.append(sid)
+                size += len(image)
+            else:
+                segment.seen = segment.touched
+                self._turns.append(sid)
+
+        return evicted
+
+    def replace_by_image(self, sid: int, image: bytes) -> None:
+        """Evict a segment that has this image."""
+        self.evicted[sid] = image
+        del self.by_id[sid]
 
     def _load(self, sid: int) -> SegmentState:
         segment = SegmentState.from_image(decode_image(self.evicted.pop(sid)))
-        self.by_id[sid] = segment
+        self._keep(segment)
         self._on_load(segment)
         return segment
+
+    def _keep(self, segment: SegmentState) -> None:
+        self.by_id[segment.sid] = segment
+        self._turns.append(segment.sid)

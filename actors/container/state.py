@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
@@ -21,6 +23,28 @@ from .segments import SegmentState, SegmentTable
 from .transaction_table import Key, TransactionTable
 
 NO_CYCLE = CycleComplete(0, 0, 0, False)
+
+
+@attrs.define
+class Records:
+    """Records of a snapshot that are logged together: at most ``count_max``, of ``size_max`` bytes. A larger
+    one comes alone."""
+
+    count_max: int
+    size_max: int
+    size: int = 0
+    images: list[bytes] = attrs.field(factory=list)
+    entries: list[tuple[str, int, bytes]] = attrs.field(factory=list)
+    transactions: list[bytes] = attrs.field(factory=list)
+
+    def count_in(self, size: int) -> bool:
+        """Count one more record of ``size`` bytes, if there is room for it."""
+        count = len(self.images) + len(self.entries) + len(self.transactions)
+        if count and (count == self.count_max or self.size + size > self.size_max):
+            return False
+
+        self.size += size
+        return True
 
 
 class Snapshot:
@@ -47,26 +71,31 @@ class Snapshot:
         if self._pending.pop(segment.sid, None) is not None:
             self._saved.append(segment.image())
 
-    def take(
-        self, limit: int
-    ) -> tuple[tuple[bytes, ...], tuple[tuple[str, int, bytes], ...], tuple[bytes, ...]]:
-        """Remove the next records, at most ``limit``: (images, entries, transactions). All are empty at the
-        end."""
-        images = self._saved[:limit]
-        del self._saved[:limit]
-        while len(images) < limit and self._pending:
-            images.append(self._pending.popitem()[1].image())
+    def take(self, count: int, size: int) -> Records:
+        """Remove the next records, at most ``count``, of ``size`` bytes; none at the end."""
+        found = Records(count, size)
+        while self._saved or self._pending:
+            image = self._saved.pop() if self._saved else self._pending.popitem()[1].image()
+            if not found.count_in(len(image)):
+                self._saved.append(image)
+                return found
+            found.images.append(image)
 
-        entries: list[tuple[str, int, bytes]] = []
-        while len(images) + len(entries) < limit and self._entries:
+        while self._entries:
             key, (version, value) = self._entries.popitem()
-            entries.append((key, version, value))
+            if not found.count_in(len(key) + len(value)):
+                self._entries[key] = version, value
+                return found
+            found.entries.append((key, version, value))
 
-        transactions: list[bytes] = []
-        while len(images) + len(entries) + len(transactions) < limit and self._transactions:
-            transactions.append(encode_transaction(self._transactions.popitem()[1]))
-
-        return tuple(images), tuple(entries), tuple(transactions)
+        while self._transactions:
+            name, transaction = self._transactions.popitem()
+            encoded = encode_transaction(transaction)
+            if not found.count_in(len(encoded)):
+                self._transactions[name] = transaction
+                return found
+            found.transactions.append(encoded)
+        return found
 
 
 class ContainerState:
@@ -90,6 +119,8 @@ class ContainerState:
         self.cycle = NO_CYCLE
         """The newest complete flush cycle."""
         self.snapshot: Snapshot | None = None
+        self.checkpoint_bytes = 0
+        """The size of the newest checkpoint."""
         self._on_load = on_load
         self._created = 0
 
@@ -168,8 +199,10 @@ class ContainerState:
         if not segment.is_gone and is_staged(segment.name):
             self.transactions.stage(segment.name, segment.sid)
 
-    def restored(self, sequence: int, cycle: CycleComplete) -> None:
-        """Recovery: the checkpoint is loaded; the next operation gets the sequence after ``sequence``."""
+    def restored(self, sequence: int, cycle: CycleComplete, size: int) -> None:
+        """Recovery: a checkpoint of ``size`` bytes is loaded; the next operation gets the sequence after
+        ``sequence``."""
+        self.checkpoint_bytes = size
         self.sequence = sequence
         self.cycle = cycle
         dirty = any(s.needs_flush for s in self.segments.by_id.values())

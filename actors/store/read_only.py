@@ -117,7 +117,7 @@ async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -
     cache = TailCache(_CACHE_BYTES)
     state = ContainerState(index, opened.epoch, cache.open_segment)
     publisher = Publisher(state, cache, due_bytes=sys.maxsize)
-    await Recovery(log, opened, state, publisher, cache).run()
+    await Recovery(log, opened, state, publisher, cache, active_max=sys.maxsize).run()
     cache.evict()  # bytes that were cached before replay found them flushed
     metadata = LoggedMetadataStore(state, _refuse_request)
     # A log that was never opened has epoch 0, and nothing to read.

@@ -1,11 +1,12 @@
-"""A checkpoint: begin, parts, end (rule C7).
+"""A checkpoint: begin, parts and pieces, end (rule C7).
 
 ``CheckpointBegin`` fixes the sequence whose state the checkpoint holds. Parts carry segment images, metadata
-entries and transactions as they were at that sequence. ``CheckpointEnd`` makes the checkpoint valid and names
-the group where replay starts. A checkpoint without its end is ignored.
+entries and transactions as they were at that sequence. An image too large for a part comes in consecutive
+pieces. ``CheckpointEnd`` makes the checkpoint valid and names the group where replay starts. A checkpoint
+without its end is ignored.
 
 Layouts: begin ``id u64``; part ``id u64, images u32 [blob], entries u32 [key text, version u64, value blob],
-transactions u32 [blob]``;
+transactions u32 [blob]``; piece ``id u64, last u8, data blob``;
 end ``id u64, begin group u64, begin sequence u64, last cycle (epoch u64, cycle u64, cut u64, full u8)``.
 """
 
@@ -61,6 +62,22 @@ class CheckpointPart(NamedTuple):
         images = tuple(fields.blob() for _ in range(fields.u32()))
         entries = tuple((fields.text(), fields.u64(), fields.blob()) for _ in range(fields.u32()))
         return CheckpointPart(checkpoint, images, entries, tuple(fields.blob() for _ in range(fields.u32())))
+
+
+@operation(22)
+class CheckpointPiece(NamedTuple):
+    checkpoint: int
+    is_last: bool
+    """Whether the image is complete with this piece."""
+    data: bytes
+    """Consecutive bytes of an encoded ``SegmentImage``."""
+
+    def encode(self) -> bytes:
+        return Encoder().u64(self.checkpoint).u8(self.is_last).blob(self.data).finish()
+
+    @staticmethod
+    def decode(fields: Decoder) -> CheckpointPiece:
+        return CheckpointPiece(fields.u64(), fields.flag(), fields.blob())
 
 
 @operation(16)

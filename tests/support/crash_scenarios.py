@@ -172,7 +172,7 @@ CHECKPOINT = Scenario(
             "Logged CheckpointPart",
             "Logged CheckpointEnd",
         ],
-        ["Logged CheckpointPart", "Logged Append", "Logged CheckpointPart"],
+        ["Logged CheckpointPart", "Logged SealSegment", "Logged CheckpointPart"],
     ],
 )
 CHUNKS = Scenario(
@@ -372,7 +372,7 @@ TRANSACTIONS = Scenario(
             }
         )
     ],
-    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1500, checkpoint_part=2),
+    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1500, checkpoint_part=1),
     reaches=[
         [
             "Begin 2",

@@ -8,7 +8,12 @@ from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.begin_transaction import BeginTransaction
-from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
+from tierlog.journal.operations.checkpoint import (
+    CheckpointBegin,
+    CheckpointEnd,
+    CheckpointPart,
+    CheckpointPiece,
+)
 from tierlog.journal.operations.commit_metadata import CommitMetadata
 from tierlog.journal.operations.commit_transaction import CommitTransaction
 from tierlog.journal.operations.create_segment import CreateSegment
@@ -52,6 +57,7 @@ SAMPLES: dict[str, Operation] = {
     "begin_transaction_without_token": BeginTransaction(SID, "job-7", None, 1_000),
     "checkpoint_begin": CheckpointBegin(9),
     "checkpoint_end": CheckpointEnd(9, 40, 1234, CycleComplete(7, 3, 1200, True)),
+    "checkpoint_piece": CheckpointPiece(9, True, b"piece"),
     "checkpoint_part": CheckpointPart(
         9, (b"image", b""), (("s:1", 12, b"record"), ("c:n", 13, b"")), (b"transaction", b"")
     ),
@@ -132,6 +138,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(BeginTransaction, u64, text, tokens, u64),
     st.builds(CheckpointBegin, u64),
     st.builds(CheckpointEnd, u64, u64, u64, cycles),
+    st.builds(CheckpointPiece, u64, st.booleans(), data),
     st.builds(CheckpointPart, u64, blobs, st.lists(st.tuples(text, u64, data), max_size=3).map(tuple), blobs),
     st.builds(CommitMetadata, st.lists(st.tuples(text, st.none() | data), max_size=3).map(tuple)),
     st.builds(CommitTransaction, u64, u64, text, sources, sids, values),

@@ -9,7 +9,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ....journal.operations.barrier import Barrier
-from ....journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
+from ....journal.operations.checkpoint import (
+    CheckpointBegin,
+    CheckpointEnd,
+    CheckpointPart,
+    CheckpointPiece,
+)
 from ....journal.operations.cycle_complete import CycleComplete
 from ....journal.operations.relog_data import RelogData
 from .handlers import OperationHandler
@@ -44,6 +49,7 @@ HANDLERS = (
     OperationHandler(Barrier),
     OperationHandler(CheckpointBegin),
     OperationHandler(CheckpointPart),
+    OperationHandler(CheckpointPiece),
     OperationHandler(CheckpointEnd),
     OperationHandler(CycleComplete, _apply_cycle, _publish_cycle),
     OperationHandler(RelogData, publish=_publish_relog),

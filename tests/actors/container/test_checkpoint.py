@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import anyio
+import attrs
 import pytest
 
 from support.container_parts import NAME, ROLLING, append, record_of
@@ -18,8 +20,14 @@ from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.metadata import CommitMetadataRequest
 from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.requests import LogRequest
+from tierlog.journal.log.contract import DurableDataLog, LogStatistics
 from tierlog.journal.operations.barrier import Barrier
-from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
+from tierlog.journal.operations.checkpoint import (
+    CheckpointBegin,
+    CheckpointEnd,
+    CheckpointPart,
+    CheckpointPiece,
+)
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.storage_backends.base.errors import Unavailable
 
@@ -135,6 +143,27 @@ async def test_a_checkpoint_that_failed_can_be_retried() -> None:
         assert checkpointer.statistics().checkpoints == 1
 
 
+async def test_a_part_is_bounded_by_bytes_and_a_larger_image_comes_in_pieces() -> None:
+    """C7: 30 segments with 16,384 long attributes each were one group of more than 64 MiB once."""
+    async with running() as (world, checkpointer):
+        await created(world, *(f"s{number}" for number in range(30)))
+        for segment in world.parts.state.segments.by_id.values():
+            segment.attributes = {f"{index:0250}": index for index in range(16_384)}
+        world.parts.segment("s3").attributes = {}
+        await checkpointer.checkpoint()
+        sizes = [stored.info.size for stored in world.service._journals["c"].groups]
+        kinds = {type(op) for _, group in world.groups() for op in group}
+        assert max(sizes) < 6 << 20
+        assert {CheckpointPart, CheckpointPiece} <= kinds
+        assert checkpointer.statistics().last_bytes == sum(
+            len(segment.image()) for segment in world.parts.state.segments.by_id.values()
+        )
+
+        recovered = await recover(world.service)
+    expected = {segment.image() for segment in world.parts.state.segments.by_id.values()}
+    assert {segment.image() for segment in recovered.parts.state.segments.by_id.values()} == expected
+
+
 # --- when ---------------------------------------------------------------------------------------
 
 
@@ -169,6 +198,46 @@ async def test_what_the_log_held_at_open_counts() -> None:
         later = Checkpointer(world.parts.state, world.parts.cache, world.log, world.ask_internal, NEVER_RELOG)
 
         assert later.is_due()
+
+
+async def test_a_clean_close_needs_less_log_for_a_checkpoint() -> None:
+    """The next opening replays at most this much, or four times what the checkpoint costs it."""
+    async with running(CheckpointOptions(wal_bytes=64_000)) as (world, checkpointer):
+        await created(world)
+        assert not checkpointer.is_due(closing=True)
+        await world.ask(append(NAME, bytes(1000)))
+        assert checkpointer.is_due(closing=True)
+        assert not checkpointer.is_due()
+        await checkpointer.checkpoint()
+        assert not checkpointer.is_due(closing=True)
+
+        again = await recover(world.service)
+        assert again.parts.state.checkpoint_bytes == checkpointer.statistics().last_bytes > 0
+
+
+async def test_many_small_files_make_a_checkpoint_due_once() -> None:
+    """If it cannot remove them, the next one waits for as many more."""
+    files = 8
+
+    class Log:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.log, name)
+
+        def statistics(self) -> LogStatistics:
+            return attrs.evolve(world.log.statistics(), files=files)
+
+    async with PipelineWorld().running() as world:
+        await created(world)
+        log = cast("DurableDataLog", Log())
+        parts = world.parts
+        checkpointer = Checkpointer(parts.state, parts.cache, log, world.ask_internal, NEVER_RELOG)
+        assert not checkpointer.is_due()
+        files = 9
+        assert checkpointer.is_due()
+        await checkpointer.checkpoint()
+        assert not checkpointer.is_due()
+        files = 18
+        assert checkpointer.is_due()
 
 
 async def test_the_loop_writes_one_whenever_it_is_due() -> None:

@@ -72,6 +72,7 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "CheckpointBegin",
         "CheckpointEnd",
         "CheckpointPart",
+        "CheckpointPiece",
         "CommitMetadata",
         "CycleComplete",
         "ForgetSegment",

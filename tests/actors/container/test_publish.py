@@ -385,7 +385,8 @@ def test_idle_segments_above_the_limit_are_evicted_with_a_margin() -> None:
     for number in range(25):
         parts.create(f"s{number}")
         parts.flush(f"s{number}")
-    parts.publisher.evict_idle(20)
+    while parts.publisher.evict_idle(20):
+        pass
 
     assert len(parts.state.segments.by_id) == 18
     assert len(parts.state.segments) == 25
@@ -398,7 +399,8 @@ def test_a_loaded_segment_is_cached_from_its_flushed_offset_on() -> None:
     parts.create()
     parts.do(append(NAME, b"abc"))
     parts.flush()
-    parts.publisher.evict_idle(0)
+    while parts.publisher.evict_idle(0):
+        pass
     assert not parts.state.segments.by_id
 
     parts.do(append(NAME, b"def"))
@@ -414,11 +416,13 @@ def test_busy_segments_are_not_searched_again_after_every_group() -> None:
     parts = Parts()
     for number in range(12):
         parts.create(f"s{number}")
-    parts.publisher.evict_idle(10)
+    while parts.publisher.evict_idle(10):
+        pass
     parts.flush("s0")
-    parts.publisher.evict_idle(10)
+    assert not parts.publisher.has_too_many(10)
     assert len(parts.state.segments.by_id) == 12
 
     parts.create("s12", "s13")
-    parts.publisher.evict_idle(10)
+    while parts.publisher.evict_idle(10):
+        pass
     assert len(parts.state.segments.by_id) == 13

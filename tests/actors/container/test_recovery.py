@@ -11,7 +11,12 @@ from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import NO_CYCLE
 from tierlog.journal.operations.append import Append
-from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
+from tierlog.journal.operations.checkpoint import (
+    CheckpointBegin,
+    CheckpointEnd,
+    CheckpointPart,
+    CheckpointPiece,
+)
 from tierlog.journal.operations.commit_metadata import CommitMetadata
 from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.cycle_complete import CycleComplete
@@ -23,6 +28,7 @@ from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import MergedRange, SegmentStatus
 from tierlog.storage_backends.base.errors import DataCorruption
 from tierlog.storage_backends.base.ids import segment_id
+from tierlog.storage_backends.segments.records.segment import segment_key
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +65,52 @@ def checkpoint(
     script.group(CheckpointPart(9, images, entries))
     end = CheckpointEnd(9, begin_group, begin_sequence, CYCLE)
     script.group(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before or begin_group)
+
+
+async def test_idle_segments_above_the_limit_are_restored_as_images() -> None:
+    """C4: an opening needs no more memory for them than the owner before it had."""
+    script = Script()
+    sids = [segment_id(1, number) for number in range(1, 401)]
+    images = [image_of(3, sid=sid, name=f"s{sid}") for sid in sids]
+    entries = tuple((segment_key(sid), 1, record(3, sid)[1]) for sid in sids)
+    checkpoint(script, *images, entries=entries)
+    script.group(SealSegment(sids[-1]))
+    recovered = await script.recover(active_max=100)
+    segments = recovered.parts.state.segments
+
+    assert len(segments) == 400
+    assert len(segments.by_id) <= 101
+    assert segments.by_id[sids[-1]].sealed
+    assert segments.evicted[next(iter(segments.evicted))] in images
+    assert not any(sid in recovered.parts.cache for sid in segments.evicted)
+
+
+async def test_segments_that_replay_made_idle_are_evicted() -> None:
+    script = Script()
+    for number in range(1, 201):
+        sid = segment_id(1, number)
+        script.group(
+            CreateSegment(sid, f"s{number}", ROLLING),
+            data_at(0, b"abc", sid),
+            CommitMetadata((record(3, sid),)),
+        )
+    recovered = await script.recover(active_max=50)
+
+    assert len(recovered.parts.state.segments) == 200
+    assert len(recovered.parts.state.segments.by_id) <= 51
+
+
+async def test_a_checkpoint_with_an_image_in_pieces_is_loaded() -> None:
+    script = Script()
+    image = image_of(0, attributes={"a": 1})
+    script.group(CheckpointBegin(9))
+    script.group(CheckpointPiece(9, False, image[:7]))
+    script.group(CheckpointPiece(8, True, b"of an unfinished checkpoint"))
+    script.group(CheckpointPiece(9, True, image[7:]))
+    script.group(CheckpointEnd(9, 1, 1, NO_CYCLE), tag=TAG_CHECKPOINT_END, truncate_before=1)
+    recovered = await script.recover()
+
+    assert recovered.parts.segment().image() == image
 
 
 async def test_an_empty_log_is_an_empty_container() -> None:

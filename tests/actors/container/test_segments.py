@@ -129,19 +129,30 @@ def test_a_segment_with_state_beyond_its_image_is_not_evicted(why: str) -> None:
     assert parts.state.segments.evict(10) == []
 
 
-def test_the_least_recently_changed_are_evicted_first() -> None:
+def test_segments_that_changed_since_the_last_visit_stay() -> None:
     parts = Parts()
     segments = [idle(parts, name) for name in "abc"]
+    assert parts.state.segments.evict(3) == []
     parts.do(AttributesRequest("a", [AttributeUpdate("a", 6)]))
 
-    assert parts.state.segments.evict(2) == [segments[1].sid, segments[2].sid]
+    assert parts.state.segments.evict(3) == [segments[1].sid, segments[2].sid]
     assert list(parts.state.segments.by_id) == [segments[0].sid]
+
+
+def test_one_step_of_eviction_encodes_a_bounded_number_of_bytes() -> None:
+    parts = Parts()
+    for number in range(100):
+        segment = idle(parts, f"s{number}")
+        segment.attributes = {f"{index:0200}": index for index in range(100)}
+    parts.state.segments.evict(100)
+
+    assert 5 < len(parts.state.segments.evict(100)) < 20
 
 
 def test_an_evicted_name_is_still_taken_and_listed() -> None:
     parts = Parts()
     idle(parts, NAME)
-    parts.state.segments.evict(1)
+    parts.state.segments.evict(2)
 
     assert parts.state.segments.names("") == [NAME]
     assert len(parts.state.segments) == 1

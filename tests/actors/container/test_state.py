@@ -226,7 +226,7 @@ def test_after_a_restore_only_unflushed_work_makes_a_cycle_due(dirty: bool, due:
     parts.create()
     if not dirty:
         parts.flush()
-    parts.state.restored(50, CycleComplete(1, 1, 30, True))
+    parts.state.restored(50, CycleComplete(1, 1, 30, True), 1000)
 
     assert parts.state.sequence == 50
     assert parts.state.client_sequence == due
@@ -239,13 +239,13 @@ def take_all(snapshot: Snapshot, limit: int = 2) -> tuple[set[bytes], dict[str, 
     images: list[bytes] = []
     entries: list[tuple[str, int, bytes]] = []
     while True:
-        part = snapshot.take(limit)
-        if part == ((), (), ()):
+        part = snapshot.take(limit, 1 << 20)
+        if not part.size:
             break
 
-        assert len(part[0]) + len(part[1]) <= limit
-        images += part[0]
-        entries += part[1]
+        assert len(part.images) + len(part.entries) <= limit
+        images += part.images
+        entries += part.entries
 
     assert len(images) == len(set(images)), "each segment is taken once"
     return set(images), {key: (version, value) for key, version, value in entries}
@@ -306,10 +306,10 @@ def change(parts: Parts, step: Request | str, snapshot: Snapshot | None, taken: 
         if (segment := table.find(step[-1])) and not segment.merges:
             parts.flush(step[-1])
     elif step == "evict":
-        for sid in table.evict(2):
+        for sid in table.evict(4):
             parts.cache.drop_segment(sid)
     elif step == "take":
-        taken += snapshot.take(1)[0] if snapshot else ()
+        taken += snapshot.take(1, 1 << 20).images if snapshot else ()
     elif deleted := next((s for s in table.by_id.values() if s.status is SegmentStatus.DELETED), None):
         parts.log(ForgetSegment(deleted.sid))
 

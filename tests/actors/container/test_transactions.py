@@ -396,7 +396,9 @@ def test_a_snapshot_has_the_transactions_of_its_sequence() -> None:
     parts.do(commit(("p", 3)), begin("later"))
 
     found = {}
-    while (part := snapshot.take(1)) != ((), (), ()):
-        assert sum(map(len, part)) == 1
-        found.update({(record.target, record.id): record for record in map(decode_transaction, part[2])})
+    while (part := snapshot.take(1, 1 << 20)).size:
+        assert len(part.images) + len(part.entries) + len(part.transactions) == 1
+        found.update(
+            {(record.target, record.id): record for record in map(decode_transaction, part.transactions)}
+        )
     assert found == expected
