@@ -102,15 +102,8 @@ def _home_around(java: str, home: Path) -> Path:
     return home
 
 
-def main() -> int:
+if __name__ == "__main__":
     try:
         find_java()
     except NoJava as error:
-        print(error, file=sys.stderr)
-        return 1
-
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(str(error))

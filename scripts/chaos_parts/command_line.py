@@ -161,6 +161,8 @@ def make_parser(
 
 def parse_options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> Options:
     given = made.parse_args(arguments, Options())
+    if given.url is not None and not given.url.startswith(("http://", "https://")):
+        made.error(f"--url: {given.url!r} is not an HTTP URL such as http://127.0.0.1:8470")
     if given.pids_from is not None and given.url is None:
         made.error("--pids-from needs --url: the processes of a service that is started here are known")
     if given.pids_from is not None and not given.pids_from.is_file():

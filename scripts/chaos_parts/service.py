@@ -139,8 +139,11 @@ class Service:
         """Lines of a name and a process id, read again each time because hosts are replaced."""
         if self._pids_from is None:
             return {}
-        pairs = [line.split() for line in self._pids_from.read_text().splitlines() if line.strip()]
-        return {name: int(pid) for name, pid in pairs}
+        try:
+            pairs = [line.split() for line in self._pids_from.read_text().splitlines() if line.strip()]
+            return {name: int(pid) for name, pid in pairs}
+        except ValueError:
+            raise RunError(f"{self._pids_from}: a line is not a name and a process id") from None
 
     def send_signal(self, victim: Victim, number: signal.Signals) -> bool:
         """Returns whether the process was there."""

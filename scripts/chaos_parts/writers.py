@@ -306,8 +306,7 @@ def main() -> None:
     try:
         anyio.run(write, plan, backend_options={"use_uvloop": True})
     except* tierlog.TierlogError as errors:
-        print(f"a writer stops: {errors.exceptions[0]!r}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(f"a writer stops: {errors.exceptions[0]!r}")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,11 @@ def test_many_rounds_hold(script: str, client: str, temporary: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "kind, point, is_stream",
-    [(FaultKind.RETRY, Point.MIDWAY, False), (FaultKind.HOST_KILLED, Point.COMMIT_DONE, True)],
+    [
+        (FaultKind.RETRY, Point.MIDWAY, False),
+        (FaultKind.SPECULATION, Point.MIDWAY, False),
+        (FaultKind.HOST_KILLED, Point.COMMIT_DONE, True),
+    ],
 )
 def test_a_round_of_spark_holds(kind: FaultKind, point: Point, is_stream: bool, temporary: Path) -> None:
     number = next(
@@ -183,7 +187,8 @@ def test_the_help_describes_the_test_and_its_checks(script: str) -> None:
     [
         ("failover", ("--rounds", "0"), "a whole number from 1 to 100000, not '0'"),
         ("failover", ("--pids-from", "x"), "--pids-from needs --url"),
-        ("failover", ("--url", "x", "--pids-from", "no-file"), "--pids-from: no-file is not a file"),
+        ("failover", ("--url", "x"), "'x' is not an HTTP URL"),
+        ("failover", ("--url", "http://x", "--pids-from", "no-file"), "no-file is not a file"),
         ("failover", ("--pace", "-1"), "seconds from 0 to 60, not '-1'"),
         ("failover", ("--keep", "."), "is not an empty folder"),
         # Without Spark the script would make an environment that has it.

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,16 +39,21 @@ def environment(temporary: Path) -> dict[str, str]:
     return {**os.environ, "COLUMNS": "120", "TMPDIR": str(temporary), "TERM": "xterm"}
 
 
-def quickstart(temporary: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", SCRIPT, *arguments]
-    return subprocess.run(
-        command,
-        env=environment(temporary),
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+def verify(temporary: Path, text: Path, *arguments: str | Path) -> None:
+    """A run that holds, with one kill: the killed host had two of the four containers."""
+    command = [sys.executable, "-W", "error", SCRIPT, "--input", text, *arguments]
+    done = subprocess.run(command, env=environment(temporary), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 host killed with SIGKILL" in done.stdout
+    verified = f"verified {text.stat().st_size} bytes in 4 segments, 2 failovers, 0 lost"
+    assert done.stdout.splitlines()[-1] == verified
+    assert_nothing_left(temporary)
+
+
+def assert_nothing_left(temporary: Path) -> None:
+    assert list(temporary.iterdir()) == []
+    assert processes_with(temporary) == []
 
 
 @pytest.fixture(scope="module")
@@ -60,23 +65,11 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def assert_verified(done: subprocess.CompletedProcess[str], text: Path) -> None:
-    """A killed host had two of the four containers."""
-    assert (done.returncode, done.stderr) == (0, "")
-    size = text.stat().st_size
-    assert done.stdout.splitlines()[-1] == f"verified {size} bytes in 4 segments, 2 failovers, 0 lost"
-    assert "1 host killed with SIGKILL" in done.stdout
-
-
 @pytest.fixture(scope="module")
 def kept(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a whole run, without Spark."""
     home, temporary = tmp_path_factory.mktemp("kept"), tmp_path_factory.mktemp("temporary")
-    done = quickstart(temporary, "--no-spark", "--input", text, "--keep", home / "run")
-
-    assert_verified(done, text)
-    assert list(temporary.iterdir()) == []
-    assert processes_with(temporary) == []
+    verify(temporary, text, "--no-spark", "--keep", home / "run")
     return home / "run"
 
 
@@ -92,9 +85,7 @@ def test_spark_loses_nothing_when_a_host_is_killed(text: Path, tmp_path: Path) -
     if reason := support.missing():
         pytest.skip(reason)
 
-    assert_verified(quickstart(tmp_path, "--input", text), text)
-    assert list(tmp_path.iterdir()) == []
-    assert processes_with(tmp_path) == []
+    verify(tmp_path, text)
 
 
 def first_chunk(folder: Path) -> Path:
@@ -129,10 +120,6 @@ async def test_a_damaged_chunk_file_is_found(
 
     with pytest.raises(RunError, match=f"segment quickstart/part-\\d, {reason}"):
         await check_chunks(folder, split_text(read_input(text)))
-
-
-async def test_the_chunk_files_hold_the_input(kept: Path, text: Path) -> None:
-    await check_chunks(kept / "data", split_text(read_input(text)))
 
 
 # --- the input ----------------------------------------------------------------------------------
@@ -253,10 +240,6 @@ SEGMENT = Segment("s", [TEXT])
 FRAMED = events.encode(SEGMENT.events())
 
 
-async def test_a_segment_that_holds_the_input_passes() -> None:
-    await check_segment(cast("Any", Held(FRAMED)), SEGMENT)
-
-
 @pytest.mark.parametrize(
     "data, reason",
     [
@@ -302,23 +285,16 @@ async def test_nothing_of_a_workers_session_is_left(tmp_path: Path) -> None:
     assert os.getpid() in processes_of_session(os.getsid(0))
 
 
-@contextlib.contextmanager
-def on_a_terminal(temporary: Path, *arguments: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The program, and the terminal's other end."""
+def interrupt(temporary: Path, text: Path, *arguments: str) -> None:
+    """Ctrl-C on a terminal, after the first of ten kills."""
     controller, terminal = os.openpty()
     with subprocess.Popen(
-        [sys.executable, SCRIPT, *arguments],
+        [sys.executable, SCRIPT, "--kills", "10", "--input", text, *arguments],
         env=environment(temporary),
         stdout=terminal,
         stderr=subprocess.PIPE,
     ) as process:
         os.close(terminal)
-        yield process, controller
-
-
-def interrupted(temporary: Path, *arguments: str | Path) -> tuple[int, bytes]:
-    """Ctrl-C after the first of ten kills; exit status and standard error output."""
-    with on_a_terminal(temporary, "--kills", "10", *arguments) as (process, controller):
         shown = b""
         while KILLED not in shown:
             shown += os.read(controller, 4096)
@@ -326,23 +302,20 @@ def interrupted(temporary: Path, *arguments: str | Path) -> tuple[int, bytes]:
         with os.fdopen(controller, "rb", buffering=0) as stream, contextlib.suppress(OSError):
             while stream.read(4096):
                 pass
-        errors = process.communicate()[1]
-    return process.returncode, errors
+        assert process.communicate()[1] == b""
+    assert process.returncode == 130
+    assert_nothing_left(temporary)
 
 
 def test_ctrl_c_ends_hosts_and_clients_and_removes_the_folder(text: Path, tmp_path: Path) -> None:
-    assert interrupted(tmp_path, "--no-spark", "--input", text) == (130, b"")
-    assert list(tmp_path.iterdir()) == []
-    assert processes_with(tmp_path) == []
+    interrupt(tmp_path, text, "--no-spark")
 
 
 @pytest.mark.long
 def test_ctrl_c_ends_java_too(text: Path, tmp_path: Path) -> None:
     if reason := support.missing():
         pytest.skip(reason)
-    assert interrupted(tmp_path, "--input", text) == (130, b"")
-    assert list(tmp_path.iterdir()) == []
-    assert processes_with(tmp_path) == []
+    interrupt(tmp_path, text)
 
 
 def test_ctrl_c_during_the_imports_ends_it_silently(tmp_path: Path) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from chaos_parts.spark_session import spark_home
-from support import spark_connect, spark_speculation
+from support import spark_connect
 from support.spark import ROOT, WIDE, missing, staged, values, written
 from support.spark_shuffled_retry import ROWS
 from tierlog import SyncClient
-from tierlog.storage_backends.base.transactions import TransactionState
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -76,20 +75,6 @@ def test_a_cluster_in_one_machine_leaves_no_folders_where_spark_is_installed(
 
 def works() -> set[str]:
     return {path.name for path in (spark_home() / "work").glob("app-*")}
-
-
-def test_a_copy_of_a_slow_task_writes_beside_it_and_one_of_them_counts(
-    url: str, store: SyncClient, segment: str, tmp_path: Path
-) -> None:
-    run("spark_speculation", url, segment, str(tmp_path))
-
-    # While the slow one had something staged its copy staged everything.
-    parts = [name.rsplit(".", 1)[-1] for name in (tmp_path / "staged").read_text().splitlines()]
-    assert sum(part.startswith("p00000-") for part in parts) == 2
-    assert written(store, segment) == values(spark_speculation.ROWS, WIDE)
-    assert staged(store, segment) == []
-    [transaction] = store.list_transactions(segment)
-    assert transaction.state is TransactionState.COMMITTED
 
 
 def test_a_client_of_spark_connect_writes_and_reads(url: str, store: SyncClient, segment: str) -> None:
