@@ -391,10 +391,8 @@ class Supervisor:
                 self._tasks.start_soon(self._lose_connection, host)
 
     def _admit(self, hello: Hello, peer: int) -> None:
-        """Raise ``ProtocolError`` unless the host may connect. ``peer``: its process as the system reports
-        it, 0 if unknown; a number that only the message names could be any process, and would be killed."""
-        if peer and peer != hello.pid:
-            raise ProtocolError(f"the connection is of process {peer}, not process {hello.pid}")
+        """Raise ``ProtocolError`` unless the host may connect. ``peer``: the process at the other end as the
+        system reports it, 0 if unknown."""
         if hello.term > self._term.number:
             # V1: the hosts are left to the supervisor with the higher term.
             self._superseded = hello.term
@@ -409,6 +407,9 @@ class Supervisor:
 
         known = self._processes.get(hello.host)
         if known is None:
+            if peer and peer != hello.pid:
+                # A number that only the message names could be any process, and would be killed.
+                raise ProtocolError(f"the connection is of process {peer}, not process {hello.pid}")
             self._watch_existing(hello.host, hello.pid)
         elif known.pid != hello.pid:
             raise ProtocolError(f"process {known.pid} is {hello.host} now, not process {hello.pid}")

@@ -77,14 +77,15 @@ def carry_out(
     make_service: MakeService = usual_service,
 ) -> int:
     """Make the service, do the work, show the report."""
-    folder = options.keep or Path(tempfile.mkdtemp(prefix=f"tierlog-chaos-{report.script}-"))
-    folder.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=options.json)
     keep = options.keep is not None
+    folder = options.keep or Path(tempfile.mkdtemp(prefix=f"tierlog-chaos-{report.script}-"))
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         service = make_service(options, folder)
-    except RunError as error:
-        folder.rmdir()
+    except (RunError, OSError) as error:
+        if not keep:
+            folder.rmdir()
         print(f"chaos_{report.script}: {error}", file=sys.stderr)
         return 1
     service.patience = options.patience

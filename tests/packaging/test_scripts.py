@@ -14,9 +14,11 @@ SCRIPTS = ("bench", "chaos", "check", "quickstart", "simulate", "test")
 TOOLS = ("basename", "cat", "dirname", "ls", "mkdir", "rm", "sh")
 
 
-def run(script: Path, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(
+    script: Path, environment: dict[str, str], cwd: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", str(script)],
+        ["sh", str(script), *arguments],
         env=environment,
         cwd=cwd,
         capture_output=True,
@@ -33,9 +35,9 @@ def test_without_python_the_error_lists_what_was_searched(script: str, tmp_path:
     for tool in TOOLS:
         (tools / tool).symlink_to(shutil.which(tool) or tool)
 
-    done = run(
-        ROOT / "scripts" / script, {"PATH": str(tools), "TIERLOG_VENV": str(tmp_path / "venv")}, tmp_path
-    )
+    environment = {"PATH": str(tools), "TIERLOG_VENV": str(tmp_path / "venv")}
+    arguments = ["failover"] if script == "chaos" else []
+    done = run(ROOT / "scripts" / script, environment, tmp_path, *arguments)
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"{script}: no suitable Python found. Tried python3, python3.13, ")
@@ -54,6 +56,14 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
         f"TIERLOG_VENV.\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("arguments, status", [(["--help"], 0), ([], 2), (["bogus"], 2)])
+def test_chaos_lists_its_scripts(arguments: list[str], status: int, tmp_path: Path) -> None:
+    done = run(ROOT / "scripts" / "chaos", dict(os.environ), tmp_path, *arguments)
+
+    assert done.returncode == status
+    assert (done.stdout or done.stderr).startswith("usage: scripts/chaos SCRIPT [OPTION...]")
 
 
 def test_every_script_can_be_executed() -> None:
