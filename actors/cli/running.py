@@ -158,7 +158,7 @@ async def owning(
 
     if not take_over and (owners := await live_owners(files, folder)):
         raise InvalidArgument(_open_elsewhere(folder, owners))
-    async with open_store(folder.path, config=config) as store:
+    async with open_store(folder.path, config=config, take_over=take_over) as store:
         yield store
 
 

@@ -78,9 +78,13 @@ def decode(data: bytes, path: str) -> StoreIdentity:
     return StoreIdentity(bytes(fields.raw(16)), bytes(fields.raw(16)), fields.u32(), fields.u64())
 
 
+def identity_file(folder: str) -> str:
+    return f"{folder}/store"
+
+
 def read_identity(folder: str) -> Program[StoreIdentity | None]:
     """The identity in ``folder``, or None if there is no store. Logs without an identity are refused."""
-    path = f"{folder}/store"
+    path = identity_file(folder)
     try:
         handle = yield Open(path)
     except FileNotFoundError:
@@ -101,14 +105,14 @@ def _refuse_orphaned_logs(folder: str) -> Program[None]:
     if any(entry.is_folder and entry.name.isdigit() for entry in entries):
         raise DataCorruption(
             "the store's identity is missing although there are logs: restore it from a backup",
-            file=f"{folder}/store",
+            file=identity_file(folder),
             offset=0,
         )
 
 
 def create_identity(folder: str, identity: StoreIdentity, temporary: str) -> Program[StoreIdentity]:
     """Make the folder a store. If two processes try, one wins, and both return the winner's identity."""
-    path = f"{folder}/store"
+    path = identity_file(folder)
     yield MakeFolder(folder)
     handle = yield Open(f"{folder}/{temporary}", write=True, create=True)
     yield Write(handle, 0, [encode(identity)])

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import attrs
 
+from ...storage_backends.base.errors import NotOwner
 from ...storage_backends.base.files import (
     Close,
     FileHandle,
@@ -61,6 +62,30 @@ def create_lock_file(folder: str, owner: Owner) -> Program[FileHandle]:
     yield Lock(handle)
     yield Write(handle, 0, [encode_owner(owner)])
     return handle
+
+
+def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[FileHandle]:
+    """As ``create_lock_file``, unless another process has the folder open: then ``NotOwner`` is raised. A lock on
+    the file ``identity`` makes the check and the creation one step."""
+    guard: FileHandle = yield Open(identity)
+    try:
+        if not (yield Lock(guard, wait=False)):
+            raise NotOwner("another process is opening the folder: stop it, or fence it with take_over=True")
+
+        for other in (yield from list_owners(folder)):
+            if other.alive:
+                raise NotOwner(_open_elsewhere(other))
+        return (yield from create_lock_file(folder, owner))
+    finally:
+        yield Close(guard)
+
+
+def _open_elsewhere(other: Owner) -> str:
+    where = f"the folder is open in process {other.pid} on {other.host}"
+    if other.url:
+        return f"{where}, which serves it at {other.url}: use tierlog.connect, or stop the service"
+
+    return f"{where}: stop that process, or fence it with take_over=True"
 
 
 def remove_lock_file(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:

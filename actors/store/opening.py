@@ -12,7 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from random import Random
 
 import anyio
@@ -36,7 +36,7 @@ from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
 from ..folder import lock_files
 from ..folder.chunk_location import check_location, make_chunk_storage, resolve_location
-from ..folder.identity import StoreIdentity, create_identity, read_identity
+from ..folder.identity import StoreIdentity, create_identity, identity_file, read_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
@@ -208,13 +208,14 @@ async def open_store(
     config: StoreConfig | None = None,
     storage: ChunkStorage | None = None,
     adopt: bool = False,
+    take_over: bool = False,
     span: SpanHook | None = None,
     world: World | None = None,
     files: Files | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """Opens the store in the folder ``path``, which is created if it is missing: ``async with
-    open_store("data", containers=4) as store``. Fences every earlier owner: an app that has the folder open
-    gets ``NotOwner``.
+    open_store("data", containers=4) as store``. Refuses a folder that another process has open, unless
+    ``take_over`` is set: then that process is fenced, and its calls raise ``NotOwner``.
 
     ``containers`` (1 to 1,024, default: the configuration's) is fixed when the folder is created, and so is
     the configuration's ``chunks``, the location of long-term storage: the folder's own ``lts/`` or a bucket.
@@ -225,6 +226,7 @@ async def open_store(
     hook of your own. ``world`` and ``files`` are for simulations.
 
     Raises:
+        NotOwner: Another process has the folder open, and ``take_over`` is not set.
         StoreMismatch: The folder was created with another number of containers or by a newer version, or
             long-term storage belongs to another store or to a newer copy of this one.
         DataCorruption: A file is damaged; the error has its name and the offset.
@@ -242,6 +244,7 @@ async def open_store(
         config=config,
         storage=storage,
         adopt=adopt,
+        take_over=take_over,
         span=span,
         world=world or system_world(),
         files=files or LocalFiles(),
@@ -277,10 +280,10 @@ async def open_host(
 
 @asynccontextmanager
 async def announced(
-    files: Files, world: World, folder: StoreFolder, role: str, url: str = ""
+    files: Files, world: World, folder: StoreFolder, role: str, url: str = "", *, take_over: bool = True
 ) -> AsyncIterator[str]:
     """Announce in the folder that this process has it open; withdraw that at the end. Yields the opening's
-    id."""
+    id. Raises ``NotOwner`` if another process has it open and ``take_over`` is False."""
     pid = os.getpid()
     owner = lock_files.Owner(
         world.new_id(),
@@ -292,7 +295,12 @@ async def announced(
         start=process_start(pid),
     )
     owners = folder.owners
-    handle = await run_program(files, lock_files.create_lock_file(owners, owner), owners)
+    create = (
+        lock_files.create_lock_file(owners, owner)
+        if take_over
+        else lock_files.create_only_lock_file(owners, owner, identity_file(folder.wal))
+    )
+    handle = await run_program(files, create, owners)
     try:
         yield owner.owner_id
     finally:
@@ -313,6 +321,8 @@ class StoreOpener:
     storage: ChunkStorage | None = None
     """Replaces the folder's own long-term storage."""
     adopt: bool = False
+    take_over: bool = False
+    """Fence another process that has the folder open, instead of refusing."""
     span: SpanHook | None = None
     world: World
     files: Files
@@ -323,7 +333,10 @@ class StoreOpener:
         chunks = await self._chunks()
         identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)
         await self._prepare_folder()
-        async with self._announced("") as owner_id, serve(self._parts(identity, owner_id, chunks)) as store:
+        async with (
+            announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id,
+            serve(self._parts(identity, owner_id, chunks)) as store,
+        ):
             yield store
 
     @asynccontextmanager
@@ -333,7 +346,7 @@ class StoreOpener:
         chunks = await self._chunks()
         await self._prepare_folder()
         async with (
-            self._announced(host_id) as owner_id,
+            announced(self.files, self.world, self.folder, host_id) as owner_id,
             ContainerRuntime(self._parts(identity, owner_id, chunks)).running() as runtime,
         ):
             yield runtime
@@ -368,9 +381,6 @@ class StoreOpener:
             world=self.world,
             span=self.span,
         )
-
-    def _announced(self, role: str) -> AbstractAsyncContextManager[str]:
-        return announced(self.files, self.world, self.folder, role)
 
     def _log(self, identity: StoreIdentity, owner_id: str, index: int) -> LocalLog:
         folder, log_id = log_folder(self.folder.wal, index), identity.container_log_id(index)

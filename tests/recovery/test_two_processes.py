@@ -24,7 +24,7 @@ async def fight(folder: Path, rounds: int) -> None:
         owner.wait_until_fenced()
         owner = challenger
     owner.receive(30)
-    async with tierlog.open_store(folder, config=CONFIG) as store:
+    async with tierlog.open_store(folder, config=CONFIG, take_over=True) as store:
         owner.wait_until_fenced()
         await check(store, ledger)
         await store.flush()

@@ -139,7 +139,12 @@ async def opened(files: SimulatedFiles, process: int, limits: Limits = SMALL) ->
     with small_limits(limits):
         await limits.prepare(files, process)
         async with open_store(
-            FOLDER, containers=1, config=limits.config(process), files=files, world=virtual_world(process)
+            FOLDER,
+            containers=1,
+            config=limits.config(process),
+            take_over=True,  # an earlier process may be frozen
+            files=files,
+            world=virtual_world(process),
         ) as store:
             yield store
 

@@ -149,7 +149,10 @@ async def flush(store: tierlog.SegmentStore, random: Random) -> None:
 async def main(folder: str, seed: int, plans: list[WriterPlan]) -> None:
     random = Random(seed)
     try:
-        async with tierlog.open_store(folder, config=CONFIG) as store, anyio.create_task_group() as tasks:
+        async with (
+            tierlog.open_store(folder, config=CONFIG, take_over=True) as store,
+            anyio.create_task_group() as tasks,
+        ):
             tasks.start_soon(flush, store, random)
             for plan in plans:
                 tasks.start_soon(write, store, plan, random)

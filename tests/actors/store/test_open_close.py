@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -201,10 +203,46 @@ async def test_the_apps_own_errors_come_out_as_they_are(tmp_path: Path) -> None:
 # --- fencing, closing, forks --------------------------------------------------------------------
 
 
+async def test_an_open_folder_is_refused(tmp_path: Path) -> None:
+    opening = (
+        f"process {os.getpid()} on {socket.gethostname()}: stop that process, or fence it with take_over"
+    )
+    async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
+        await make(store, "s", b"abc")
+        with pytest.raises(NotOwner, match=re.escape(opening)):
+            await tierlog.open_store(tmp_path, config=CONFIG).__aenter__()
+        assert await store.append("s", b"d") == 3
+    async with tierlog.open_store(tmp_path, config=CONFIG) as store:
+        assert await store.read("s", 0, 10) == b"abcd"
+
+
+async def test_of_two_that_open_a_folder_at_the_same_time_one_is_refused(tmp_path: Path) -> None:
+    async with tierlog.open_store(tmp_path, containers=1, config=CONFIG):
+        pass
+    refused = 0
+    both = anyio.Event()
+
+    async def use() -> None:
+        nonlocal refused
+        try:
+            async with tierlog.open_store(tmp_path, config=CONFIG) as store:
+                with anyio.fail_after(10):
+                    await both.wait()
+                assert await store.list_segments() == []
+        except NotOwner:
+            refused += 1
+            both.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(use)
+        tasks.start_soon(use)
+    assert refused == 1
+
+
 async def test_a_second_opening_fences_the_first(tmp_path: Path) -> None:
     async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as first:
         await make(first, "s", b"abc")
-        async with tierlog.open_store(tmp_path, config=CONFIG) as second:
+        async with tierlog.open_store(tmp_path, config=CONFIG, take_over=True) as second:
             await second.append("s", b"def")
             with pytest.raises(NotOwner):
                 await first.read("s", 0, 3)
