@@ -93,6 +93,7 @@ async def _import(container: ContainerAccess, name: str, progress: Progress) -> 
     # decided.
     container.imports.check_free(name, (chunk.name for chunk in found.chunks))
     chain = await read_chain(container.chunks, found, container.rolling_size, progress)
+    # W8: the claims of the files are the first thing that this import writes to long-term storage.
     await container.claim_storage()
     await claim_files(container.chunks, name, (chunk.name for _, chunk in chain.chunks))
     await container.imports.import_chain(name, chain)

@@ -206,6 +206,8 @@ class _Restore:
 
         identity = await self._make_folder(manifest)
         await self._fill(identity, manifest, whole, released)
+        # Before the rename, or the store would be refused as a copy (W8). After a crash here there is no
+        # store, and a restore begins again.
         await self._clear_claims(identity)
         await run_program(self._files, _publish(self._building, self._folder), self._folder.path)
         chunks = [chunk for segment in whole for _, chunk in segment.chunks]
@@ -241,6 +243,7 @@ class _Restore:
                 identity.container_log_id(index),
                 log_options(self._config),
             )
+            # Names of chunks contain the epoch, so the new owners begin above the old ones (S2).
             await log.open(above=epoch)
             await log.close(clean=True)
         return identity
@@ -257,6 +260,7 @@ class _Restore:
             folder=self._building,
             config=self._config,
             storage=chunks,
+            # The old owners' claims are still there.
             adopt=True,
             world=self._world,
             files=self._files,

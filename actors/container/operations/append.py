@@ -72,6 +72,7 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     if segment is None:
         raise _no_segment(state, request.name)
 
+    # C3: repeats come first. A lost answer must not turn into ``SegmentSealed`` or ``BadOffset``.
     if request.writer:
         known = segment.writers.get(request.writer)
         if known is None:

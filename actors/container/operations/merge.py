@@ -75,6 +75,7 @@ def merge_sources(state: ContainerState, op: MergeSegments | CommitTransaction) 
         if source.length != length:
             raise ValueError(f"merge of {length} bytes from {source!r}")
 
+        # Of an empty source there is nothing to splice, so its record is only to be removed.
         state.unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED)
         if length:
             target.merges.append(MergedRange(target.length, sid, length))

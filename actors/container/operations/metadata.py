@@ -39,12 +39,14 @@ def _decide(state: ContainerState, request: CommitMetadataRequest) -> Decision:
     for key, value in request.writes.items():
         if key.startswith(SEGMENT_PREFIX):
             segment = state.segments.get(segment_of_key(key))
+            # Deleted since the flush began: only the removal of its record may still be committed.
             if segment is None or (segment.status is SegmentStatus.DELETED and value is not None):
                 raise MetadataConflict(f"the segment of metadata {key!r} was deleted")
 
     if not request.writes:
         return None, state.sequence
 
+    # The version is the sequence that the operation gets when it is applied next.
     return CommitMetadata(tuple(request.writes.items())), state.sequence + 1
 
 

@@ -139,6 +139,7 @@ def _decide_begin(state: ContainerState, request: BeginTransactionRequest) -> De
     if record is not None:
         _check_token(record, request.token)
     token = request.token or _token(record)
+    # T4: a committed token answers for every transaction that carries it, whatever the state of this one.
     if target is not None and token is not None and _is_reached(target, token):
         is_ours = record is not None and record.status is TransactionStatus.COMMITTED
         return None, _info(state, record) if record is not None and is_ours else _committed_info(

@@ -197,6 +197,7 @@ async def _build_index(
         if chunk is None:
             start, chunk = await txn.locate(position)
         offsets = txn.multiples(position, start + chunk.length)
+        # At least one, so that every step makes progress in a chunk that spans many multiples.
         batch = offsets[: max(1, limit - 1)]
         for offset in batch:
             await _put_index(txn, IndexRecord(txn.id, offset, chunk.name, start))
