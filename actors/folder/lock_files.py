@@ -6,6 +6,7 @@ A file stays locked while its process lives; the next opening removes unlocked o
 
 from __future__ import annotations
 
+import errno
 import json
 from contextlib import suppress
 
@@ -13,6 +14,7 @@ import attrs
 
 from ...storage_backends.base.errors import NotOwner
 from ...storage_backends.base.files import (
+    NOT_A_FILE,
     Close,
     FileHandle,
     ListFolder,
@@ -115,8 +117,10 @@ def list_owners(folder: str) -> Program[list[Owner]]:
 def _inspect(folder: str, name: str) -> Program[Owner | None]:
     try:
         handle = yield Open(f"{folder}/{name}")
-    except FileNotFoundError:
-        return None  # closed meanwhile
+    except OSError as error:
+        if error.errno in (errno.ENOENT, *NOT_A_FILE):
+            return None  # closed meanwhile, or nobody's lock file
+        raise
 
     free = yield Lock(handle, wait=False)
     data = yield Read(handle, 0, _FILE_BYTES_MAX)

@@ -11,8 +11,17 @@ from contextlib import suppress
 
 import attrs
 
-from ...storage_backends.base.errors import InvalidArgument, StorageFull, Unavailable
-from ...storage_backends.base.files import Files, FolderEntry, ListFolder, Program, RemoveFolder, T, Unlink
+from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StorageFull, Unavailable
+from ...storage_backends.base.files import (
+    NOT_A_FILE,
+    Files,
+    FolderEntry,
+    ListFolder,
+    Program,
+    RemoveFolder,
+    T,
+    Unlink,
+)
 from .identity import StoreIdentity, read_identity
 from .lock_files import Owner, list_owners
 
@@ -47,7 +56,13 @@ def check_path(path: object) -> StoreFolder:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise InvalidArgument(f"a data folder is a path, not {path!r}")
 
-    return StoreFolder(os.path.abspath(os.fsdecode(os.fspath(path))))
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"no file can have the name {path!r}") from error
+    if b"\0" in encoded:
+        raise InvalidArgument(f"no file can have the name {path!r}")
+    return StoreFolder(os.path.abspath(os.fsdecode(encoded)))
 
 
 async def run_program(files: Files, program: Program[T], path: str) -> T:
@@ -56,6 +71,10 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
     try:
         return await files.run(program)
     except OSError as error:
+        if error.errno in NOT_A_FILE:
+            raise DataCorruption(
+                "this is not a regular file", file=error.filename or path, offset=0
+            ) from error
         kind = StorageFull if error.errno == errno.ENOSPC else Unavailable
         raise kind(f"{path}: {error.strerror or error}") from error
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 _MISTAKES_SHOWN = 5
+_FILE_BYTES_MAX = 1 << 20
 TiB = 1024 * GiB
 
 
@@ -444,12 +446,21 @@ def load_config(path: str | os.PathLike[str]) -> StoreConfig:
 
 def _read(file: str) -> bytes:
     try:
-        with open(file, "rb") as stream:
-            return stream.read()
+        # Opening a pipe would wait for its other end, and a device may never end.
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError("this is not a regular file")
+            data = stream.read(_FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise ConfigError("no such file; `tierlog init` writes one with the defaults") from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}") from error
+    except ValueError as error:  # for a path that no file can have
+        raise ConfigError(f"cannot be read: {error}") from error
+
+    if len(data) > _FILE_BYTES_MAX:
+        raise ConfigError(f"it is larger than {_FILE_BYTES_MAX} bytes, so it is no configuration")
+    return data
 
 
 def decode_config(data: bytes) -> StoreConfig:

@@ -19,8 +19,15 @@ import anyio
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import InvalidArgument, NotOwner, StorageFull, Unavailable
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    InvalidArgument,
+    NotOwner,
+    StorageFull,
+    Unavailable,
+)
 from ...storage_backends.base.files import (
+    NOT_A_FILE,
     FileHandle,
     Files,
     FreeSpace,
@@ -433,6 +440,8 @@ class LocalLog(DurableDataLog):
             where = error.filename or self._context.layout.folder
             if is_full(error):
                 raise StorageFull(f"no space left for {where}: free some space on its file system") from error
+            if error.errno in NOT_A_FILE:
+                raise DataCorruption("this is not a regular file", file=where, offset=0) from error
             raise Unavailable(f"{where}: {error.strerror or error}") from error
 
     @contextmanager

@@ -15,6 +15,7 @@ after every earlier call on it. ``OSError`` passes through unchanged; each backe
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
@@ -25,6 +26,9 @@ from .checksum import Buffer
 from .statistics import counter, gauge
 
 T = TypeVar("T")
+
+NOT_A_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
+"""The error numbers of an ``Open`` of a folder, a pipe, a device, a link or a socket."""
 
 
 class FileHandle(ABC):
@@ -45,8 +49,9 @@ class IoCall:
 
 @attrs.frozen
 class Open(IoCall):
-    """Open a file: result ``FileHandle``. ``create``: create it, ``FileExistsError`` if it exists. ``cold``:
-    what is written will not be read soon, so the page cache need not keep it once it is synced."""
+    """Open a regular file: result ``FileHandle``; ``NOT_A_FILE`` has the errors of anything else. ``create``:
+    create it, ``FileExistsError`` if it exists. ``cold``: what is written will not be read soon, so the page cache
+    need not keep it once it is synced."""
 
     path: str
     write: bool = False

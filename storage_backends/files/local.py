@@ -56,7 +56,7 @@ from ..base.files import (
 from . import modes
 from .cold_pages import ColdPages
 from .local_write import write_bulk, write_whole
-from .nofollow import NoFollowFolder
+from .nofollow import NoFollowFolder, open_file
 
 _KEEP_SIZE = 1
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -103,7 +103,7 @@ def _open(call: Open, at: NoFollowFolder | None = None) -> LocalHandle:
     flags = os.O_CLOEXEC | (os.O_RDWR if call.write or call.create else os.O_RDONLY)
     if call.create:
         flags |= os.O_CREAT | os.O_EXCL
-    fd = os.open(call.path, flags, modes.FILE) if at is None else at.open(call.path, flags, modes.FILE)
+    fd = (open_file if at is None else at.open)(call.path, flags, modes.FILE)
     return LocalHandle(call.path, fd, ColdPages() if call.cold else None)
 
 

@@ -33,16 +33,7 @@ class NoFollowFolder:
 
     def open(self, path: str, flags: int, mode: int) -> int:
         with self._parent(path) as (folder, name):
-            if folder is None:
-                return os.open(name, flags, mode)
-
-            fd = os.open(name, flags | _FILE, mode, dir_fd=folder)
-        try:
-            _require_file(fd, path)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+            return open_file(name, flags, mode, folder)
 
     def open_folder(self, path: str) -> int:
         with self._parent(path) as (folder, name):
@@ -121,9 +112,15 @@ class NoFollowFolder:
             os.close(fd)
 
 
-def _require_file(fd: int, path: str) -> None:
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+def open_file(path: str, flags: int, mode: int, folder: int | None = None) -> int:
+    """Open the regular file ``path`` (relative to the descriptor ``folder``) and wait for nothing: opening a
+    pipe would wait for its other end."""
+    fd = os.open(path, flags | _FILE, mode, dir_fd=folder)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+
+    os.close(fd)
+    raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
 
 
 def _require_file_name(name: str, folder: int, path: str) -> None:

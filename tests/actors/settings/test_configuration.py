@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,26 @@ def test_the_error_for_a_missing_file_explains_how_to_create_one(tmp_path: Path)
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load_config(tmp_path)
+
+
+def test_a_pipe_or_a_device_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(ConfigError, match="not a regular file"):
+            load_config(path)
+
+
+def test_a_file_far_too_large_is_not_read_whole(tmp_path: Path) -> None:
+    with (tmp_path / "huge").open("wb") as huge:
+        huge.truncate(1 << 40)
+    with pytest.raises(ConfigError, match="larger than 1048576 bytes"):
+        load_config(tmp_path / "huge")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+def test_a_path_that_no_file_can_have_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(path)
 
 
 def test_broken_toml_is_refused_with_its_line(tmp_path: Path) -> None:

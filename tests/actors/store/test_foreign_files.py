@@ -1,0 +1,100 @@
+"""What is not a regular file where one of the store's files should be is never waited for, read or followed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from support.folders import newest_log_file
+from tierlog import DataCorruption, InvalidArgument, open_store
+from tierlog.actors.maintenance.doctor import examine
+from tierlog.actors.store.read_only import open_reader
+from tierlog.storage_backends.files.local import LocalFiles
+
+pytestmark = pytest.mark.anyio
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            made.bind(f"/proc/self/fd/{folder}/{path.name}")  # a socket's path has 108 bytes at most
+        finally:
+            os.close(folder)
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "pipe": os.mkfifo,
+    "socket": make_socket,
+    "folder": Path.mkdir,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "link": lambda path: path.symlink_to(path.with_name(f"{path.name}.moved")),
+}
+FILES: dict[str, Callable[[Path], Path]] = {
+    "log file": newest_log_file,
+    "register": lambda folder: folder / "wal/0000/register",
+    "identity": lambda folder: folder / "wal/store",
+}
+
+
+async def make_store(folder: Path) -> None:
+    async with open_store(folder, containers=1) as store:
+        await store.create_segment("s")
+        await store.append("s", b"acked")
+
+
+async def open_owner(folder: Path) -> None:
+    async with open_store(folder) as store:
+        await store.append("s", b"more")
+
+
+async def open_view(folder: Path) -> None:
+    async with open_reader(folder) as view:
+        found = await examine(view, LocalFiles())
+        if found.problems:
+            raise DataCorruption(found.problems[0].message, file=found.problems[0].file)
+
+
+@pytest.mark.parametrize("use", [open_owner, open_view], ids=["owner", "doctor"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("file", FILES)
+async def test_it_is_refused_with_its_name(
+    tmp_path: Path, file: str, kind: str, use: Callable[[Path], object]
+) -> None:
+    await make_store(tmp_path)
+    path = FILES[file](tmp_path)
+    path.rename(path.with_name(f"{path.name}.moved"))
+    KINDS[kind](path)
+    with anyio.fail_after(20), pytest.raises(DataCorruption, match="not a regular file") as refused:
+        await use(tmp_path)  # type: ignore[misc]
+    assert refused.value.file == str(path)
+    assert "\n" not in str(refused.value)
+
+    if kind == "folder":
+        path.rmdir()
+    else:
+        path.unlink()
+    path.with_name(f"{path.name}.moved").rename(path)
+    async with open_store(tmp_path) as store:
+        assert await store.read("s", 0, 5) == b"acked"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_among_the_lock_files_it_is_nobodys(tmp_path: Path, kind: str) -> None:
+    await make_store(tmp_path)
+    KINDS[kind](tmp_path / "wal/owners" / "strange")
+    with anyio.fail_after(20):
+        await open_owner(tmp_path)
+        await open_view(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+async def test_a_path_that_no_file_can_have_is_an_invalid_argument(path: str) -> None:
+    with pytest.raises(InvalidArgument, match="no file can have the name"):
+        async with open_store(path):
+            pass
