@@ -428,7 +428,7 @@ async def test_waiting_for_a_start_that_is_cancelled_ends_with_an_error() -> Non
     assert [type(error) for error in play.errors] == [ClosedError]
 
 
-async def test_a_closed_client_refuses_before_it_looks_at_the_name() -> None:
+async def test_a_closed_client_refuses_even_a_bad_name() -> None:
     async with stage() as play:
         await play.client.close()
         with pytest.raises(ClosedError):

@@ -35,7 +35,7 @@ def test_the_state_is_the_most_urgent_cause(
     assert bool(health.cause) is (expected is not StorageHealth.OK)
 
 
-def test_a_cause_describes_what_happened() -> None:
+def test_the_cause_of_bad_health_is_described() -> None:
     assert (
         "5 calls in a row failed, the last one with: gone"
         in health_of(noted(last="gone"), over_quota="", failures=5, is_open=True, late=0).cause

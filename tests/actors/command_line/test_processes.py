@@ -30,7 +30,7 @@ def test_ctrl_c_ends_a_tail_quietly(folder: Path, times: int) -> None:
         assert tail.stderr.read() == b""
 
 
-def test_ctrl_c_ends_a_waiting_append_and_keeps_what_was_acked(folder: Path, run: Run) -> None:
+def test_ctrl_c_ends_a_waiting_append_and_keeps_acked_bytes(folder: Path, run: Run) -> None:
     make_store(folder)
 
     async def wait_for_line() -> None:
@@ -54,7 +54,7 @@ def test_ctrl_c_ends_a_waiting_append_and_keeps_what_was_acked(folder: Path, run
     assert "not open anywhere" in run("doctor").out
 
 
-def test_a_reader_that_goes_away_ends_a_read_quietly(folder: Path, run: Run, tmp_path: Path) -> None:
+def test_a_read_ends_quietly_when_its_reader_closes_the_pipe(folder: Path, run: Run, tmp_path: Path) -> None:
     make_store(folder)
     (tmp_path / "big").write_bytes(bytes(4 << 20))
     run("segment", "append", NAME, "--file", "big")
@@ -94,7 +94,7 @@ def test_the_installed_program_prints_its_version_and_its_help(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_asking_for_help_imports_nothing_of_the_engine(tmp_path: Path) -> None:
+def test_help_imports_none_of_the_engine(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom tierlog.actors.cli import main\nmain(['--help'])\nprint(*sys.modules, "
         "file=sys.stderr)"

@@ -105,7 +105,7 @@ async def test_a15_above_the_hard_limit_a_full_long_term_storage_is_named() -> N
 
 
 @pytest.mark.parametrize("pinned", [150, 200])
-async def test_full_memory_asks_for_a_flush_cycle(pinned: int) -> None:
+async def test_full_memory_requests_a_flush_cycle(pinned: int) -> None:
     """Many small segments fill memory before any of them is due by size or age."""
     gates = Gates()
     gates.pin(pinned)

@@ -121,7 +121,7 @@ async def refusal(container: LocalContainer) -> type[Exception]:
     return type(refused.value)
 
 
-async def test_calls_go_to_the_ownership_that_is_alive() -> None:
+async def test_calls_go_to_the_active_ownership() -> None:
     async with supervised() as world:
         await world.container.wait_started()
 

@@ -39,7 +39,7 @@ async def test_a_durable_group_answers_every_request() -> None:
         await replies["error"].wait()
 
 
-async def test_a_failed_group_fails_each_request_by_what_may_have_happened() -> None:
+async def test_a_failed_group_fails_changes_as_unknown_and_queries_as_unavailable() -> None:
     """C1: a refusal that was decided on state that is not durable is not returned."""
     group, replies = full_group()
     group.fail(OutcomeUnknown("?"), Unavailable("again"))

@@ -59,7 +59,7 @@ async def test_an_answer_comes_when_its_group_is_durable() -> None:
         assert segment.durable_length == 3
 
 
-async def test_every_answer_waits_for_what_it_depends_on() -> None:
+async def test_c1_every_answer_waits_for_its_dependencies() -> None:
     """C1: also duplicates, refusals, info and lists."""
     async with PipelineWorld().running() as world:
         await created(world)
@@ -202,7 +202,7 @@ async def test_a_fenced_owner_does_not_answer_even_if_there_is_nothing_to_log() 
         assert isinstance(world.error, NotOwner)
 
 
-async def test_a_failure_while_publishing_poisons_too() -> None:
+async def test_a_failure_while_publishing_poisons_the_container() -> None:
     async with PipelineWorld().running() as world:
         await created(world)
         world.parts.segment().durable_length = 99

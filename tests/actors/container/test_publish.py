@@ -79,7 +79,7 @@ def test_an_append_is_published_once() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40_000)), max_size=12), st.integers(0, 11))
-def test_a_group_is_published_as_if_each_of_its_appends_came_alone(
+def test_a_run_of_appends_is_published_like_single_appends(
     script: list[tuple[str, int]], sealed_at: int
 ) -> None:
     """Appends of a group become visible in runs, one for each segment, with the same result as one by one."""

@@ -189,7 +189,7 @@ async def test_g3_while_deletes_fail_the_record_stays_over_owners(world: Contain
         assert left(world) == []
 
 
-async def test_g3_without_a_crash_the_record_goes_with_its_file(world: ContainerWorld) -> None:
+async def test_g3_without_a_crash_the_record_is_removed_after_its_file(world: ContainerWorld) -> None:
     async with world.owner(EAGER) as owner:
         await import_segment(owner.container, NAME)
         await owner.store.delete_segment(NAME)

@@ -85,7 +85,7 @@ def idle(parts: Parts, name: str) -> SegmentState:
     return parts.flush(name)
 
 
-def test_an_evicted_segment_comes_back_whole_in_the_step_that_needs_it() -> None:
+def test_an_evicted_segment_is_loaded_in_the_step_that_needs_it() -> None:
     """C4: nothing waits, so no operation can overtake another."""
     parts = Parts()
     before = idle(parts, NAME)

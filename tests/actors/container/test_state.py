@@ -105,7 +105,7 @@ def test_a_merge_unnames_sources_and_lists_their_ranges() -> None:
     assert parts.state.segments.names("") == ["t"]
 
 
-def test_deleting_a_target_deletes_what_was_merged_into_it() -> None:
+def test_deleting_a_target_deletes_its_merged_sources() -> None:
     parts = Parts()
     segments = [parts.create(name) for name in ("t", "a", "b")]
     parts.do(append("b", b"b"), SealRequest("b"), MergeRequest("a", ["b"], []))

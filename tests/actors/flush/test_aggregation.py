@@ -39,7 +39,7 @@ parts_of_a_segment = st.lists(st.tuples(st.booleans(), st.integers(1, 50)), max_
 
 
 @given(parts_of_a_segment, st.integers(0, 10), st.integers(1, 20))
-def test_pieces_cover_what_is_not_flushed_without_gap_or_overlap(
+def test_pieces_cover_the_unflushed_range_without_gap_or_overlap(
     parts: list[tuple[bool, int]], done: int, size_max: int
 ) -> None:
     """F3: a splice is whole, at its place between the target's own bytes."""

@@ -33,7 +33,7 @@ async def test_data_start_and_seal_are_one_commit() -> None:
     assert segment.is_flushed
 
 
-async def test_only_what_is_new_is_written() -> None:
+async def test_only_new_bytes_are_written() -> None:
     world = await FlushWorld().open()
     segment = world.parts.create()
     world.parts.do(append(NAME, b"abc"))
@@ -81,7 +81,7 @@ async def test_a_long_backlog_is_committed_in_steps() -> None:
     assert world.parts.cache.pinned_bytes == 0
 
 
-async def test_a_failure_keeps_what_was_committed() -> None:
+async def test_a_failed_flush_keeps_its_committed_steps() -> None:
     world = await FlushWorld().open()
     segment = world.parts.create()
     world.parts.do(*(append(NAME, bytes(PIECE_BYTES)) for _ in range(6)))

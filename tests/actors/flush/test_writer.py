@@ -162,7 +162,7 @@ async def test_a_target_waits_for_a_source_that_failed() -> None:
     assert not target.has_record
 
 
-async def test_a_cycle_in_which_nothing_got_through_is_not_logged() -> None:
+async def test_a_cycle_without_progress_is_not_logged() -> None:
     """A failing long-term storage must not fill the log (S7)."""
     world = await FlushWorld().open()
     world.parts.create()

@@ -36,7 +36,7 @@ def test_an_identity_has_its_golden_bytes() -> None:
     st.integers(0, 9999),
     st.integers(0, 1 << 50),
 )
-def test_an_identity_comes_back(store: bytes, log: bytes, containers: int, created: int) -> None:
+def test_an_identity_decodes_to_itself(store: bytes, log: bytes, containers: int, created: int) -> None:
     identity = StoreIdentity(store, log, containers, created)
 
     assert decode(encode(identity), "store") == identity
@@ -108,7 +108,7 @@ async def test_of_two_creators_one_wins_and_both_know_it(tmp_path: Path) -> None
     assert [path.name for path in Path(folder).iterdir()] == ["store"]
 
 
-async def test_a_creator_whose_file_the_winner_swept_knows_the_winner() -> None:
+async def test_a_creator_that_lost_the_race_returns_the_winners_identity() -> None:
     disk, won = SimulatedDisk(Random(0)), list[str]()
 
     def win(index: int, call: IoCall) -> None:

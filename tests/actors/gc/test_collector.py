@@ -109,7 +109,7 @@ async def collecting(*names: str, **fields: object) -> AsyncIterator[tuple[World
         yield world, collector
 
 
-async def test_garbage_goes_after_its_delay() -> None:
+async def test_g2_garbage_is_deleted_after_its_delay() -> None:
     """G2: the delay is real; readers that still hold the name have that long."""
     async with collecting(chunk(1), chunk(2)) as (world, collector):
         collector.release([chunk(1)])
@@ -165,7 +165,7 @@ async def test_a_fenced_owner_deletes_nothing() -> None:
     assert [call.verb for call in world.chunks.calls].count("delete") == 0
 
 
-async def test_nothing_goes_before_long_term_storage_is_claimed() -> None:
+async def test_g1_nothing_is_deleted_before_long_term_storage_is_claimed() -> None:
     """G1, W8: it was down when the container opened; whose it is nobody knows yet."""
     async with collecting(chunk(1), claim_error=Unavailable("down")) as (world, collector):
         collector.release([chunk(1)])
@@ -405,7 +405,7 @@ async def test_g3_the_delay_of_this_ownership_holds_for_released_files_too() -> 
         assert await world.left() == []
 
 
-async def test_g3_a_record_whose_file_is_gone_already_goes() -> None:
+async def test_g3_the_record_of_a_missing_file_is_removed() -> None:
     """An owner died between the delete and the removal of the record."""
     async with collecting(released=Released({FILE: None})) as (world, collector):
         world.cycle(1)
@@ -415,7 +415,7 @@ async def test_g3_a_record_whose_file_is_gone_already_goes() -> None:
         assert collector.statistics().already_gone == 1
 
 
-async def test_g3_a_record_never_goes_before_its_file() -> None:
+async def test_g3_a_record_is_never_removed_before_its_file() -> None:
     """Also not that of a file whose deletion failed repeatedly: the next owner begins with it."""
     async with collecting(FILE, released=Released({FILE: None})) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")

@@ -122,13 +122,13 @@ async def test_an_opened_container_answers_until_it_is_closed() -> None:
             await host.runtime.store.segment_info(NAME)
 
 
-async def test_an_order_to_open_what_is_served_is_answered_with_its_epoch() -> None:
+async def test_an_order_to_open_a_served_container_is_answered_with_its_epoch() -> None:
     async with hosts(Site()) as (host,):
         assert await host.obey(Open(1, 0, 7)) == Opened(0, 7, 1)
         assert await host.obey(Open(1, 0, 8)) == Opened(0, 8, 1)
 
 
-async def test_an_order_to_close_what_is_not_served_is_done() -> None:
+async def test_an_order_to_close_an_unserved_container_succeeds() -> None:
     async with hosts(Site()) as (host,):
         assert await host.obey(Close(1, 1, 1)) == Closed(1)
 

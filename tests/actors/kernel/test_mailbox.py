@@ -47,7 +47,7 @@ async def test_each_item_is_charged_an_overhead() -> None:
     assert mailbox.statistics().normal.size_bytes == 30
 
 
-async def test_an_item_above_the_byte_bound_is_let_in_alone() -> None:
+async def test_a1_an_item_above_the_byte_bound_is_admitted_alone() -> None:
     """Else it would wait forever."""
     mailbox = small(size_bytes=30)
     assert mailbox.offer("huge", 10_000)
@@ -65,7 +65,7 @@ async def test_put_waits_for_room_in_order_of_arrival() -> None:
         assert [await mailbox.drain(10, 1000) for _ in range(4)] == [["a"], ["b"], ["c"], ["d"]]
 
 
-async def test_nobody_overtakes_a_putter_that_waits() -> None:
+async def test_a2_no_put_overtakes_a_waiting_putter() -> None:
     mailbox = small(count=2, size_bytes=100)
     await mailbox.put("a", 50)
     async with anyio.create_task_group() as tasks:
@@ -185,7 +185,7 @@ async def test_the_internal_lane_has_capacity_of_its_own() -> None:
     assert mailbox.drain_nowait(10, 1000) == ["internal", "user"]
 
 
-async def test_internal_goes_first_and_normal_is_not_starved() -> None:
+async def test_a2_internal_items_go_first_without_starving_normal_ones() -> None:
     mailbox = small(count=10, internal=10, burst=2)
     for item in "abc":
         mailbox.offer(item, 1)
@@ -251,7 +251,7 @@ async def test_a_second_consumer_is_a_bug_and_loud() -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_close_returns_what_is_inside_and_fails_everybody_else() -> None:
+async def test_a4_close_returns_the_items_and_fails_all_waiters() -> None:
     mailbox = small(count=1)
     await mailbox.put("inside", 1)
     await mailbox.put("urgent", 1, Lane.INTERNAL)

@@ -80,7 +80,7 @@ async def test_a_healthy_run_starts_the_backoff_afresh() -> None:
 
 
 @virtual_time
-async def test_it_gives_up_at_the_intensity_limit_and_reports_it() -> None:
+async def test_a10_supervision_gives_up_at_the_restart_limit() -> None:
     worker = Supervised(*[(0, FAILED)] * 6)
     ended = await worker.supervise()
     assert (ended.kind, ended.error) == (ExitKind.FAILED, FAILED.error)

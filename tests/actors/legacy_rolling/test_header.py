@@ -86,7 +86,7 @@ def test_a_value_may_hold_the_sign_between_key_and_value() -> None:
     assert parse_header(b"maxsize=5&0=a=b&", "f") == header(5, (0, "a=b"))
 
 
-def test_a_concat_moves_no_more_files_than_it_says() -> None:
+def test_a_concat_item_covers_exactly_its_count_of_files() -> None:
     assert parse_header(b"maxsize=5&concat=1@10&0=a&50=b&", "f") == header(5, (10, "a"), (50, "b"))
 
 

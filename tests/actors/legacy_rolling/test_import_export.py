@@ -203,7 +203,7 @@ async def test_damage_after_the_import_is_seen_rule_s5() -> None:
         await owner.content()
 
 
-async def test_an_imported_file_is_never_appended_to_and_goes_with_its_segment_rule_s3() -> None:
+async def test_s3_an_imported_file_is_never_appended_to_and_is_deleted_with_its_segment() -> None:
     tier2 = Tier2()
     owner = await tier2.owner()
     await write_legacy(owner.chunks, NAME, b"0123", b"45")

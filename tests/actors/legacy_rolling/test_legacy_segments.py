@@ -74,7 +74,7 @@ async def test_an_import_on_demand_works_in_every_mode(world: ContainerWorld, mo
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("crash", [False, True])
-async def test_an_imported_segment_comes_back_with_its_container_rule_s14(
+async def test_s14_an_imported_segment_is_recovered_with_its_container(
     world: ContainerWorld, checkpoint: bool, crash: bool
 ) -> None:
     await write_segment(world)

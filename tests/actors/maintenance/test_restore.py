@@ -355,7 +355,7 @@ async def test_s19_a_file_of_a_segment_of_the_backup_is_never_released(
     assert await released_in(with_released) == {}
 
 
-async def test_a_layout_upgrade_and_imported_names_stay_what_they_were(tmp_path: Path) -> None:
+async def test_a_restore_keeps_the_layout_version_and_imported_names(tmp_path: Path) -> None:
     chunks = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), system_world())
     await chunks.open()
     await write_legacy(chunks, "app/old", b"0123", b"45", sealed=True)

@@ -94,7 +94,7 @@ async def test_a_sequential_reader_gets_every_byte_and_reads_once_for_itself(siz
         assert following == offset + length, "windows neither overlap nor leave a gap"
 
 
-async def test_a_read_ahead_of_nothing_reads_exactly_what_was_asked() -> None:
+async def test_without_read_ahead_exactly_the_requested_bytes_are_read() -> None:
     source = Source()
     async with running(source, attrs.evolve(OPTIONS, ahead_bytes=0)) as ahead:
         assert await read_all(ahead, 30) == DATA
@@ -257,7 +257,7 @@ async def test_reading_the_same_again_is_no_sequence() -> None:
         assert ahead.statistics().windows == 0
 
 
-async def test_a_reader_that_asks_ahead_is_in_sequence() -> None:
+async def test_a_reader_with_several_reads_in_flight_is_sequential() -> None:
     """It does not wait for the answer before it asks for what comes next."""
     source = Source(holds=lambda offset: True)
     found: dict[int, Buffer] = {}

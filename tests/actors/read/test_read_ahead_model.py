@@ -223,7 +223,7 @@ async def read_everything(case: Case) -> None:
     steps=STEPS,
     deletes=st.booleans(),
 )
-def test_readers_get_the_segments_bytes_whatever_happens(
+def test_readers_get_the_segments_bytes_under_random_changes(
     backend: str, append: bool, pieces: list[tuple[bytes, int]], steps: list[Step], deletes: bool
 ) -> None:
     anyio.run(play, append, pieces, steps, deletes, backend=backend)

@@ -97,7 +97,7 @@ async def test_flushed_bytes_come_from_storage_up_to_where_the_cache_begins() ->
 
 
 @pytest.mark.parametrize("offset", [10, 11, 1000])
-async def test_reading_at_or_past_the_tail_gives_nothing(offset: int) -> None:
+async def test_a_read_at_or_past_the_tail_is_empty(offset: int) -> None:
     world = World()
     segment = world.segment(1, b"0123456789")
 

@@ -279,14 +279,14 @@ def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 1 << 60))
-def test_any_size_reads_back_from_what_is_shown(value: int) -> None:
+def test_any_size_reads_back_from_its_text(value: int) -> None:
     setting = size(MiB, 0, 1 << 60, "")
 
     assert setting.read(setting.show(value) if value >= 1024 and value % 1024 == 0 else value) == value
 
 
 @given(st.floats(0.001, 1e9))
-def test_any_duration_reads_back_from_what_is_shown(value: float) -> None:
+def test_any_duration_reads_back_from_its_text(value: float) -> None:
     setting = duration(1.0, 0.0, 1e9, "")
 
     assert setting.read(setting.show(value)) == value

@@ -95,7 +95,7 @@ async def test_a_source_that_is_itself_a_target_brings_everything_along(store: S
     assert await read_all(store, "t", 1) == b"aa1a2!"
 
 
-async def test_a_target_is_truncated_inside_and_behind_what_was_merged(store: SegmentStore) -> None:
+async def test_a_target_is_truncated_inside_and_behind_merged_bytes(store: SegmentStore) -> None:
     await make(store, "t", b"0123456789")
     await make(store, "t#1", BIG, sealed=True)
     await store.merge_segments("t", ["t#1"])
@@ -177,7 +177,7 @@ async def test_merged_names_can_be_used_again_at_once(store: SegmentStore) -> No
     assert await read_all(store, "t") == b"012"
 
 
-async def test_a_tail_of_the_target_continues_into_what_is_merged(store: SegmentStore) -> None:
+async def test_a_tail_of_the_target_continues_into_merged_bytes(store: SegmentStore) -> None:
     await make(store, "t", b"base")
     await make(store, "t#1", b"one", sealed=True)
     seen: list[bytes] = []

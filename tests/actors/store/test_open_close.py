@@ -420,7 +420,7 @@ def tear(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("planted")], ids=repr)
-async def test_a_torn_step_poisons_the_container_and_only_recovery_leads_on(
+async def test_a_torn_step_poisons_the_container_until_it_recovers(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C5: no answer says success; neither the log nor long-term storage is written any more, not even at a

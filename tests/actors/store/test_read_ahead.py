@@ -45,7 +45,7 @@ async def test_sequential_reads_are_read_ahead_unless_it_is_turned_off(tmp_path:
 
 
 @pytest.mark.parametrize(("ahead", "window"), [(0, 1), (1, 1), (3, 3), (4, 4), (64, 4)])
-def test_no_window_is_larger_than_what_may_be_ahead(ahead: int, window: int) -> None:
+def test_no_window_exceeds_the_read_ahead_limit(ahead: int, window: int) -> None:
     made = container_options(
         config(read_ahead=ReadAheadConfig(bytes=ahead * MiB, total_bytes=5 * MiB)), adopt=False
     )

@@ -123,7 +123,7 @@ async def refused(store: tierlog.SegmentStore) -> bool:
 
 
 @virtual_time
-async def test_appends_resume_when_somebody_else_frees_space() -> None:
+async def test_appends_resume_when_another_process_frees_space() -> None:
     disk = SimulatedDisk(Random(1), capacity=48 * MIB)
     async with tierlog.open_store(
         "/data", containers=1, config=TIGHT, storage=MemoryChunkStorage(), files=SimulatedFiles(disk)

@@ -114,7 +114,7 @@ async def test_every_verb_can_be_resent(store: Any) -> None:
     assert await read_all(store, TARGET) == b"bytes"
 
 
-async def test_a_token_is_committed_once_whatever_the_transaction_is_called(store: Any) -> None:
+async def test_t4_a_token_is_committed_once_under_any_transaction_id(store: Any) -> None:
     await store.begin_transaction(TARGET, "one", token=TOKEN)
     await store.commit_transaction(TARGET, "one", [await staged(store, "one", "p", b"once")], token=TOKEN)
 
@@ -249,7 +249,7 @@ MALFORMED: list[Verb] = [
 ]
 
 
-async def test_arguments_that_make_no_sense_are_refused_and_nothing_is_done(store: Any) -> None:
+async def test_invalid_arguments_are_refused_without_effect(store: Any) -> None:
     for number, verb in enumerate(MALFORMED):
         with pytest.raises(InvalidArgument):
             await verb(store)

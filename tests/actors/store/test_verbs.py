@@ -342,7 +342,7 @@ async def test_names_are_listed_over_all_containers_in_order(store: SegmentStore
     assert await store.list_segments("none") == []
 
 
-async def test_a_tail_gives_what_is_there_waits_for_more_and_ends_at_the_seal(store: SegmentStore) -> None:
+async def test_a_tail_yields_existing_bytes_waits_for_more_and_ends_at_the_seal(store: SegmentStore) -> None:
     await make(store, "s", b"abc")
     seen: list[bytes] = []
 

@@ -61,7 +61,7 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> list[type]:
 @pytest.mark.parametrize(
     "settings", [IN_CACHE, IN_STORAGE, READ_AHEAD], ids=["cache", "storage", "read ahead"]
 )
-async def test_a_read_gives_bytes_wherever_they_come_from(
+async def test_a_read_returns_bytes_from_every_source(
     tmp_path: Path, settings: StoreConfig, inside: list[type]
 ) -> None:
     """Sizes that no block of the cache, of long-term storage, or window has, one behind the other."""

@@ -122,7 +122,7 @@ async def test_a_repeat_is_answered_though_the_segment_was_sealed_meanwhile(stor
         await post(store, 2)
 
 
-async def test_a_repeat_is_answered_whatever_offset_it_expects(store: SegmentStore) -> None:
+async def test_a_repeat_is_answered_before_its_expected_offset_is_checked(store: SegmentStore) -> None:
     await post(store, 1, b"abc")
 
     assert await store.append("s", b"abc", writer_id="w", event_number=1, expected_offset=0) == 0

@@ -55,7 +55,7 @@ def test_a_lost_hosts_containers_spread_over_the_others() -> None:
     assert Counter(after.values()) in ({"host-0": 5, "host-1": 4}, {"host-0": 4, "host-1": 5})
 
 
-def test_a_host_that_comes_back_gets_its_share_and_no_other_moves() -> None:
+def test_a_returning_host_gets_its_share() -> None:
     before = dict.fromkeys(range(4), "host-0")
     after = balance(range(4), ["host-0", "host-1"], before)
     assert Counter(after.values()) == {"host-0": 2, "host-1": 2}

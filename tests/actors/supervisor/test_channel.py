@@ -43,7 +43,7 @@ def test_the_path_is_short_and_each_folders_own(tmp_path: Path) -> None:
     assert control_path(b"s" * 16, "x", {}).startswith(tempfile.gettempdir())
 
 
-async def test_nobody_else_can_reach_the_socket(path: str) -> None:
+async def test_only_the_user_can_reach_the_socket(path: str) -> None:
     async with await listen(path):
         assert os.stat(path).st_mode & 0o777 == 0o600
         assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700

@@ -174,7 +174,7 @@ def test_a_frozen_host_loses_its_containers_and_is_killed_after_its_grace() -> N
     assert world.host_phase("host-0") is HostPhase.SERVING, "it was killed and started again"
 
 
-def test_a_host_that_wakes_up_is_fenced_and_takes_containers_again() -> None:
+def test_a_resumed_host_is_fenced_and_accepts_containers_again() -> None:
     world = machine()
     world.frozen.add("host-0")
     world.run(1)

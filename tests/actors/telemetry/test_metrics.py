@@ -91,7 +91,7 @@ def test_a_nested_snapshot_has_its_own_name_and_inherits_the_labels() -> None:
     assert 'tierlog_tail_cache_bytes{container="3"} 7.0' in lines(ContainerStatistics(3, 10))
 
 
-def test_a_mapping_gives_its_keys_as_labels() -> None:
+def test_the_keys_of_a_mapping_become_labels() -> None:
     snapshot = ContainerStatistics(3, 10, lanes={"user": LaneStatistics(1), "internal": LaneStatistics(2)})
 
     assert [line for line in lines(snapshot) if "lane" in line] == [

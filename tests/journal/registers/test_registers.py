@@ -151,7 +151,7 @@ async def test_a_raise_that_returned_survives_a_power_loss() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_creation_that_died_half_way_is_finished_by_the_next() -> None:
+async def test_the_next_opening_completes_an_interrupted_creation() -> None:
     """The register has its name only once it is whole."""
     for written in (0, 512, 4096):
         disk = SimulatedDisk(Random(3))

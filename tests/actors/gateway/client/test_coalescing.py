@@ -225,7 +225,7 @@ async def test_a_queue_that_stays_full_is_backpressure(monkeypatch: pytest.Monke
 # --- outcomes -----------------------------------------------------------------------------------
 
 
-async def test_each_gets_its_own_outcome() -> None:
+async def test_each_append_of_a_batch_gets_its_own_outcome() -> None:
     server = Server()
     server.refuse = lambda item: tierlog.SegmentSealed("sealed", segment="s") if item.data == b"2" else None
     with scripted(server) as http:
@@ -325,7 +325,7 @@ async def test_a_lost_batch_is_resolved_item_by_item() -> None:
     assert sorted(data for _, data in server.applied) == [b"conditional", b"numbered"]
 
 
-async def test_append_each_gives_one_outcome_for_each() -> None:
+async def test_append_each_returns_one_outcome_per_append() -> None:
     server = Server()
     server.refuse = lambda item: tierlog.SegmentSealed("x") if item.data == b"2" else None
     given = [BatchItem("s", b"1"), BatchItem("", b"bad name"), BatchItem("s", b"2"), BatchItem("s", b"3")]
@@ -342,7 +342,7 @@ async def test_append_each_gives_one_outcome_for_each() -> None:
     assert server.batches == [[b"1", b"2", b"3"]] * 2
 
 
-async def test_append_each_refuses_what_is_not_an_append() -> None:
+async def test_append_each_refuses_invalid_items() -> None:
     server = Server()
     with scripted(server) as http:
         async with tierlog.connect(http.url) as client:

@@ -242,7 +242,7 @@ async def test_other_changes_are_not_sent_twice(
     assert len(server.received) == 1
 
 
-async def test_backpressure_is_waited_for_as_long_as_the_server_asks(connect: Connect) -> None:
+async def test_the_client_waits_as_long_as_a_throttling_server_asks(connect: Connect) -> None:
     throttled = problem(Throttled("slow down"))
     with scripted(then(throttled, throttled)) as server:
         async with connect(server.url) as client:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 # --- request ids --------------------------------------------------------------------------------
 
 
-async def test_h14_a_clients_request_id_comes_back(served: Service) -> None:
+async def test_h14_a_clients_request_id_is_returned(served: Service) -> None:
     response = await served.http.get("/nowhere", headers={"X-Request-Id": "mine-1"})
 
     assert (response.headers["x-request-id"], response.json()["request_id"]) == ("mine-1", "mine-1")
@@ -182,7 +182,7 @@ async def test_h16_answers_have_the_members_that_their_schemas_name(
 # --- the end ------------------------------------------------------------------------------------
 
 
-async def test_h15_a_server_that_stops_finishes_what_is_in_flight_and_ends_its_tails(tmp_path: Path) -> None:
+async def test_h15_a_stopping_server_finishes_requests_and_ends_its_tails(tmp_path: Path) -> None:
     release = anyio.Event()
     async with open_store(tmp_path / "data", containers=1) as store:
 

@@ -298,7 +298,7 @@ async def test_h11_a_client_that_pipelines_behind_a_tail_and_disconnects_frees_e
     assert await contents(a) == b""
 
 
-async def test_h11_what_is_pipelined_behind_a_tail_is_answered_after_it(a: Service) -> None:
+async def test_h11_a_request_pipelined_behind_a_tail_is_answered_after_it(a: Service) -> None:
     stream = await a.raw(TAIL + HEALTH + LAST)
     await until(lambda: a.gateway.tails == 1)
 
@@ -460,7 +460,7 @@ async def test_h9_blank_lines_do_not_keep_a_connection(a: Service, monkeypatch: 
     assert answers[0].count(b"HTTP/1.1 200 ") == 1
 
 
-async def test_a_client_whose_body_was_not_asked_for_gets_a_connection_for_its_next_request(
+async def test_a_client_that_did_not_send_its_body_reconnects_for_its_next_request(
     a: Service,
 ) -> None:
     head = b"POST /v1/none HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 50\r\n\r\n"

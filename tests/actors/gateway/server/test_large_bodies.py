@@ -401,7 +401,7 @@ async def test_h9_each_byte_of_a_large_body_extends_the_timeout(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_h9_half_a_large_body_and_a_disconnect_leave_nothing(
+async def test_h9_a_disconnect_inside_a_large_body_has_no_effect(
     a: Service, made: list[LargeBody], reset: bool
 ) -> None:
     before = asyncio.all_tasks()

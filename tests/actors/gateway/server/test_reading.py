@@ -75,7 +75,7 @@ async def test_h6_past_the_tail_there_is_nothing(small: Service) -> None:
     assert (response.json()["length"], response.json()["sealed"]) == (10_000, False)
 
 
-async def test_h6_what_was_truncated_is_gone(small: Service) -> None:
+async def test_h6_a_range_before_the_start_is_410(small: Service) -> None:
     await small.store.truncate_segment("a", 100)
 
     response = await get(small, "bytes=99-200")
@@ -104,7 +104,7 @@ async def test_an_empty_segment_has_no_bytes(small: Service) -> None:
 # --- streams ------------------------------------------------------------------------------------
 
 
-async def test_h10_what_fails_after_the_answer_began_breaks_the_connection(tmp_path: Path) -> None:
+async def test_h10_a_failure_after_the_answer_began_breaks_the_connection(tmp_path: Path) -> None:
     async with open_store(tmp_path / "data", containers=1) as store:
 
         async def read(name: str, offset: int, size: int) -> bytes:
@@ -172,7 +172,7 @@ async def test_h11_a_long_poll_answers_with_the_bytes_that_come(small: Service) 
     assert small.gateway.tails == 0
 
 
-async def test_h11_a_long_poll_gives_one_block_of_what_is_there(small: Service) -> None:
+async def test_h11_a_long_poll_answers_with_one_block_of_existing_bytes(small: Service) -> None:
     response = await small.http.get("/v1/segments/a/tail?offset=500")
 
     assert response.content == DATA[500:1500]

@@ -159,7 +159,7 @@ async def test_h9_a_stalled_body_times_out(tmp_path: Path) -> None:
         assert await length(served) == 0
 
 
-async def test_h9_half_a_request_and_a_disconnect_leave_nothing(a: Service) -> None:
+async def test_h9_a_disconnect_inside_a_request_has_no_effect(a: Service) -> None:
     stream = await a.raw(HEAD + b"content-length: 100\r\n\r\nhalf")
     await until(lambda: a.gateway.metrics.operation("append").in_flight == 1)
 

@@ -84,7 +84,7 @@ def test_an_empty_batch_is_a_batch() -> None:
 
 
 @given(st.lists(items(), max_size=12), st.integers(1, 40))
-def test_h7_what_was_encoded_is_decoded_however_it_is_cut(batch: list[BatchItem], step: int) -> None:
+def test_h7_an_encoded_batch_is_decoded_from_any_pieces(batch: list[BatchItem], step: int) -> None:
     assert decoded(encoded(batch), step) == batch
 
 

@@ -84,7 +84,7 @@ def test_h1_every_name_survives_its_path(name: str, verb: Verb) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/segments/a", "/v1/segments//append", "/v1/other/a/append", "/v1/segments/a/"]
 )
-def test_h1_what_is_no_segments_path(path: str) -> None:
+def test_h1_paths_that_are_not_of_a_segment(path: str) -> None:
     assert paths.split_segment_path(path) is None
 
 
@@ -175,7 +175,7 @@ def test_h4_numbers_are_plain_digits_in_their_range(text: str) -> None:
         [(b"tierlog-expected-offset", b"-1")],
     ],
 )
-def test_h4_headers_that_make_no_sense_are_refused(headers: list[tuple[bytes, bytes]]) -> None:
+def test_h4_contradictory_headers_are_refused(headers: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(InvalidArgument):
         parse_append_headers(headers)
 

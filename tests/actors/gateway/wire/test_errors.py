@@ -208,7 +208,7 @@ def test_h3_a_problem_of_another_media_type_is_foreign() -> None:
     )
 
 
-def test_h3_an_answer_of_success_that_makes_no_sense() -> None:
+def test_h3_a_malformed_success_is_unknown_or_unavailable() -> None:
     assert type(malformed_answer("x", maybe_applied=True)) is OutcomeUnknown
     assert type(malformed_answer("x", maybe_applied=False)) is Unavailable
 

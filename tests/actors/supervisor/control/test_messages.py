@@ -48,7 +48,7 @@ MESSAGES: list[Message] = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_is_one_line_and_comes_back_as_it_was(message: Message) -> None:
+def test_a_message_is_one_line_and_decodes_to_itself(message: Message) -> None:
     line = encode(message)
     assert line.count(b"\n") == 1
     assert decode(line) == message
