@@ -246,7 +246,7 @@ class StorageActor:
         raise ClosedError(f"the storage actor is {self._state.value}")
 
     def admit(self, name: str) -> None:
-        """Check before naming and tracking a chunk (rule S7). Raises ``Unavailable`` while the breaker is
+        """Check before naming and tracking a chunk, or appending to one (rule S7). Raises ``Unavailable`` while the breaker is
         open, ``StorageFull`` above the quota.
 
         ``name`` is the chunk's, or the prefix that it will have. While the breaker is open, one caller per
@@ -262,6 +262,10 @@ class StorageActor:
                 f"long-term storage failed {self._breaker.failures} times in a row; next try in "
                 f"{self._breaker.retry_in(now):.1f} s"
             )
+
+    def retry_in(self) -> float:
+        """Seconds until the breaker lets a change pass; 0.0 if it does now (rule S7)."""
+        return self._breaker.retry_in(anyio.current_time())
 
     def expire(self, pending: PendingCall[Any]) -> None:
         """Answer a call whose deadline has passed, unless it was answered just now. If it is running it goes

@@ -72,6 +72,9 @@ class StorageClient(ChunkStorage):
         its prefix. Raises ``Unavailable`` while the breaker is open, ``StorageFull`` above the quota."""
         self._actor.admit(name)
 
+    def retry_in(self) -> float:
+        return self._actor.retry_in()
+
     # --- the contract ---------------------------------------------------------------------------------------
 
     async def exists(self, name: str) -> bool:

@@ -78,6 +78,8 @@ class SegmentFlush:
     sealed: bool
     rolling_size: int
     merges: tuple[MergedRange, ...]
+    cut: int
+    """The sequence of the newest operation in it."""
 
     def pieces(self, flushed: int, size_max: int) -> Iterator[Piece]:
         """The pieces between ``flushed`` and the captured length, in order; data in pieces of at most
@@ -101,7 +103,7 @@ def _data(start: int, end: int, size_max: int) -> Iterator[DataPiece]:
         start = stop
 
 
-def capture(segment: FlushableSegment) -> SegmentFlush:
+def capture(segment: FlushableSegment, cut: int) -> SegmentFlush:
     return SegmentFlush(
         segment.sid,
         segment.name,
@@ -111,4 +113,5 @@ def capture(segment: FlushableSegment) -> SegmentFlush:
         segment.sealed,
         segment.rolling_size,
         tuple(segment.merges),
+        cut,
     )

@@ -1,16 +1,16 @@
 """The storage writer: flush cycles, one after the other (PDP-40).
 
 Owns: when a cycle begins, its cut, its end record, and the answers to those that wait for it. Does not own:
-the order (``flush_order.py``), one segment's flush (``segment_flusher.py``), deferred work
-(``deferred_work.py``), deletion (the collector).
+the order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one segment's flush
+(``segment_flusher.py``), deferred work (``deferred_work.py``), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed (sync); wait until the cut is durable; claim long-term
-storage (rule W8); flush wave by wave; do some steps of deferred work; log ``CycleComplete``. A segment that
-fails does not stop the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later
-cycle, and a requested flush gets its error. Only ``NotOwner``, and a claim that is not this owner's, end the
-writer.
+storage (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. A segment that fails
+does not stop the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later cycle,
+and a requested flush gets its error. One that hangs does not hold it up (rule F7). Only ``NotOwner``, and a
+claim that is not this owner's, end the writer.
 
-Rules: F1 to F6. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
+Rules: F1 to F7. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
 far each segment got."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import anyio
+import anyio.abc
 import attrs
 
 from ...journal.operations.cycle_complete import CycleComplete
@@ -37,10 +38,13 @@ from ..kernel.reply import Reply
 from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment, SegmentFlush, capture
 from .deferred_work import DeferredWork, DeferredWorkStorage
-from .flush_order import schedule
+from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
 
 _log = get_logger("writer")
+
+_NAMED = 10
+"""The most segments that one log event names."""
 
 
 class FlushSource(Protocol):
@@ -70,6 +74,8 @@ class WriterOptions:
     concurrent_segments: int = 8
     error_pause: float = 1.0
     """Seconds between a cycle with a failure and the next one."""
+    segment_deadline: float = 1.0
+    """Seconds for which a cycle waits for one segment, and for one cycle's deferred work (rule F7)."""
     deferred_steps: int = 32
     """Steps of deferred work in one cycle, at most (rule F6)."""
     deferred_pause: float = 0.1
@@ -81,6 +87,9 @@ class WriterStatistics:
     cycles: int = attrs.field(metadata=counter("Flush cycles begun."))
     flushed_bytes: int = attrs.field(metadata=counter("Bytes written to long-term storage."))
     failing_segments: int = attrs.field(metadata=gauge("Segments whose last flush failed."))
+    late_segments: int = attrs.field(
+        metadata=gauge("Segments whose flush takes longer than a cycle waits for it.")
+    )
     last_cut: int = attrs.field(
         metadata=gauge("The operation sequence up to which the newest full cycle flushed.")
     )
@@ -151,9 +160,17 @@ class StorageWriter:
         """``claim()`` returns once this owner may write to long-term storage."""
         self._source = source
         self._flusher = flusher
+        self._storage = storage
         self._observer = observer
         self._claim = claim
         self._options = options
+        self._flushes = FlushTasks(
+            self._flush_segment,
+            storage.retry_in,
+            self._late_ended,
+            limit=options.concurrent_segments,
+            deadline=options.segment_deadline,
+        )
         self._deferred = DeferredWork(
             storage,
             claim,
@@ -161,14 +178,31 @@ class StorageWriter:
             pause=options.deferred_pause,
             error_pause=options.error_pause,
         )
+        self._deferred_is_late = False
+        """Whether the deferred work of an earlier cycle is still under way."""
+        self._recorded_steps = 0
+        """Steps of deferred work that a ``CycleComplete`` covers."""
         self._cut = 0
         self._cycle = 0
+        self._is_begun = False
+        """Whether the collector knows of cycle ``_cycle`` already, because it began when the last one ended."""
         self._room_made = False
-        """Whether this cycle has committed a truncation alone, because long-term storage is full."""
+        """Whether a truncation was committed alone since the last ``CycleComplete``, because long-term storage
+        is full."""
         self._due: dict[int, None] = {}
+        self._waiting_for_late: dict[int, None] = {}
+        """Segments that a late flush keeps from being flushed: due when one has ended."""
+        self._full_cut: int | None = None
+        """The cut of a full cycle whose callers are not answered yet; None if there is none."""
+        self._full_left: dict[int, None] = {}
+        """Segments that are not flushed up to it."""
         self.failing: dict[int, TierlogError] = {}
         """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append;
         only the writer changes it."""
+        self._unflushed: dict[int, None] = {}
+        """Segments that the last cycle with them did not flush, tried or not."""
+        self._is_failing = False
+        """Whether the last log event was that segments cannot be flushed."""
         self._waiting: list[tuple[int, Reply[None]]] = []
         self._requested = False
         self._stopped: TierlogError | None = None
@@ -225,50 +259,78 @@ class StorageWriter:
         self._cut = last_cut
         self.operations_logged()
         await self._deferred.load()
-        while True:
-            # Before the decision: what becomes due after it sets this event.
-            self._wake = anyio.Event()
-            due = decide_due(
-                requested=self._requested,
-                segments_by_size=len(self._due),
-                dirty_since=self._dirty_since,
-                now=anyio.current_time(),
-                flush_age=self._options.flush_age,
-                not_before=self._not_before,
-                deferred_due=self._deferred.due_at,
-            )
-            if due.now:
-                await self.cycle(full=due.full)
-                continue
-
-            with anyio.move_on_after(float("inf") if due.wait is None else due.wait):
-                await self._wake.wait()
-
-    async def cycle(self, *, full: bool) -> None:
-        """One flush cycle."""
-        self._cycle += 1
-        self._room_made = False
-        self._observer.cycle_begins(self._cycle)
-        cut, plans = self._fix_cut(full)
-        failed = await self._flush_to(plans)
-        if failed:
-            self._not_before = anyio.current_time() + self._options.error_pause
-            for sid, error in failed.items():
-                _log.warning(
-                    "flush_failed", segment=plans[sid].name if sid in plans else hex(sid), error=str(error)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                self._wake = anyio.Event()
+                due = decide_due(
+                    requested=self._requested,
+                    segments_by_size=len(self._due) + self._is_unrecorded,
+                    dirty_since=self._dirty_since,
+                    now=anyio.current_time(),
+                    flush_age=self._options.flush_age,
+                    not_before=self._not_before,
+                    deferred_due=None if self._deferred_is_late else self._deferred.due_at,
                 )
+                if due.now:
+                    await self.cycle(tasks, full=due.full)
+                    continue
 
-            # A full cycle follows the pause.
-            self._dirty_since = anyio.current_time() - self._options.flush_age
-        steps = await self._deferred.run(self._is_awaited)
-        if steps or self._room_made or len(failed) < len(plans) or (full and not plans):
+                with anyio.move_on_after(float("inf") if due.wait is None else due.wait):
+                    await self._wake.wait()
+
+    @property
+    def _is_unrecorded(self) -> bool:
+        """Whether something late has ended that no ``CycleComplete`` covers yet (rule F2)."""
+        return not self._deferred_is_late and bool(self._flushes.done or self._unrecorded_steps)
+
+    @property
+    def _unrecorded_steps(self) -> int:
+        return self._deferred.steps_done - self._recorded_steps
+
+    async def cycle(self, tasks: anyio.abc.TaskGroup, *, full: bool) -> None:
+        """One flush cycle. What is late goes on in ``tasks``."""
+        self._begin_cycle()
+        cut, plans = self._fix_cut(full)
+        is_whole = not self._flushes.late
+        await self._flush_to(tasks, plans)
+        await self._run_deferred(tasks)
+        is_whole &= not self._flushes.late
+        steps = self._unrecorded_steps
+        progressed = bool(self._flushes.done or steps or self._room_made)
+        failed = self._flushes.take_errors()
+        self._note_failures(failed)
+        number = self._end_cycle()
+        if progressed or (full and not plans and is_whole):
             # A cycle that flushed nothing logs nothing: an outage of long-term storage must not fill the log
             # (rule S7).
-            await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, full and not failed))
-            self._observer.cycle_completed(self._cycle)
+            self._recorded_steps += steps
+            self._room_made = False
+            full_cut = cut if full and is_whole and not failed else self._settled_cut()
+            record = CycleComplete(
+                self._source.epoch, number, cut if full_cut is None else full_cut, full_cut is not None
+            )
+            await self._source.log(record)
+            self._observer.cycle_completed(number)
             self._report_progress()
         if full:
-            self._end_full_cycle(cut, failed)
+            self._end_full_cycle(cut, failed, is_whole=is_whole)
+        else:
+            self._settle_full(failed)
+
+    def _begin_cycle(self) -> None:
+        """Everything that is committed from now on belongs to the next ``CycleComplete`` (rule F2)."""
+        if not self._is_begun:
+            self._cycle += 1
+            self._is_begun = True
+            self._observer.cycle_begins(self._cycle)
+
+    def _end_cycle(self) -> int:
+        """The number of the cycle that ends. What late flushes commit belongs to the next one."""
+        number = self._cycle
+        self._is_begun = False
+        if self._flushes.late or self._deferred_is_late:
+            self._begin_cycle()
+        return number
 
     def _is_awaited(self) -> bool:
         """Whether a caller waits for the end of this cycle, or the next one is due: deferred work can wait
@@ -284,30 +346,42 @@ class StorageWriter:
             wanted = [s for s in self._source.all_segments() if s.needs_flush]
         else:
             wanted = [s for s in map(self._source.segment_of, due) if s is not None and s.needs_flush]
+        cut = self._source.sequence
+        plans = self._capture(wanted, cut)
+        if full and self._full_cut is None:
+            self._full_cut, self._full_left = cut, dict.fromkeys((*plans, *self._waiting_for_late))
 
-        return self._source.sequence, self._capture(wanted)
+        return cut, plans
 
-    def _capture(self, wanted: Iterable[FlushableSegment]) -> dict[int, SegmentFlush]:
-        """The wanted segments and everything merged into them (rule F3)."""
+    def _capture(self, wanted: Iterable[FlushableSegment], cut: int) -> dict[int, SegmentFlush]:
+        """The wanted segments and everything merged into them (rule F3), but for those with a late flush."""
         plans: dict[int, SegmentFlush] = {}
-        stack = list(wanted)
-        while stack:
-            segment = stack.pop()
-            if segment.sid in plans:
-                continue
+        for segment in wanted:
+            closure = self._closure_of(segment, cut)
+            if any(sid in self._flushes for sid in closure):
+                self._waiting_for_late[segment.sid] = None
+            else:
+                plans |= closure
 
-            plan = plans[segment.sid] = capture(segment)
+        return plans
+
+    def _closure_of(self, segment: FlushableSegment, cut: int) -> dict[int, SegmentFlush]:
+        """A segment and everything merged into it, directly or not."""
+        plans: dict[int, SegmentFlush] = {}
+        stack = [segment]
+        while stack:
+            plan = capture(stack.pop(), cut)
+            plans[plan.sid] = plan
             if not plan.deleted:
                 sources = (self._source.segment_of(merge.source) for merge in plan.merges)
                 stack.extend(source for source in sources if source is not None)
 
         return plans
 
-    async def _flush_to(self, plans: dict[int, SegmentFlush]) -> dict[int, TierlogError]:
-        """Flush what was captured; returns the errors by segment."""
-        failed: dict[int, TierlogError] = {}
+    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> None:
+        """Flush what was captured, as far as it does not fail and is not late."""
         if not plans:
-            return failed
+            return
 
         await self._source.wait_durable()
         try:
@@ -315,37 +389,45 @@ class StorageWriter:
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
-            return dict.fromkeys(plans, error)
+            self._flushes.fail(plans, error)
+            return
 
-        sources = {
-            sid: [m.source for m in plan.merges if m.source in plans]
-            for sid, plan in plans.items()
-            if not plan.deleted
-        }
-        for wave in schedule({sid: plan.name for sid, plan in plans.items()}, sources):
-            await self._flush_wave([plans[sid] for sid in wave], sources, failed)
+        late = await self._flushes.run(tasks, plans)
+        self._waiting_for_late.update(dict.fromkeys(late))
 
-        return failed
+    async def _run_deferred(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Do some steps of deferred work. A step that is late goes on by itself (rule F7)."""
+        if self._deferred_is_late:
+            return
 
-    async def _flush_wave(
-        self, wave: list[SegmentFlush], sources: dict[int, list[int]], failed: dict[int, TierlogError]
-    ) -> None:
-        limit = anyio.CapacityLimiter(self._options.concurrent_segments)
+        is_over = False
+        ended = anyio.Event()
 
-        async def flush_one(plan: SegmentFlush) -> None:
-            async with limit:
-                await self._flush_segment(plan, failed)
+        async def work() -> None:
+            await self._deferred.run(lambda: is_over or self._is_awaited())
+            ended.set()
+            if self._deferred_is_late:
+                self._deferred_is_late = False
+                self._late_ended({})
 
-        async with anyio.create_task_group() as tasks:
-            for plan in wave:
-                broken = next((s for s in sources.get(plan.sid, ()) if s in failed), None)
-                if broken is not None:
-                    # F3: a splice needs its source flushed and sealed.
-                    failed[plan.sid] = failed[broken]
-                else:
-                    tasks.start_soon(flush_one, plan)
+        tasks.start_soon(work)
+        with anyio.move_on_after(self._options.segment_deadline):
+            await ended.wait()
+        is_over = True
+        self._deferred_is_late = not ended.is_set()
 
-    async def _flush_segment(self, plan: SegmentFlush, failed: dict[int, TierlogError]) -> None:
+    def _late_ended(self, failed: dict[int, TierlogError]) -> None:
+        """Something late has ended: a cycle follows, which records it, and flushes what waited for it."""
+        self._due |= self._waiting_for_late
+        self._waiting_for_late.clear()
+        if failed:
+            self._not_before = anyio.current_time() + self._options.error_pause
+            self._settle_full(failed)
+        self._report_progress()
+        self._wake.set()
+
+    async def _flush_segment(self, plan: SegmentFlush) -> TierlogError | None:
+        """Flush one segment; returns its error."""
         try:
             self._flushed_bytes += await self._flusher.flush(plan)
         except NotOwner:
@@ -357,14 +439,20 @@ class StorageWriter:
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
                 if segment.status is SegmentStatus.LIVE:
-                    failed[plan.sid] = error
+                    return error
         except StorageFull as error:
-            failed[plan.sid] = self.failing[plan.sid] = error
+            self.failing[plan.sid] = error
             await self._make_room(plan)
+            return error
         except TierlogError as error:
-            failed[plan.sid] = self.failing[plan.sid] = error
-        else:
-            self.failing.pop(plan.sid, None)
+            self.failing[plan.sid] = error
+            return error
+
+        self.failing.pop(plan.sid, None)
+        self._unflushed.pop(plan.sid, None)
+        if self._full_cut is not None and plan.cut >= self._full_cut:
+            self._full_left.pop(plan.sid, None)
+        return None
 
     async def _make_room(self, plan: SegmentFlush) -> None:
         """The segment's data does not fit. Commit its truncation alone, and count the cycle, so that chunks
@@ -376,27 +464,72 @@ class StorageWriter:
         except TierlogError as error:
             _log.warning("truncation_failed", segment=plan.name, error=str(error))
 
-    def _end_full_cycle(self, cut: int, failed: dict[int, TierlogError]) -> None:
-        for sid in [sid for sid in self.failing if self._source.segment_of(sid) is None]:
-            del self.failing[sid]
-
+    def _note_failures(self, failed: dict[int, TierlogError]) -> None:
+        """Pause after a failure, and log once that segments cannot be flushed, and that all can again (rule
+        S7)."""
         if failed:
-            outcome: TierlogError | None = next(iter(failed.values()))
+            refused_for = self._storage.retry_in()
+            self._not_before = anyio.current_time() + max(self._options.error_pause, refused_for)
+            # A full cycle follows the pause.
+            self._dirty_since = anyio.current_time() - self._options.flush_age
+            new = [sid for sid in failed if sid not in self._unflushed]
+            self._unflushed.update(dict.fromkeys(failed))
+            if new and not (self._is_failing and refused_for):
+                names = [s.name for s in map(self._source.segment_of, new[:_NAMED]) if s is not None]
+                error = str(failed[new[0]])
+                _log.warning("flush_failed", count=len(self._unflushed), segments=names, error=error)
+        for sids in (self.failing, self._unflushed):
+            for sid in [sid for sid in sids if self._source.segment_of(sid) is None]:
+                del sids[sid]
+        if self._is_failing and not self._unflushed:
+            _log.info("flush_recovered")
+        self._is_failing = bool(self._unflushed)
+
+    def _end_full_cycle(self, cut: int, failed: dict[int, TierlogError], *, is_whole: bool) -> None:
+        if failed or is_whole:
+            self._answer(cut, next(iter(failed.values()), None))
+            self._full_cut = None
         else:
-            self._cut = cut
-            outcome = None
-            if self._source.client_sequence <= cut:
-                self._dirty_since = None  # only the cycle's own operations started the timer (rule F5)
+            self._settle_full({})
+        if is_whole and not failed:
+            self._is_flushed_to(cut)
         self.operations_logged()
+        self._requested |= any(sequence > cut for sequence, _ in self._waiting)
+
+    def _settle_full(self, failed: dict[int, TierlogError]) -> None:
+        """Answer the callers of a full cycle that ended before late segments, if those are flushed now or
+        have failed."""
+        error = next((failed[sid] for sid in self._full_left if sid in failed), None)
+        cut = self._settled_cut() if error is None else self._full_cut
+        if cut is None:
+            return
+
+        self._full_cut = None
+        self._answer(cut, error)
+        if error is None:
+            self._is_flushed_to(cut)
+        self._requested |= bool(self._waiting)
+
+    def _is_flushed_to(self, cut: int) -> None:
+        self._cut = cut
+        if self._source.client_sequence <= cut:
+            self._dirty_since = None  # only the cycle's own operations started the timer (rule F5)
+
+    def _settled_cut(self) -> int | None:
+        """The cut of a full cycle that ended before late segments, if those are flushed now."""
+        is_left = any(self._source.segment_of(sid) is not None for sid in self._full_left)
+        return None if is_left else self._full_cut
+
+    def _answer(self, cut: int, error: TierlogError | None) -> None:
+        """Answer the callers that wait for what ``cut`` covers."""
         waiting, self._waiting = self._waiting, []
         for sequence, reply in waiting:
             if sequence > cut:
                 self._waiting.append((sequence, reply))
-                self._requested = True
-            elif outcome is None:
+            elif error is None:
                 reply.resolve(None)
             else:
-                reply.fail(outcome)
+                reply.fail(error)
 
     def _report_progress(self) -> None:
         progress, self.progress = self.progress, anyio.Event()
@@ -407,6 +540,7 @@ class StorageWriter:
             self._cycle,
             self._flushed_bytes,
             len(self.failing),
+            self._flushes.late,
             self._cut,
             len(self._due),
             self._deferred.open,

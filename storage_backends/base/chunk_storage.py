@@ -188,11 +188,16 @@ class ChunkStorage(ABC):
     async def close(self) -> None: ...
 
     def admit(self, name: str) -> None:  # noqa: B027 - a storage may admit everything
-        """Raise ``Unavailable`` or ``StorageFull`` if creating that chunk would certainly fail now (rule S7).
+        """Raise ``Unavailable`` or ``StorageFull`` if growing that chunk would certainly fail now (rule S7).
 
-        Called before a chunk is named and tracked, so that a storage that is down costs nothing above it.
-        Never suspends. By default everything is admitted.
+        Called before a chunk is named and tracked, or appended to, so that a storage that is down costs
+        nothing above it. Never suspends. By default everything is admitted.
         """
+
+    def retry_in(self) -> float:
+        """Seconds for which every change would be refused, because the storage fails again and again (rule
+        S7); 0.0 if changes may be tried. Never suspends."""
+        return 0.0
 
     @abstractmethod
     async def exists(self, name: str) -> bool: ...

@@ -21,14 +21,30 @@ class DeferredWorkIndex:
     def __init__(self, store: ChunkMetadataStore) -> None:
         self._store = store
         self._known: dict[str, DeferredWorkRecord] | None = None
+        self._changed: dict[str, None] = {}
         self.newer: frozenset[str] = frozenset()
         """Keys of work of kinds that only a newer version knows, as of the last read. It is left alone."""
 
     async def read(self) -> list[DeferredWorkRecord]:
         """All deferred work, in the order in which to run it."""
+        return sorted((await self._current()).values(), key=lambda work: (work.kind, work.segment))
+
+    async def changes(self) -> dict[str, DeferredWorkRecord | None]:
+        """By key, as they are now, the items that changed since the last call, at first all; None for those
+        that are gone."""
+        known = await self._current()
+        changed, self._changed = self._changed, {}
+        return {key: known.get(key) for key in changed}
+
+    def touch(self, key: str) -> None:
+        """Something else that decides whether the item is due has changed."""
+        self._changed[key] = None
+
+    async def _current(self) -> dict[str, DeferredWorkRecord]:
         if self._known is None:
             self._known = await self._load()
-        return sorted(self._known.values(), key=lambda work: (work.kind, work.segment))
+            self._changed.update(dict.fromkeys(self._known))
+        return self._known
 
     async def _load(self) -> dict[str, DeferredWorkRecord]:
         known: dict[str, DeferredWorkRecord] = {}
@@ -51,6 +67,7 @@ class DeferredWorkIndex:
             return
 
         for key, work in written.items():
+            self._changed[key] = None
             if work is None:
                 self._known.pop(key, None)
             else:
@@ -58,4 +75,5 @@ class DeferredWorkIndex:
 
     def invalidate(self) -> None:
         """A commit's outcome is unknown: read again."""
+        self._changed.update(dict.fromkeys(self._known or ()))
         self._known = None

@@ -19,7 +19,7 @@ has happened except garbage whose names were tracked before it was created.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import ChunkStorage
@@ -30,7 +30,7 @@ from .garbage_sink import GarbageSink
 from .metadata_store import ChunkMetadataStore
 from .operations.adopt import adopt, is_one_piece
 from .operations.concat import concat
-from .operations.deferred_work import due_work, run_step
+from .operations.deferred_work import changed_work, due_work, run_step
 from .operations.defrag import DefragResult, defrag_segment, relocate
 from .operations.delete import delete
 from .operations.inspect import chunks, exists, info, segments
@@ -38,7 +38,13 @@ from .operations.read import read, starts
 from .operations.truncate import truncate
 from .operations.write import write
 from .options import ChunkedOptions
-from .records import ChunkRecord, DeferredWorkRecord, SegmentRecord
+from .records import (
+    ChunkRecord,
+    DeferredWorkKind,
+    DeferredWorkRecord,
+    SegmentRecord,
+    deferred_work_key,
+)
 from .segment_transaction import SegmentTransaction
 
 
@@ -193,6 +199,7 @@ class ChunkedSegmentStorage:
     def end_adoption(self, segment: int) -> None:
         """The segment is committed, or will not be: what is left of its adoption is due."""
         self._context.adopting.discard(segment)
+        self._context.deferred_work.touch(deferred_work_key(segment, DeferredWorkKind.ADOPT))
 
     async def deferred_work(self) -> Sequence[DeferredWorkRecord]:
         """The work left by metadata-only operations that can be done now, in the order in which to do it
@@ -202,6 +209,15 @@ class ChunkedSegmentStorage:
         ``DataCorruption``.
         """
         return await due_work(self._context)
+
+    async def deferred_changes(self) -> Mapping[str, DeferredWorkRecord | None]:
+        """By key, the items of ``deferred_work`` that changed since the last call, at first all; None for
+        those that are not among them any more. Raises ``DataCorruption``."""
+        return await changed_work(self._context)
+
+    def retry_in(self) -> float:
+        """Seconds for which long-term storage refuses every change (rule S7); 0.0 if it does not."""
+        return self._context.chunks.retry_in()
 
     def newer_deferred_work(self) -> frozenset[str]:
         """Keys of deferred work of kinds that only a newer version knows, as of the last ``deferred_work``.

@@ -13,11 +13,22 @@ from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.flush.aggregation import FlushableSegment, capture
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
+from tierlog.actors.flush.writer import StorageWriter
+from tierlog.actors.kernel.exits import first_leaf
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
+
+
+async def run_cycle(writer: StorageWriter, *, full: bool) -> None:
+    """One cycle, and the end of what it left under way. Raises what ends the writer."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            await writer.cycle(tasks, full=full)
+    except ExceptionGroup as group:
+        raise first_leaf(group) from None
 
 
 @attrs.define
@@ -47,7 +58,7 @@ class FlushWorld:
         return self.parts.do(request)
 
     async def flush(self, name: str = NAME) -> int:
-        return await self.flusher.flush(capture(self.parts.segment(name)))
+        return await self.flusher.flush(capture(self.parts.segment(name), self.sequence))
 
     async def stored(self, segment: SegmentState) -> bytes:
         """What long-term storage gives back."""

@@ -31,6 +31,15 @@ async def due_work(context: StorageContext) -> list[DeferredWorkRecord]:
     return [work for work in await context.deferred_work.read() if _is_due(context, work)]
 
 
+async def changed_work(context: StorageContext) -> dict[str, DeferredWorkRecord | None]:
+    """By key, the items that changed since the last call, at first all; None for those that cannot be done
+    now or are gone."""
+    return {
+        key: work if work is not None and _is_due(context, work) else None
+        for key, work in (await context.deferred_work.changes()).items()
+    }
+
+
 def _is_due(context: StorageContext, work: DeferredWorkRecord) -> bool:
     if work.kind is DeferredWorkKind.DEFRAG:
         return 0 < context.options.defrag.loose_chunks <= work.chunks

@@ -76,6 +76,7 @@ async def write(txn: SegmentTransaction, offset: int, data: Sequence[Buffer], st
 async def _append(
     txn: SegmentTransaction, segment: SegmentRecord, chunk: ChunkRecord, source: _Source, size: int
 ) -> SegmentRecord:
+    txn.context.chunks.admit(chunk.name)
     data, starts = source.take(size)
     committed = txn.begin_append(chunk.name)
     try:

@@ -15,7 +15,7 @@ from tierlog.journal.operations.segment_image import MergedRange
 
 
 def plan_of(length: int, *merges: MergedRange) -> SegmentFlush:
-    return SegmentFlush(1, NAME, False, length, 0, False, 1 << 20, merges)
+    return SegmentFlush(1, NAME, False, length, 0, False, 1 << 20, merges, 0)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_capture_keeps_the_instant_of_the_cut() -> None:
     parts = Parts()
     segment = parts.create()
     parts.do(append(NAME, b"abcdef"), TruncateRequest(NAME, 2), SealRequest(NAME))
-    plan = capture(segment)
+    plan = capture(segment, 0)
     parts.do(TruncateRequest(NAME, 4), DeleteRequest(NAME))
 
     assert (plan.length, plan.start_offset, plan.sealed, plan.deleted) == (6, 2, True, False)
-    assert capture(segment).deleted
+    assert capture(segment, 0).deleted

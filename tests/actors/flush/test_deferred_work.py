@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
@@ -11,7 +11,7 @@ import pytest
 
 from support.container_parts import NAME, append
 from support.container_world import virtual_time
-from support.flushing import FlushWorld
+from support.flushing import FlushWorld, run_cycle
 from tierlog.actors.flush.writer import StorageWriter, WriterOptions
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.storage_backends.base.errors import NotOwner, StoreMismatch, TierlogError, Unavailable
@@ -29,14 +29,20 @@ class ScriptedWork:
     left: dict[int, int] = attrs.field(factory=dict)
     errors: dict[int, TierlogError] = attrs.field(factory=dict)
     steps: list[int] = attrs.field(factory=list)
+    gone: list[str] = attrs.field(factory=list)
     attempts: int = 0
     newer: frozenset[str] = frozenset()
 
     def newer_deferred_work(self) -> frozenset[str]:
         return self.newer
 
-    async def deferred_work(self) -> Sequence[DeferredWorkRecord]:
-        return [DeferredWorkRecord(DeferredWorkKind.TRUNCATE, sid) for sid in sorted(self.left)]
+    def retry_in(self) -> float:
+        return 0.0
+
+    async def deferred_changes(self) -> Mapping[str, DeferredWorkRecord | None]:
+        """All of it, each time."""
+        everything = {sid: DeferredWorkRecord(DeferredWorkKind.TRUNCATE, sid) for sid in self.left}
+        return {work.key: work for work in everything.values()} | dict.fromkeys(self.gone)
 
     async def run_deferred(self, work: DeferredWorkRecord) -> bool:
         self.attempts += 1
@@ -48,6 +54,7 @@ class ScriptedWork:
         self.left[work.segment] -= 1
         if not self.left[work.segment]:
             del self.left[work.segment]
+            self.gone.append(work.key)
         return work.segment in self.left
 
 
@@ -156,14 +163,14 @@ async def test_f6_a_claim_that_is_refused_ends_the_writer(error: TierlogError) -
     world = await FlushWorld(claim_error=error).open()
     writer = StorageWriter(world, world.flusher, ScriptedWork({1: 1}), world, world.claim, OPTIONS)
     with pytest.raises(type(error)):
-        await writer.cycle(full=False)
+        await run_cycle(writer, full=False)
 
 
 async def test_f6_an_owner_that_is_fenced_stops_at_a_step() -> None:
     world = await FlushWorld().open()
     pending = ScriptedWork({1: 1}, {1: NotOwner("fenced")})
     with pytest.raises(NotOwner):
-        await StorageWriter(world, world.flusher, pending, world, world.claim, OPTIONS).cycle(full=False)
+        await run_cycle(StorageWriter(world, world.flusher, pending, world, world.claim, OPTIONS), full=False)
 
 
 async def test_f6_deferred_work_of_a_newer_version_is_logged_once_and_counted(

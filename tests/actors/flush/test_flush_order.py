@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.actors.flush.flush_order import Bucket, bucket_of, close_over_merges, schedule, waves
+from tierlog.actors.flush.flush_order import Bucket, FlushOrder, bucket_of
 
 NAMES = {
     Bucket.USER: "app/events",
@@ -37,36 +37,37 @@ def test_buckets_are_in_their_defined_order() -> None:
     assert [bucket.name for bucket in Bucket] == ["USER", "SYSTEM", "STORAGE_METADATA", "CONTAINER_METADATA"]
 
 
-def reachable(wanted: Sequence[int], sources: Mapping[int, Sequence[int]]) -> set[int]:
+def waves(names: Mapping[int, str], sources: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """What can be flushed at the same time, if everything that was taken ends before more is taken."""
+    order = FlushOrder(names, sources)
+    found: list[list[int]] = []
+    while not order.is_done:
+        wave = list(iter(order.take, None))
+        assert wave, "the order never stops before its end"
+        for segment in wave:
+            order.flushed(segment)
+        found.append(wave)
+
+    assert order.take() is None
+    return found
+
+
+def reachable(wanted: Sequence[int], edges: Mapping[int, Sequence[int]]) -> set[int]:
     found = set(wanted)
-    while more := {s for segment in found for s in sources.get(segment, ())} - found:
+    while more := {s for segment in found for s in edges.get(segment, ())} - found:
         found |= more
 
     return found
 
 
-def check_closure(wanted: Sequence[int], sources: Mapping[int, Sequence[int]]) -> list[int]:
-    """F3: everything merged into what is wanted, each once, sources first."""
-    ordered = close_over_merges(wanted, sources)
-    place = {segment: number for number, segment in enumerate(ordered)}
-
-    assert len(place) == len(ordered)
-    assert set(ordered) == reachable(wanted, sources)
-    assert all(place[source] < place[segment] for segment in ordered for source in sources.get(segment, ()))
-    return ordered
-
-
-def check_waves(ordered: list[int], sources: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    found = waves(ordered, sources)
+def check_waves(members: Sequence[int], sources: Mapping[int, Sequence[int]]) -> None:
+    found = waves(dict.fromkeys(members, NAMES[Bucket.USER]), sources)
     wave_of = {segment: number for number, wave in enumerate(found) for segment in wave}
 
-    assert sorted(chain(*found)) == sorted(ordered)
-    assert all(wave for wave in found)
-    for segment in ordered:
+    assert sorted(chain(*found)) == sorted(members)
+    for segment in members:
         levels = [wave_of[source] for source in sources.get(segment, ())]
         assert wave_of[segment] == max(levels, default=-1) + 1, "no segment waits longer than it must"
-
-    return found
 
 
 def forests(count: int) -> list[dict[int, list[int]]]:
@@ -83,50 +84,73 @@ def forests(count: int) -> list[dict[int, list[int]]]:
     return found
 
 
+def inverted(sources: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    targets: dict[int, list[int]] = {}
+    for target, merged in sources.items():
+        for source in merged:
+            targets.setdefault(source, []).append(target)
+    return targets
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_every_small_forest_of_merges_in_every_order(count: int) -> None:
-    """F3, exhaustively: sources before targets, each once, whatever was wanted in whatever order."""
+    """F3, exhaustively: sources before targets, each once, in whatever order they were captured."""
     shapes = forests(count)
     for sources in shapes:
-        for size in range(1, min(count, 3) + 1):
-            for wanted in chain.from_iterable(
-                permutations(chosen) for chosen in combinations(range(count), size)
-            ):
-                check_waves(check_closure(wanted, sources), sources)
+        for members in permutations(range(count)):
+            check_waves(members, sources)
 
     assert len(shapes) == {1: 1, 2: 3, 3: 16, 4: 125}[count]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40),
-    st.lists(st.integers(0, 30), max_size=10),
-)
-def test_larger_merges_too(edges: list[tuple[int, int]], wanted: list[int]) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_f7_a_segment_given_up_takes_along_what_it_is_merged_into_and_nothing_else(count: int) -> None:
+    """Exhaustively, whichever of the segments are given up."""
+    for sources in forests(count):
+        for bad in chain.from_iterable(combinations(range(count), size) for size in range(count + 1)):
+            order = FlushOrder(dict.fromkeys(range(count), NAMES[Bucket.USER]), sources)
+            flushed = set()
+            while (segment := order.take()) is not None:
+                if segment in bad:
+                    order.give_up(segment)
+                else:
+                    flushed.add(segment)
+                    order.flushed(segment)
+
+            assert flushed == set(range(count)) - reachable(bad, inverted(sources))
+            assert order.is_done
+            assert order.open() == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40))
+def test_larger_merges_too(edges: list[tuple[int, int]]) -> None:
     """F3."""
     sources: dict[int, list[int]] = {}
     for target, source in edges:
         if source > target and source not in sources.get(target, ()):
             sources.setdefault(target, []).append(source)
 
-    check_waves(check_closure(wanted, sources), sources)
+    check_waves(range(31), sources)
 
 
 def test_a_long_chain_of_merges_is_no_recursion() -> None:
     sources = {segment: [segment + 1] for segment in range(10_000)}
 
-    assert close_over_merges([0], sources) == list(range(10_000, -1, -1))
+    assert waves(dict.fromkeys(range(10_001), "a"), sources) == [[n] for n in range(10_000, -1, -1)]
+    order = FlushOrder(dict.fromkeys(range(10_001), "a"), sources)
+    assert order.take() == 10_000
+    assert len(order.give_up(10_000)) == 10_000
+    assert order.is_done
 
 
-def test_segments_without_merges_share_one_wave() -> None:
-    assert schedule({1: "a", 2: "b", 3: "c"}, {}) == [[1, 2, 3]]
+def test_segments_without_merges_can_all_be_flushed_at_once() -> None:
+    assert waves({1: "a", 2: "b", 3: "c"}, {}) == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize("order", list(permutations(NAMES.items())))
 def test_buckets_are_barriers(order: tuple[tuple[Bucket, str], ...]) -> None:
     """Whatever order they are wanted in: user data, system segments, storage metadata, container metadata."""
-    plan = schedule(dict[int, str](order), {})
-
-    assert plan == [[bucket] for bucket in Bucket]
+    assert waves(dict[int, str](order), {}) == [[bucket] for bucket in Bucket]
 
 
 @given(
@@ -136,21 +160,16 @@ def test_buckets_are_barriers(order: tuple[tuple[Bucket, str], ...]) -> None:
 def test_a_whole_cycle_flushes_each_segment_once_in_order(
     wanted: dict[int, str], edges: list[tuple[int, int]]
 ) -> None:
-    """F3: merges stay inside a bucket, as they stay inside a container's user segments."""
+    """F3: a source of a later bucket goes with its target; otherwise the name decides."""
     sources: dict[int, list[int]] = {}
     for target, source in edges:
-        if (
-            source > target
-            and wanted.get(source) == wanted.get(target)
-            and source in wanted
-            and source not in sources.get(target, ())
-        ):
+        if source > target and {source, target} <= wanted.keys() and source not in sources.get(target, ()):
             sources.setdefault(target, []).append(source)
-    plan = schedule(wanted, sources)
+    plan = waves(wanted, sources)
     wave_of = {segment: number for number, wave in enumerate(plan) for segment in wave}
 
     assert sorted(chain(*plan)) == sorted(wanted)
     assert all(wave_of[source] < wave_of[target] for target, some in sources.items() for source in some)
-    buckets = [{bucket_of(wanted[segment]) for segment in wave} for wave in plan]
-    assert all(len(kinds) == 1 for kinds in buckets)
-    assert [next(iter(kinds)) for kinds in buckets] == sorted(next(iter(kinds)) for kinds in buckets)
+    alone = [segment for segment in wanted if segment not in inverted(sources)]
+    ordered = [bucket_of(wanted[segment]) for segment in sorted(alone, key=lambda s: wave_of[s])]
+    assert ordered == sorted(ordered)

@@ -50,7 +50,7 @@ async def test_a_plan_ends_at_its_cut() -> None:
     world = await FlushWorld().open()
     segment = world.parts.create()
     world.parts.do(append(NAME, b"abc"))
-    plan = capture(segment)
+    plan = capture(segment, 0)
     world.parts.do(append(NAME, b"def"), SealRequest(NAME))
 
     assert await world.flusher.flush(plan) == 3
@@ -117,7 +117,7 @@ async def test_a_merge_is_spliced_between_the_targets_own_bytes() -> None:
     world = await FlushWorld().open()
     target, source = world.parts.create("t"), world.parts.create("s")
     world.parts.do(append("t", b"tt"), append("s", b"sss"), SealRequest("s"))
-    plan = capture(source)
+    plan = capture(source, 0)
     world.parts.do(MergeRequest("t", ["s"], []), append("t", b"uu"))
     await world.flusher.flush(plan)
 
@@ -132,7 +132,7 @@ async def test_a_source_that_was_spliced_already_is_nothing_to_do() -> None:
     world.parts.create("t")
     source = world.parts.create("s")
     world.parts.do(append("s", b"sss"), SealRequest("s"))
-    plan = capture(source)
+    plan = capture(source, 0)
     world.parts.do(MergeRequest("t", ["s"], []))
     await world.flusher.flush(plan)
     await world.flush("t")
@@ -162,7 +162,7 @@ async def test_a_deleted_segment_loses_its_record_then_its_id() -> None:
     chunks = [chunk.name for _, chunk in await world.storage.chunks(segment.sid)]
     world.parts.do(DeleteRequest(NAME))
 
-    assert await world.flusher.flush(capture(segment)) == 0
+    assert await world.flusher.flush(capture(segment, 0)) == 0
     assert world.logged == [ForgetSegment(segment.sid)]
     assert world.parts.state.metadata == {}
     assert world.sink.released == chunks
@@ -173,7 +173,7 @@ async def test_a_deleted_segment_that_was_never_flushed_is_just_forgotten() -> N
     world = await FlushWorld().open()
     segment = world.parts.create()
     world.parts.do(append(NAME, b"abc"), DeleteRequest(NAME))
-    await world.flusher.flush(capture(segment))
+    await world.flusher.flush(capture(segment, 0))
 
     assert world.commits == 0
     assert world.parts.state.segments.get(segment.sid) is None
@@ -183,7 +183,7 @@ async def test_a_delete_in_the_middle_ends_the_flush() -> None:
     world = await FlushWorld().open()
     segment = world.parts.create()
     world.parts.do(append(NAME, b"abc"))
-    plan = capture(segment)
+    plan = capture(segment, 0)
     world.parts.do(DeleteRequest(NAME))
     with pytest.raises(SegmentNotFound, match="deleted while it was flushed"):
         await world.flusher.flush(plan)

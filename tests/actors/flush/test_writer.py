@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import attrs
 import pytest
 
 from support.container_parts import NAME, append
 from support.container_world import virtual_time
-from support.flushing import FlushWorld
+from support.flushing import FlushWorld, run_cycle
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.seal import SealRequest
@@ -18,8 +19,14 @@ from tierlog.actors.flush.aggregation import SegmentFlush
 from tierlog.actors.flush.writer import StorageWriter, WriterOptions
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.operation import Operation
-from tierlog.storage_backends.base.errors import MetadataConflict, NotOwner, StoreMismatch, Unavailable
-from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
+from tierlog.storage_backends.base.errors import (
+    MetadataConflict,
+    NotOwner,
+    OutcomeUnknown,
+    StoreMismatch,
+    Unavailable,
+)
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every, nth
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -33,10 +40,10 @@ def writer_of(world: FlushWorld) -> StorageWriter:
 
 @asynccontextmanager
 async def running(
-    last_cut: int = 0, world: FlushWorld | None = None
+    last_cut: int = 0, world: FlushWorld | None = None, options: WriterOptions = OPTIONS
 ) -> AsyncIterator[tuple[FlushWorld, StorageWriter]]:
     world = await (world or FlushWorld()).open()
-    writer = writer_of(world)
+    writer = StorageWriter(world, world.flusher, world.storage, world, world.claim, options)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(writer.run, last_cut)
         await anyio.wait_all_tasks_blocked()
@@ -68,7 +75,7 @@ async def test_a_full_cycle_flushes_everything_and_records_it() -> None:
     world.parts.create("a", "b")
     world.parts.do(append("a", b"aa"), append("b", b"b"))
     cut = world.sequence
-    await writer_of(world).cycle(full=True)
+    await run_cycle(writer_of(world), full=True)
 
     assert completed(world) == [CycleComplete(1, 1, cut, True)]
     assert world.cycles == [("begins", 1), ("completed", 1)]
@@ -90,7 +97,7 @@ async def test_the_cut_is_durable_before_anything_is_written() -> None:
 
     world.parts.do(append(NAME, b"abc"))
     world.chunks.script = script
-    await StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS).cycle(full=True)
+    await run_cycle(StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS), full=True)
 
     assert order[0] == "claim after 1 settled", "W8: claimed before the first write"
     assert "write" in order[1:]
@@ -105,7 +112,7 @@ async def test_a_merge_brings_its_sources_along() -> None:
     world.parts.do(MergeRequest("s", ["r"], []), SealRequest("s"), MergeRequest("t", ["s"], []))
     writer = writer_of(world)
     writer.segment_due(target.sid)
-    await writer.cycle(full=False)
+    await run_cycle(writer, full=False)
 
     assert target.is_flushed
     assert await world.stored(target) == b"tssr"
@@ -120,7 +127,7 @@ async def test_a_segment_deleted_during_its_flush_is_no_failure() -> None:
         world.parts.do(DeleteRequest(NAME))
 
     writer = StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS)
-    await writer.cycle(full=True)
+    await run_cycle(writer, full=True)
 
     assert len(completed(world)) == 1
     assert writer.statistics().failing_segments == 0
@@ -137,14 +144,14 @@ async def test_a_segment_that_fails_does_not_stop_the_cycle() -> None:
     world.parts.do(append("bad", b"x"), append("good", b"y"))
     only_fails(world, "bad")
     writer = writer_of(world)
-    await writer.cycle(full=True)
+    await run_cycle(writer, full=True)
 
     assert good.is_flushed
     assert not bad.has_record
     assert bad.sid in writer.failing
     assert completed(world) == [CycleComplete(1, 1, 4, False)], "not full: something is missing"
     world.chunks.script = None
-    await writer.cycle(full=True)
+    await run_cycle(writer, full=True)
     assert bad.is_flushed
     assert not writer.failing
 
@@ -157,7 +164,7 @@ async def test_a_target_waits_for_a_source_that_failed() -> None:
     world.parts.do(append("t", b"t"), append("s", b"s"), SealRequest("s"))
     only_fails(world, "s")
     world.parts.do(MergeRequest("t", ["s"], []))
-    await writer_of(world).cycle(full=True)
+    await run_cycle(writer_of(world), full=True)
 
     assert not target.has_record
 
@@ -168,7 +175,7 @@ async def test_a_cycle_without_progress_is_not_logged() -> None:
     world.parts.create()
     world.parts.do(append(NAME, b"x"))
     world.chunks.script = DOWN
-    await writer_of(world).cycle(full=True)
+    await run_cycle(writer_of(world), full=True)
 
     assert completed(world) == []
     assert world.cycles == [("begins", 1)]
@@ -178,11 +185,11 @@ async def test_a_claim_that_cannot_be_made_now_fails_the_cycle_only() -> None:
     world = await FlushWorld(claim_error=Unavailable("down")).open()
     segment = world.parts.create()
     writer = writer_of(world)
-    await writer.cycle(full=True)
+    await run_cycle(writer, full=True)
     assert not segment.has_record
 
     world.claim_error = None
-    await writer.cycle(full=True)
+    await run_cycle(writer, full=True)
     assert segment.is_flushed
 
 
@@ -192,7 +199,7 @@ async def test_a_claim_that_is_refused_ends_the_writer(error: Exception) -> None
     world = await FlushWorld(claim_error=error).open()
     world.parts.create()
     with pytest.raises(type(error)):
-        await writer_of(world).cycle(full=True)
+        await run_cycle(writer_of(world), full=True)
 
 
 # --- when ---------------------------------------------------------------------------------------
@@ -288,7 +295,7 @@ async def test_progress_is_reported_after_each_cycle() -> None:
     world = await FlushWorld().open()
     writer = writer_of(world)
     waited_for = writer.progress
-    await writer.cycle(full=True)
+    await run_cycle(writer, full=True)
 
     assert waited_for.is_set()
     assert not writer.progress.is_set()
@@ -314,3 +321,201 @@ async def test_f4_a_flush_fails_if_the_commit_of_a_live_segment_is_refused(
         await anyio.sleep(6)
         assert segment.is_flushed
         assert [op.full for op in world.logged if isinstance(op, CycleComplete)] == [True]
+
+
+# --- late segments ------------------------------------------------------------------------------
+
+
+def hangs(world: FlushWorld, name: str) -> anyio.Event:
+    """Writes of this segment do not return before the event is set; then their outcome is unknown."""
+    sid, back = f"{world.parts.segment(name).sid:016x}", anyio.Event()
+    world.chunks._hang = back.wait
+
+    def script(call: Call) -> Fault | None:
+        is_write = call.verb in ("create", "write", "create_with_content") and sid in call.name
+        return Fault(FaultKind.HANG) if is_write and not back.is_set() else None
+
+    world.chunks.script = script
+    return back
+
+
+async def test_f7_a_call_that_hangs_holds_up_its_own_segment_only() -> None:
+    """At a flush age of 0.3 s the other segment was flushed after 19.7 s once."""
+    options = attrs.evolve(OPTIONS, flush_age=0.3)
+    async with running(options=options) as (world, writer):
+        world.parts.create("hangs", "other", "later")
+        world.parts.do(append("hangs", b"x"), append("other", b"y"))
+        writer.operations_logged()
+        back = hangs(world, "hangs")
+        await anyio.sleep(0.31)
+        assert world.parts.segment("other").is_flushed
+        world.parts.do(append("later", b"z"))
+        writer.segment_due(world.parts.segment("later").sid)
+        await anyio.sleep(1.1)
+        assert world.parts.segment("later").is_flushed, "the cycle waited for the deadline, and no longer"
+        assert writer.statistics().late_segments == 1
+
+        back.set()
+        await anyio.sleep(12)
+        assert writer.statistics().late_segments == 0
+        assert world.parts.segment("hangs").is_flushed
+
+
+async def test_f7_eight_segments_that_hang_leave_room_for_the_ninth() -> None:
+    async with running() as (world, writer):
+        names = [f"s{number}" for number in range(9)]
+        world.parts.create(*names)
+        ids = {f"{world.parts.segment(name).sid:016x}" for name in names[:8]}
+
+        def script(call: Call) -> Fault | None:
+            return Fault(FaultKind.HANG) if call.name.split("/")[2] in ids else None
+
+        world.chunks.script = script
+        world.parts.do(*(append(name, b"x") for name in names))
+        writer.request_cycle()
+        await anyio.sleep(1.1)
+
+        assert world.parts.segment("s8").is_flushed
+        assert writer.statistics().late_segments == 8
+
+
+async def test_f7_a_requested_flush_waits_for_the_late_segment_and_gets_its_error() -> None:
+    async with running() as (world, writer):
+        world.parts.create("hangs", "other")
+        world.parts.do(append("hangs", b"x"), append("other", b"y"))
+        back = hangs(world, "hangs")
+        errors: list[Exception] = []
+
+        async def flush() -> None:
+            with pytest.raises(OutcomeUnknown) as caught:
+                await writer.flush()
+            errors.append(caught.value)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(flush)
+            await anyio.sleep(30)
+            assert not errors
+            back.set()
+            await anyio.sleep(0.1)
+            assert len(errors) == 1
+        await writer.flush()
+        assert world.parts.segment("hangs").is_flushed
+
+
+async def test_f7_a_requested_flush_returns_once_the_late_segment_is_flushed() -> None:
+    async with running() as (world, writer):
+        world.parts.create("slow")
+        world.parts.do(append("slow", b"x"))
+        world.chunks.script = nth(1, Fault(FaultKind.DELAY, seconds=20.0), "create_with_content")
+        began = anyio.current_time()
+        await writer.flush()
+
+        assert anyio.current_time() - began == pytest.approx(20, abs=0.5)
+        assert world.parts.segment("slow").is_flushed
+        assert [op.full for op in world.logged if isinstance(op, CycleComplete)] == [True]
+
+
+async def test_f7_what_is_merged_with_a_late_segment_waits_for_it() -> None:
+    """F3: sources first, however late."""
+    async with running() as (world, writer):
+        target = world.parts.create("t")
+        world.parts.create("s", "other")
+        world.parts.do(append("t", b"t"), append("s", b"s"), append("other", b"o"), SealRequest("s"))
+        world.chunks.script = nth(1, Fault(FaultKind.DELAY, seconds=20.0), "create_with_content")
+        world.parts.do(MergeRequest("t", ["s"], []))
+        writer.request_cycle()
+        await anyio.sleep(2)
+        assert world.parts.segment("other").is_flushed
+        assert not target.has_record
+
+        await anyio.sleep(40)
+        assert target.is_flushed
+        assert await world.stored(target) == b"ts"
+
+
+async def test_f2_what_a_late_flush_commits_belongs_to_the_next_cycle() -> None:
+    """The collector must not count it to the cycle that ended without it."""
+    async with running() as (world, writer):
+        world.parts.create("slow", "other")
+        world.parts.do(append("slow", b"x"), append("other", b"y"))
+        world.chunks.script = nth(1, Fault(FaultKind.DELAY, seconds=20.0), "create_with_content")
+        writer.request_cycle()
+        await anyio.sleep(2)
+        assert world.cycles == [("begins", 1), ("begins", 2), ("completed", 1)]
+
+        await anyio.sleep(60)
+        assert world.cycles[3:] == [("completed", 2)]
+        cycles = [(op.cycle, op.full) for op in world.logged if isinstance(op, CycleComplete)]
+        assert cycles == [(1, False), (2, True)]
+
+
+# --- outages ------------------------------------------------------------------------------------
+
+
+async def test_s7_while_storage_refuses_calls_a_cycle_tries_nothing_and_the_log_has_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 dirty segments were tried and logged in every cycle once: 10,000 warnings in 15 s."""
+    caplog.set_level("INFO")
+    async with running() as (world, writer):
+        names = [f"s{number}" for number in range(5_000)]
+        world.parts.create(*names)
+        world.parts.do(*(append(name, b"x") for name in names))
+        refused_for = 60.0
+        monkeypatch.setattr(world.chunks, "retry_in", lambda: refused_for)
+        writer.request_cycle()
+        await anyio.sleep(200)
+        assert caplog.text.count("flush_failed") == 1
+        assert "count=5000" in caplog.text
+        assert writer.statistics().cycles <= 5
+        assert (world.chunks.calls, world.logged) == ([], [])
+
+        refused_for = 0.0
+        await anyio.sleep(61)
+        assert all(world.parts.segment(name).is_flushed for name in names)
+        assert caplog.text.count("flush_recovered") == 1
+
+
+async def test_s7_an_outage_costs_one_call_per_cycle_once_nothing_could_be_flushed() -> None:
+    async with running() as (world, writer):
+        names = [f"s{number}" for number in range(100)]
+        world.parts.create(*names)
+        world.parts.do(*(append(name, b"x") for name in names))
+        refused_for = 0.0
+
+        def script(call: Call) -> Fault:
+            nonlocal refused_for
+            refused_for = 5.0
+            return Fault(FaultKind.BEFORE)
+
+        world.chunks.script = script
+        world.chunks.retry_in = lambda: refused_for  # type: ignore[method-assign]
+        calls = []
+        for _ in range(3):
+            refused_for, before = 0.0, len(world.chunks.calls)
+            writer.request_cycle()
+            await anyio.sleep(6)
+            calls.append(len(world.chunks.calls) - before)
+
+        assert calls[1:] == [1, 1]
+
+
+async def test_s7_failures_are_logged_when_they_begin_and_when_they_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with running() as (world, writer):
+        world.parts.create("a", "b", "c")
+        world.parts.do(*(append(name, b"x") for name in "abc"))
+        only_fails(world, "a")
+        writer.request_cycle()
+        await anyio.sleep(60)
+        assert caplog.text.count("flush_failed") == 1
+        only_fails(world, "a", "b")
+        world.parts.do(append("b", b"x"))
+        writer.request_cycle()
+        await anyio.sleep(60)
+        assert caplog.text.count("flush_failed") == 2
+        world.chunks.script = None
+        await anyio.sleep(60)
+        assert caplog.text.count("flush_recovered") == 1

@@ -106,7 +106,7 @@ async def test_flush_waits_for_a_cut_at_or_after_the_call() -> None:
 
         def script(call: Call) -> Fault | None:
             return (
-                Fault(FaultKind.DELAY, seconds=5)
+                Fault(FaultKind.DELAY, seconds=0.5)
                 if call.verb == "create_with_content" and not release.is_set()
                 else None
             )
@@ -119,7 +119,7 @@ async def test_flush_waits_for_a_cut_at_or_after_the_call() -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(flush)
-            await anyio.sleep(1)
+            await anyio.sleep(0.1)
             await owner.store.append("s", b"second")
             tasks.start_soon(flush)
             release.set()

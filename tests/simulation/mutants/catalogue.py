@@ -449,7 +449,7 @@ def merge_sources_are_not_flushed_with_their_target(plant: Planter) -> None:
     """The target of a merge can never be flushed, because its sources are not."""
     plant(
         StorageWriter._capture,
-        lambda original, self, wanted: {segment.sid: capture(segment) for segment in wanted},
+        lambda original, self, wanted, cut: {segment.sid: capture(segment, cut) for segment in wanted},
     )
 
 

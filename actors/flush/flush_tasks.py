@@ -1,0 +1,161 @@
+"""The flushes that are under way: how many at a time, in which order, and how long a cycle waits for one.
+
+A cycle waits for each flush up to a deadline. One that takes longer is late: it goes on by itself, and the
+cycle ends without it and without what it is merged into (rule F7). So a call of long-term storage that hangs
+holds up its own segment only. A late flush is never cancelled, because the outcome of its call would be
+unknown, and its segment begins no other one until it has ended.
+
+A flush that fails harms only itself (rule F4). If long-term storage refuses every change, the rest of the
+cycle is not tried (rule S7); and after a cycle in which nothing could be flushed, one flush goes first.
+
+Cancellation of the task group ends all flushes; each leaves its segment as it last committed it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import anyio
+import anyio.abc
+import attrs
+
+from ...storage_backends.base.errors import TierlogError, Unavailable
+from .aggregation import SegmentFlush
+from .flush_order import FlushOrder
+
+
+@attrs.define(eq=False)
+class _Flush:
+    """One flush of a segment."""
+
+    late_at: float
+    is_late: bool = False
+
+
+class FlushTasks:
+    def __init__(
+        self,
+        flush: Callable[[SegmentFlush], Awaitable[TierlogError | None]],
+        retry_in: Callable[[], float],
+        on_late_end: Callable[[dict[int, TierlogError]], None],
+        *,
+        limit: int,
+        deadline: float,
+    ) -> None:
+        """``flush(plan)`` flushes one segment and returns its error. ``retry_in()``: for how many seconds
+        long-term storage refuses every change. ``on_late_end(failed)`` is called when a late flush has ended,
+        with its error if it has one.
+        ``limit``: flushes that a cycle has under way; as many late ones may be beside them. ``deadline``:
+        seconds for which a cycle waits for a flush."""
+        self._flush = flush
+        self._retry_in = retry_in
+        self._on_late_end = on_late_end
+        self._limit = limit
+        self._deadline = deadline
+        self._order = FlushOrder({}, {})
+        self._under_way: dict[int, _Flush] = {}
+        self._late = 0
+        self._is_cautious = False
+        self._ended = anyio.Event()
+        self.done = 0
+        """Flushes without an error since ``take_errors``."""
+        self._errors: dict[int, TierlogError] = {}
+
+    @property
+    def late(self) -> int:
+        """Flushes that go on although their cycle is over."""
+        return self._late
+
+    def __contains__(self, sid: object) -> bool:
+        return sid in self._under_way
+
+    def take_errors(self) -> dict[int, TierlogError]:
+        """The errors of the cycle, and of late flushes that ended since the last one."""
+        errors, self._errors = self._errors, {}
+        self.done = 0
+        return errors
+
+    async def run(self, tasks: anyio.abc.TaskGroup, plans: Mapping[int, SegmentFlush]) -> list[int]:
+        """Flush ``plans``, none of which is under way. Returns those that a late flush keeps from being
+        flushed in this cycle; every other one is flushed or has an error."""
+        sources = {
+            sid: [merge.source for merge in plan.merges if merge.source in plans]
+            for sid, plan in plans.items()
+            if not plan.deleted
+        }
+        order = self._order = FlushOrder({sid: plan.name for sid, plan in plans.items()}, sources)
+        done_before, waiting = self.done, list[int]()
+        while True:
+            while self._has_slot() and (sid := order.take()) is not None:
+                flush = self._under_way[sid] = _Flush(anyio.current_time() + self._deadline)
+                tasks.start_soon(self._run_one, plans[sid], flush)
+            if order.is_done:
+                break
+
+            if self._is_refused():
+                self._give_up_rest()
+                break
+
+            await self._wait()
+            waiting += self._leave_late()
+
+        self._is_cautious = bool(plans) and self.done == done_before and not waiting
+        return waiting
+
+    def fail(self, plans: Iterable[int], error: TierlogError) -> None:
+        """None of ``plans`` can be tried."""
+        self._errors.update(dict.fromkeys(plans, error))
+
+    def _has_slot(self) -> bool:
+        running = len(self._under_way) - self._late
+        limit = 1 if self._is_cautious else self._limit
+        return running < limit and len(self._under_way) < 2 * self._limit and not self._retry_in()
+
+    def _is_refused(self) -> bool:
+        """Nothing of this cycle is under way, and nothing more is begun because storage refuses it."""
+        return len(self._under_way) == self._late and bool(self._retry_in())
+
+    def _give_up_rest(self) -> None:
+        refused = Unavailable(
+            f"long-term storage does not answer: nothing is flushed for {self._retry_in():.1f} s"
+        )
+        self._errors.update(dict.fromkeys(self._order.open(), refused))
+
+    async def _wait(self) -> None:
+        """Return when a flush has ended, or the next one of this cycle is late."""
+        self._ended = anyio.Event()
+        late_at = min(
+            (flush.late_at for flush in self._under_way.values() if not flush.is_late), default=None
+        )
+        with anyio.CancelScope(deadline=float("inf") if late_at is None else late_at):
+            await self._ended.wait()
+
+    def _leave_late(self) -> list[int]:
+        """Let flushes whose deadline is over go on by themselves; returns them, with what they are merged
+        into."""
+        now = anyio.current_time()
+        left: list[int] = []
+        for sid, flush in self._under_way.items():
+            if not flush.is_late and flush.late_at <= now:
+                flush.is_late = True
+                self._late += 1
+                left += [sid, *self._order.give_up(sid)]
+
+        return left
+
+    async def _run_one(self, plan: SegmentFlush, flush: _Flush) -> None:
+        error = await self._flush(plan)
+        del self._under_way[plan.sid]
+        if error is None:
+            self.done += 1
+            self._is_cautious = False
+            self._errors.pop(plan.sid, None)
+        else:
+            self._errors[plan.sid] = error
+        if flush.is_late:
+            self._late -= 1
+            self._on_late_end({} if error is None else {plan.sid: error})
+        elif error is None:
+            self._order.flushed(plan.sid)
+        else:
+            self._errors.update(dict.fromkeys(self._order.give_up(plan.sid), error))
+        self._ended.set()
