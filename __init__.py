@@ -54,6 +54,8 @@ if TYPE_CHECKING:
         TransactionToken,
     )
 
+    __version__: str
+
 _HOMES = {
     "actors.settings.configuration": ("StoreConfig", "load_config"),
     "actors.gateway.client.async_client": ("Client",),
@@ -120,17 +122,26 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
 
-    if name == "events":
-        return import_module(".spark_bridge.events", __name__)
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from importlib.metadata import version
 
-    home = next((module for module, names in _HOMES.items() if name in names), "storage_backends.base.errors")
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
+            return version("tierlog")
+
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+        if name == "events":
+            return import_module(".spark_bridge.events", __name__)
+
+        home = next(
+            (module for module, names in _HOMES.items() if name in names), "storage_backends.base.errors"
+        )
+        value = getattr(import_module(f".{home}", __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

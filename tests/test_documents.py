@@ -67,12 +67,28 @@ def test_the_examples_of_clients_run_one_after_the_other(tmp_path: Path) -> None
     assert outputs == ["b'hello'\n", "0 b'hello'\n", "app/events 6\napp/log 6\n"]
 
 
+TYPES = """
+import tierlog
+
+
+async def use(store: tierlog.SegmentStore, client: tierlog.Client, plain: tierlog.SyncClient) -> int:
+    offset: int = await store.append("s", b"x") + await client.append_many("s", [b"x"])
+    repeated: int | None = plain.append("s", b"x", writer_id="w", event_number=1)
+    return offset + plain.append("s", b"x", expected_offset=3) + (repeated or 0)
+
+
+tierlog.open_stor  # type: ignore[attr-defined]  # a misspelt name is an error
+"""
+"""What a checker must know: only an append with a writer id may return None; no name is made up."""
+
+
 @pytest.mark.long
 def test_every_example_passes_mypy_strict(tmp_path: Path) -> None:
     """Run by scripts/check."""
     for number, code in enumerate([*blocks("python"), *blocks("py")]):
         declared = "from pyspark.sql import DataFrame, SparkSession\nframe: DataFrame\nspark: SparkSession\n"
         (tmp_path / f"example_{number}.py").write_text(declared + code if "spark." in code else code)
+    (tmp_path / "example_types.py").write_text(TYPES)
 
     packages = tmp_path / "packages"
     packages.mkdir()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import anyio
 import attrs
@@ -144,6 +144,19 @@ class SegmentStore(SegmentVerbs):
             if not exist_ok:
                 raise
 
+    @overload
+    async def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int: ...
+    @overload
+    async def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        writer_id: WriterId | None = None,
+        event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None: ...
     async def append(
         self,
         name: str,
@@ -184,6 +197,21 @@ class SegmentStore(SegmentVerbs):
 
         return await self._append(container, request)
 
+    @overload
+    async def append_many(
+        self, name: str, events: Iterable[Buffer], *, expected_offset: int | None = None
+    ) -> int: ...
+    @overload
+    async def append_many(
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        writer_id: WriterId | None = None,
+        first_event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None: ...
     async def append_many(
         self,
         name: str,

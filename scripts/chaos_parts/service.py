@@ -33,7 +33,7 @@ from chaos_parts.processes import (
 )
 from tierlog.storage_backends.base.names import container_of
 
-TIERLOG = (sys.executable, "-P", "-m", "tierlog.actors.cli")
+TIERLOG = (sys.executable, "-P", "-m", "tierlog")
 """The command line of tierlog."""
 _REQUEST_TIMEOUT = 10.0
 _SHORT_PATH = 48

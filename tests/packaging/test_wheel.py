@@ -175,3 +175,10 @@ def test_spark_finds_the_installed_package_and_no_other(installed: Path, tmp_pat
 
 def test_the_installed_command_answers(installed: Path, tmp_path: Path) -> None:
     assert "segment" in run(installed / "tierlog", "--help", cwd=tmp_path)
+    program = "import tierlog; print('tierlog', tierlog.__version__)"
+    outputs = {
+        run(installed / "tierlog", "--version", cwd=tmp_path),
+        run(installed / "python", "-m", "tierlog", "--version", cwd=tmp_path),
+        run(installed / "python", "-c", program, cwd=tmp_path),
+    }
+    assert len(outputs) == 1

@@ -45,7 +45,7 @@ def in_this_process(capture: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
 
 
 def command(folder: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tierlog.actors.cli", *arguments, "--data", str(folder)]
+    return [sys.executable, "-m", "tierlog", *arguments, "--data", str(folder)]
 
 
 def spawn(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:

@@ -116,13 +116,15 @@ class FencedStore:
 
     async def append(self, name: str, data: bytes, **identity: Any) -> int | None:
         try:
-            return await self._store.append(name, data, **identity)
+            offset: int | None = await self._store.append(name, data, **identity)
+            return offset
         except tierlog.NotOwner as error:
             raise FencedError from error
 
     async def append_many(self, name: str, events: list[bytes], **identity: Any) -> int | None:
         try:
-            return await self._store.append_many(name, events, **identity)
+            offset: int | None = await self._store.append_many(name, events, **identity)
+            return offset
         except tierlog.NotOwner as error:
             raise FencedError from error
 

@@ -22,7 +22,7 @@ import httpx
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
 from tierlog.storage_backends.base.names import container_of
 
-COMMAND_LINE = ("-m", "tierlog.actors.cli")
+COMMAND_LINE = ("-m", "tierlog")
 PATIENCE = 20.0
 """Seconds after which something that should have happened has failed: far above what it takes, for a busy
 machine's sake."""
@@ -213,7 +213,7 @@ class Service:
 
 def refused(folder: Path, *arguments: str) -> Ended:
     """`tierlog serve` that is expected to end by itself."""
-    command = [sys.executable, "-m", "tierlog.actors.cli", "serve", str(folder), *arguments]
+    command = [sys.executable, "-m", "tierlog", "serve", str(folder), *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=folder.parent, timeout=PATIENCE, check=False
     )

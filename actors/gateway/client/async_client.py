@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import anyio
 import anyio.abc
@@ -77,6 +77,19 @@ class Client(ClientBase, SegmentVerbs):
     ) -> None:
         await self._run(requests.create_segment(name, rolling_size, exist_ok))
 
+    @overload
+    async def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int: ...
+    @overload
+    async def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        writer_id: WriterId | None = None,
+        event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None: ...
     async def append(
         self,
         name: str,
@@ -92,6 +105,21 @@ class Client(ClientBase, SegmentVerbs):
             requests.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
         )
 
+    @overload
+    async def append_many(
+        self, name: str, events: Iterable[Buffer], *, expected_offset: int | None = None
+    ) -> int: ...
+    @overload
+    async def append_many(
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        writer_id: WriterId | None = None,
+        first_event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None: ...
     async def append_many(
         self,
         name: str,

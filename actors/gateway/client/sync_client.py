@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import httpx
 
@@ -67,6 +67,19 @@ class SyncClient(ClientBase):
     def create_segment(self, name: str, *, rolling_size: int | None = None, exist_ok: bool = False) -> None:
         self._run(requests.create_segment(name, rolling_size, exist_ok))
 
+    @overload
+    def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int: ...
+    @overload
+    def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        writer_id: WriterId | None = None,
+        event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None: ...
     def append(
         self,
         name: str,
@@ -82,6 +95,21 @@ class SyncClient(ClientBase):
         )
         return self._append(item)
 
+    @overload
+    def append_many(
+        self, name: str, events: Iterable[Buffer], *, expected_offset: int | None = None
+    ) -> int: ...
+    @overload
+    def append_many(
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        writer_id: WriterId | None = None,
+        first_event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None: ...
     def append_many(
         self,
         name: str,

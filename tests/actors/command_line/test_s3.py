@@ -57,7 +57,7 @@ def test_a_service_keeps_its_chunks_in_the_bucket(server: S3Server, folder: Path
         service.settle()
         url = f"--url={service.url}"
         for arguments, data in ((("create", NAME), b""), (("append", NAME), b"through the service")):
-            command = [sys.executable, "-m", "tierlog.actors.cli", "segment", *arguments, url]
+            command = [sys.executable, "-m", "tierlog", "segment", *arguments, url]
             done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=30)
             assert (done.returncode, done.stderr) == (0, b"")
         assert service.stop() == 0
@@ -73,7 +73,7 @@ def test_a_service_without_its_bucket_reports_it_and_starts_no_host(server: S3Se
     command = [
         sys.executable,
         "-m",
-        "tierlog.actors.cli",
+        "tierlog",
         "serve",
         str(folder),
         "--listen=127.0.0.1:0",

@@ -150,7 +150,7 @@ def test_a_process_aborts_what_a_writer_left_behind(folder: Path) -> None:
 
 def typed(url: str, *arguments: str) -> Done:
     done = subprocess.run(
-        [sys.executable, "-m", "tierlog.actors.cli", *arguments, "--url", url],
+        [sys.executable, "-m", "tierlog", *arguments, "--url", url],
         capture_output=True,
         check=False,
     )

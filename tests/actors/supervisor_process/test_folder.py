@@ -27,7 +27,7 @@ NAME = "app/events"
 
 
 def tierlog(folder: Path, *arguments: str) -> Ended:
-    command = [sys.executable, "-m", "tierlog.actors.cli", *arguments, f"--data={folder}"]
+    command = [sys.executable, "-m", "tierlog", *arguments, f"--data={folder}"]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=30
     )

@@ -129,12 +129,12 @@ A = AttributeUpdate("a", 1)
 BAD_CALLS: dict[str, Callable[[SegmentStore], Awaitable[object]]] = {
     "rolling size 0": lambda s: s.create_segment("t", rolling_size=0),
     "rolling size True": lambda s: s.create_segment("t", rolling_size=True),
-    "text data": lambda s: s.append("s", "abc"),  # type: ignore[arg-type]
-    "no data": lambda s: s.append("s", None),  # type: ignore[arg-type]
-    "a number as data": lambda s: s.append("s", 5),  # type: ignore[arg-type]
+    "text data": lambda s: s.append("s", "abc"),  # type: ignore[call-overload]
+    "no data": lambda s: s.append("s", None),  # type: ignore[call-overload]
+    "a number as data": lambda s: s.append("s", 5),  # type: ignore[call-overload]
     "too much data": lambda s: s.append("s", bytes((8 << 20) + 1)),
     "offset -1": lambda s: s.append("s", b"x", expected_offset=-1),
-    "offset 1.0": lambda s: s.append("s", b"x", expected_offset=1.0),  # type: ignore[arg-type]
+    "offset 1.0": lambda s: s.append("s", b"x", expected_offset=1.0),  # type: ignore[call-overload]
     "writer without number": lambda s: s.append("s", b"x", writer_id="w"),
     "number without writer": lambda s: s.append("s", b"x", event_number=1),
     "previous without writer": lambda s: s.append("s", b"x", previous_event_number=1),
@@ -147,11 +147,11 @@ BAD_CALLS: dict[str, Callable[[SegmentStore], Awaitable[object]]] = {
     "previous -2": lambda s: s.append("s", b"x", writer_id="w", event_number=3, previous_event_number=-2),
     "empty writer": lambda s: s.append("s", b"x", writer_id="", event_number=1),
     "long writer": lambda s: s.append("s", b"x", writer_id="w" * 65, event_number=1),
-    "writer 7": lambda s: s.append("s", b"x", writer_id=7, event_number=1),  # type: ignore[arg-type]
+    "writer 7": lambda s: s.append("s", b"x", writer_id=7, event_number=1),  # type: ignore[call-overload]
     "no events": lambda s: s.append_many("s", []),
     "bytes as events": lambda s: s.append_many("s", b"abc"),  # type: ignore[arg-type]
     "text as events": lambda s: s.append_many("s", "abc"),  # type: ignore[arg-type]
-    "nothing as events": lambda s: s.append_many("s", None),  # type: ignore[arg-type]
+    "nothing as events": lambda s: s.append_many("s", None),  # type: ignore[call-overload]
     "numbers as events": lambda s: s.append_many("s", [5]),  # type: ignore[list-item]
     "texts as events": lambda s: s.append_many("s", ["abc"]),  # type: ignore[list-item]
     "too many events": lambda s: s.append_many("s", [b""] * (EVENTS_MAX + 1)),

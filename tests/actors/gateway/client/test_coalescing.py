@@ -311,7 +311,7 @@ async def test_a_lost_batch_is_resolved_item_by_item() -> None:
 
             async def append(key: str, **named: object) -> None:
                 try:
-                    outcomes[key] = await client.append("s", key.encode(), **named)  # type: ignore[arg-type]
+                    outcomes[key] = await client.append("s", key.encode(), **named)  # type: ignore[call-overload]
                 except TierlogError as error:
                     outcomes[key] = type(error)
 
