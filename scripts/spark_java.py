@@ -33,11 +33,11 @@ class NoJava(Exception):
 def find_java(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that Spark needs in addition to ``environment``. Raises ``NoJava``."""
     tried = []
-    for place, java, home in _candidates(environment):
+    for where, java, home in _candidates(environment):
         reason = _refusal(java)
         if not reason:
             return {} if home is None else {"JAVA_HOME": str(home)}
-        tried.append(f"{place}: {reason}")
+        tried.append(f"{where}: {reason}")
     raise NoJava(f"no Java {JAVA_LEAST} or newer, which Spark needs ({'; '.join(tried)})")
 
 

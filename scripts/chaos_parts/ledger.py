@@ -1,8 +1,8 @@
 """What writers were acked: the one record of a run with real processes.
 
-Writer processes send one ``Record`` for each outcome. A *numbered* writer gives its events numbers and repeats
-a call until it is acked; a *plain* writer sends each event once. ``events.SegmentCheck`` compares a segment
-with this. Times are of the monotonic clock, which all processes of a machine share.
+Writer processes send one ``Record`` for each outcome. A *numbered* writer gives its events numbers and
+repeats a call until it is acked; a *plain* writer sends each event once. ``events.SegmentCheck`` compares a
+segment with this. Times are of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ class Report:
     @property
     def facts(self) -> str:
         did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "no faults"
-        return f"{counted(self.rounds, 'round')}, seed {self.seed}: {did}; {self.acked} acked, {self.unknown} unknown"
+        rounds = counted(self.rounds, "round")
+        return f"{rounds}, seed {self.seed}: {did}; {self.acked} acked, {self.unknown} unknown"
 
     def document(self) -> dict[str, object]:
         figures = {

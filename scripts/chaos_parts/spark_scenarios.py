@@ -125,8 +125,8 @@ class Scenario:
 
 def scenario(seed: int, number: int) -> Scenario:
     """The round of that number, counted from 1."""
-    deck, place = divmod(number - 1, len(CELLS))
-    kind, point = Random(f"spark/{seed}/deck {deck}").sample(CELLS, len(CELLS))[place]
+    deck, position = divmod(number - 1, len(CELLS))
+    kind, point = Random(f"spark/{seed}/deck {deck}").sample(CELLS, len(CELLS))[position]
     chance = Random(f"spark/{seed}/round {number}")
     partitions = chance.randint(2, 4)
     return Scenario(

@@ -5,8 +5,8 @@ event numbers, until they are acked. A plain writer sends each event once and gi
 A call that takes longer than ``HANG`` is cancelled and reported as hung.
 
 As a program this module is one writer process. It prints each outcome (``ledger.Record``) on a line of its
-own. When its standard input ends it finishes the calls in flight and exits. A process that ends by itself is a
-violation; on cancellation all are killed and waited for."""
+own. When its standard input ends it finishes the calls in flight and exits. A process that ends by itself is
+a violation; on cancellation all are killed and waited for."""
 
 from __future__ import annotations
 
