@@ -95,7 +95,7 @@ def verify(
     """Read all committed bytes and verify every checksum.
 
     The exit code is 0 if all chunks are sound, 1 if one is missing, too short or damaged. Unreferenced chunks
-    are counted, but are no problem.
+    are counted, but not as problems.
     """
     from ..maintenance.report import verify as verify_chunks
 

@@ -192,7 +192,8 @@ class StorageClaim:
                     f"this one on purpose (adopt=True, --adopt)"
                 )
         except StoreMismatch:
-            # A successor that came meanwhile is no stranger: it fenced the log before it made its claim.
+            # A successor that came meanwhile is not a foreign owner: it fenced the log before it made its
+            # claim.
             self._log.check_owner()
             raise
         self._exists = True

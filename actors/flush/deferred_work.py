@@ -152,7 +152,7 @@ class DeferredWork:
         pause = min(PAUSE_MAX, self._error_pause * 2 ** min(self._queue.failures(work.key), 16))
         self._queue.failed(work.key, now + pause)
         self._not_before = now + self._error_pause
-        # A conflict is no failure: the segment was deleted meanwhile, and the next cycle has the work of
+        # A conflict is not a failure: the segment was deleted meanwhile, and the next cycle has the work of
         # that. What fails as the step before it did is counted, and logged once (rule S7).
         if not isinstance(error, MetadataConflict) and type(error) is not self._last_failure:
             self._last_failure = type(error)

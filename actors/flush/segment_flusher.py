@@ -44,7 +44,7 @@ class SegmentFlusher:
         self._forget = forget
 
     async def flush(self, plan: SegmentFlush) -> int:
-        """Bring long-term storage to the captured state; returns the bytes written. It is no error if the
+        """Bring long-term storage to the captured state; returns the bytes written. It is not an error if the
         segment was deleted meanwhile."""
         if plan.deleted:
             await self._delete(plan)

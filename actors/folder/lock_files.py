@@ -67,8 +67,8 @@ def create_lock_file(folder: str, owner: Owner) -> Program[FileHandle]:
 
 
 def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[FileHandle]:
-    """As ``create_lock_file``, unless another process has the folder open: then ``NotOwner`` is raised. A lock on
-    the file ``identity`` makes the check and the creation one step."""
+    """As ``create_lock_file``, unless another process has the folder open: then ``NotOwner`` is raised. A
+    lock on the file ``identity`` makes the check and the creation one step."""
     guard: FileHandle = yield Open(identity)
     try:
         if not (yield Lock(guard, wait=False)):

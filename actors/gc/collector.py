@@ -113,7 +113,7 @@ class CollectorSource(Protocol):
 
 def epoch_in(name: str) -> int | None:
     """The epoch in a chunk's name ``.../<epoch>-<offset>-<id>`` or a claim's ``.../epoch.<epoch>``; None for
-    any other name, which is no garbage."""
+    any other name, which is not garbage."""
     try:
         return hex_number(name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0])
     except DecodeError:

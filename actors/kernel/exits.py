@@ -77,7 +77,8 @@ def exit_of(error: BaseException, detail: str = "") -> ActorExit:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group and in its inner groups, in order. An error that is no group is its own leaf."""
+    """The errors in a group and in its inner groups, in order. An error that is not a group is its own
+    leaf."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

@@ -1,7 +1,7 @@
 """One answer for each message (rule A5): a value, an error, or the error of the actor's exit.
 
-A cancelled waiter leaves the slot valid; answering it later is no error. An event is made only if the waiter
-comes before the answer.
+A cancelled waiter leaves the slot valid; answering it later is not an error. An event is made only if the
+waiter comes before the answer.
 """
 
 from __future__ import annotations

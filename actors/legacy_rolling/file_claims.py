@@ -7,9 +7,9 @@ metadata are separate. Imported twice, a file would be deleted with one segment 
 
 So an import, after it has read the files and before it commits, creates a claim for each segment whose files
 it takes, conditionally: ``_system/imports/<hash of that name>``. The second import finds it and is refused. A
-claim of the same name is no obstacle, so an import that a crash ended can be repeated. Claims stay, as the
-``o:`` record does: the files of an imported segment are never free again. Cancellation and crash leave unused
-claims of the name.
+claim of the same name is not an obstacle, so an import that a crash ended can be repeated. Claims stay, as
+the ``o:`` record does: the files of an imported segment are never free again. Cancellation and crash leave
+unused claims of the name.
 
 Layout: the name of the files' segment, a zero byte, the name of the importing segment; UTF-8.
 """

@@ -459,7 +459,7 @@ def _read(file: str) -> bytes:
         raise ConfigError(f"cannot be read: {error}") from error
 
     if len(data) > _FILE_BYTES_MAX:
-        raise ConfigError(f"it is larger than {_FILE_BYTES_MAX} bytes, so it is no configuration")
+        raise ConfigError(f"it is larger than {_FILE_BYTES_MAX} bytes, so it is not a configuration")
     return data
 
 

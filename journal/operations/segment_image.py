@@ -1,4 +1,5 @@
-"""SegmentImage: what a checkpoint keeps of one segment. It is no operation; ``CheckpointPart`` carries it.
+"""SegmentImage: what a checkpoint keeps of one segment. It is not an operation; ``CheckpointPart`` carries
+it.
 
 Layout: ``sid u64, status u8, sealed u8, length u64, start u64, rolling u64, name text, attribute values,
 writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source

@@ -1,4 +1,4 @@
-"""TransactionImage: what a checkpoint keeps of one transaction, open or ended. It is no operation;
+"""TransactionImage: what a checkpoint keeps of one transaction, open or ended. It is not an operation;
 ``CheckpointPart`` carries it.
 
 Staged segments are not listed: their names contain target and transaction (rule T1).

@@ -50,8 +50,8 @@ class IoCall:
 @attrs.frozen
 class Open(IoCall):
     """Open a regular file: result ``FileHandle``; ``NOT_A_FILE`` has the errors of anything else. ``create``:
-    create it, ``FileExistsError`` if it exists. ``cold``: what is written will not be read soon, so the page cache
-    need not keep it once it is synced."""
+    create it, ``FileExistsError`` if it exists. ``cold``: what is written will not be read soon, so the page
+    cache need not keep it once it is synced."""
 
     path: str
     write: bool = False

@@ -149,7 +149,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     async def _set_read_only(self, name: str, read_only: bool) -> None:
         def program(progress: Progress) -> Program[None]:
-            # A folder has permissions too, but is no chunk.
+            # A folder has permissions too, but is not a chunk.
             yield from with_file(Open(self._path(name)), _length)
             yield SetReadOnly(self._path(name), read_only)
 

@@ -200,7 +200,7 @@ class S3ChunkStorage(BaseChunkStorage):
         return self._location.prefix + name
 
     def _chunk_of(self, found: ListedObject) -> ChunkInfo | None:
-        """The chunk of an object, or None for an object whose key is no chunk name."""
+        """The chunk of an object, or None for an object whose key is not a chunk name."""
         name = found.key.removeprefix(self._location.prefix)
         try:
             check_chunk_name(name)

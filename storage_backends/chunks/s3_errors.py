@@ -1,8 +1,8 @@
 """Answers of an S3 service, and failures on the way to it, as errors of the chunk contract.
 
 Every row depends on one question: can the request have taken effect? After a refusal it has not. Without a
-valid answer, and after every 5xx that is no refusal, the outcome of a request that others can see is unknown;
-one that others cannot see, such as a read or a part of an upload, can simply be repeated.
+valid answer, and after every 5xx that is not a refusal, the outcome of a request that others can see is
+unknown; one that others cannot see, such as a read or a part of an upload, can simply be repeated.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def parse_location(text: str) -> S3Location:
         or len(prefix) > _PREFIX_MAX
     ):
         raise InvalidArgument(
-            f"{text[:80]!r} is no location in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket of "
-            f"3 to 63 lower-case letters, digits, dots and dashes, and a prefix of at most {_PREFIX_MAX} "
+            f"{text[:80]!r} is not a location in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket "
+            f"of 3 to 63 lower-case letters, digits, dots and dashes, and a prefix of at most {_PREFIX_MAX} "
             f"letters, digits, '.', '_', '$', '#', '=', '-' and '/'"
         )
 

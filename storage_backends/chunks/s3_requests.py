@@ -322,7 +322,7 @@ class S3Requests:
         )
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
-        """End the upload. One that has ended already is no error."""
+        """End the upload. It is not an error if it has ended already."""
         try:
             await self._ask("abort_multipart_upload", key, "", UploadId=upload_id)
         except Unavailable as error:

@@ -34,7 +34,7 @@ R = TypeVar("R", SegmentRecord, ChunkRecord, IndexRecord, DeferredWorkRecord, Re
 
 
 def decode_record(kind: type[R], key: str, value: bytes) -> R:
-    """Decode the record of ``key``. Raises ``DataCorruption`` if the bytes are no such record or break an
+    """Decode the record of ``key``. Raises ``DataCorruption`` if the bytes are not such a record or break an
     invariant."""
     try:
         record = kind.decode(value)

@@ -238,7 +238,7 @@ def _refuse_part(record: TransactionImage, part: StagedPart, state: ContainerSta
         raise SegmentNotFound(f"{part.name!r} was never staged", segment=part.name)
 
     raise InvalidArgument(
-        f"{part.name!r} is no staged segment of transaction {record.id!r} on {record.target!r}"
+        f"{part.name!r} is not a staged segment of transaction {record.id!r} on {record.target!r}"
     )
 
 

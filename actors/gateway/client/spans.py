@@ -20,7 +20,7 @@ LINKS = "tierlog.links"
 
 
 def around(tracing: Tracing | None, call: Call[Any]) -> AbstractContextManager[object]:
-    """The span of a call that is no append."""
+    """The span of a call other than an append."""
     if tracing is None:
         return nullcontext()
 

@@ -2,8 +2,8 @@
 page.
 
 ``/health`` means that the event loop runs: a process that recovers is alive. It also names the health of
-long-term storage, which is no reason to end a process: appends go on, and flushes resume by themselves (rule
-S7). ``/ready`` means that every container that is served here is active.
+long-term storage, which is not a reason to end a process: appends go on, and flushes resume by themselves
+(rule S7). ``/ready`` means that every container that is served here is active.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class HttpCall(Generic[S]):
     @asynccontextmanager
     async def while_connected(self) -> AsyncIterator[anyio.CancelScope]:
         """Run the block until it ends, the client disconnects (raises ``Disconnected``), or the scope is
-        cancelled, which is no error."""
+        cancelled, which is not an error."""
         failure: Exception | None = None
         finished = gone = False
 

@@ -1,11 +1,11 @@
 """One HTTP/1.1 connection: a protocol of our own over httptools.
 
-It bounds a request's head in bytes and in time, answers what is no request, ignores wishes to change the
-protocol, and ends a connection so that its last answer arrives (rule H9). Requests of one connection are
-answered one after the other, and those that are complete get their answers whatever follows them. What comes
-behind the one that is being answered waits, and reading pauses, unless the request watches its client (a
-parked tail does): a paused connection cannot notice that the client left. A client that sends more than a
-head's worth behind such a request loses its connection (rule H11).
+It bounds a request's head in bytes and in time, refuses what is not a request, ignores upgrades, and ends a
+connection so that its last answer arrives (rule H9). Requests of one connection are answered one after the
+other, and those that are complete get their answers whatever follows them. What comes behind the one that is
+being answered waits, and reading pauses, unless the request watches its client (a parked tail does): a paused
+connection cannot notice that the client left. A client that sends more than a head's worth behind such a
+request loses its connection (rule H11).
 
 Large bodies of known size bypass the parser (``large_body.py``).
 
@@ -53,7 +53,7 @@ READ_BYTES = 256 << 10
 BODY_BYTES_MAX = 64 << 10
 """Bytes of a body that wait for the handler before reading pauses."""
 
-_NOT_HTTP = InvalidArgument("this is no HTTP/1.1 request: see RFC 9112")
+_NOT_HTTP = InvalidArgument("this is not an HTTP/1.1 request: see RFC 9112")
 _FRAMING = InvalidArgument(
     "Transfer-Encoding is chunked, once, in a request of HTTP/1.1: nothing else is decoded"
 )

@@ -242,5 +242,5 @@ def problem_answer(scope: Scope, error: BaseException) -> Answer:
     document = {**problem.document, "request_id": scope.get("tierlog.request_id", "")}
     headers = {name: value for name, value in problem.headers.items() if name != "Content-Type"}
     if isinstance(error, TooLarge | RequestTimeout):
-        headers["Connection"] = "close"  # the rest of the body may be under way, and is no request
+        headers["Connection"] = "close"  # the rest of the body may be under way, and is not a request
     return Answer(problem.status, attrs.evolve(problem, document=document).body(), PROBLEM_TYPE, headers)

@@ -49,7 +49,7 @@ class Guard:
         name = _host_name(host.decode("latin-1"))
         if not (name in self._names or _is_loopback(name) or (server and name == _normal(server[0]))):
             raise UnknownHost(
-                f"{shown(host.decode('latin-1'))} is no name of this server: the setting server.advertise "
+                f"{shown(host.decode('latin-1'))} is not a name of this server: the setting server.advertise "
                 f"(serve --advertise NAME) gives it one"
             )
 

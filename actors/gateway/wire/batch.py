@@ -145,7 +145,7 @@ class BatchDecoder:
         self._items_left = 0
 
     def feed(self, data: Buffer) -> list[BatchItem]:
-        """``InvalidArgument`` if the bytes are no batch; the decoder is of no use afterwards."""
+        """``InvalidArgument`` if the bytes are not a batch; the decoder cannot be used afterwards."""
         self._buffer += data
         with memoryview(self._buffer) as view:
             items, position = self._decode(view)

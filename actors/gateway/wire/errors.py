@@ -108,7 +108,7 @@ class CrossOrigin(InvalidArgument):
 
 
 class UnknownHost(InvalidArgument):
-    """The request's ``Host`` is no name of the server. Use one of its names, or give it this one."""
+    """The request's ``Host`` is not a name of the server. Use one of its names, or give it this one."""
 
     code = "unknown-host"
 
