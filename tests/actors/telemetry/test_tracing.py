@@ -3,14 +3,16 @@ a process needs to trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
@@ -92,6 +94,27 @@ async def test_a_groups_span_is_linked_to_the_appends_in_it_and_has_no_parent(
         (attributes_of(group)["tierlog.container"], attributes_of(group)["tierlog.epoch"]) for group in groups
     } == {(0, 1)}
     assert len({attributes_of(group)["tierlog.group"] for group in groups}) == len(groups)
+
+
+async def test_a_hook_of_an_apps_own_can_start_the_spans_of_a_plain_tracer(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    """As docs/embedding.md shows."""
+    tracer = recorder.provider.get_tracer("app")
+
+    def traced(
+        name: str, attributes: Mapping[str, Any], links: Sequence[Any] = ()
+    ) -> AbstractContextManager[object]:
+        found = [trace.Link(span.get_span_context()) for span in links]
+        return tracer.start_as_current_span(name, attributes=attributes, links=found)
+
+    async with tierlog.open_store(tmp_path, containers=1, span=traced) as store:
+        await store.create_segment("s")
+        await store.append("s", b"abc")
+
+    append = recorder.one("tierlog.append")
+    assert attributes_of(append)["segment"] == "s"
+    assert numbers([append]) in [linked(group) for group in recorder.spans("tierlog.wal.append")]
 
 
 async def test_an_appends_span_is_below_the_callers_and_describes_the_append(
