@@ -15,27 +15,16 @@ A failure names its case; ``TIERLOG_CRASH=script:schedule:mode:seed:call`` runs 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from random import Random
 
-import attrs
 import pytest
 from simulation.file_layer import SimulatedDisk, SimulatedFiles
 
+from support.crash_enumeration import Instant, Recorder, Scenario, live
 from support.crash_scenarios import SCENARIOS
-from support.crash_scripts import LIFE, Session, play, random_script
-from support.crash_world import (
-    Ending,
-    after,
-    changes_disk,
-    check_chunks,
-    describe,
-    fork,
-    image_at,
-    live_and_end,
-    opened,
-)
+from support.crash_scripts import LIFE, random_script
+from support.crash_world import Ending, Mode, after, check_chunks, image_at, live_and_end, opened
 from support.oracle import Oracle, observe
 from support.virtual import run_virtual
 from tierlog.actors.store.store import SegmentStore
@@ -48,66 +37,26 @@ ONLY = "" if NAMED.partition(":")[0] in SCENARIOS else NAMED
 SKIPPED = pytest.mark.skipif(bool(NAMED), reason="TIERLOG_CRASH names one case")
 
 
-@attrs.frozen
-class Instant:
-    """The world at one I/O call."""
-
-    call: str
-    disk: SimulatedDisk
-    oracle: Oracle
-
-
-def script_of(name: str) -> list[Session]:
-    """``life``, ``short-<seed>`` or ``long-<seed>``."""
-    kind, _, seed = name.partition("-")
-    return (
-        LIFE
-        if kind == "life"
-        else random_script(
-            int(seed), sessions=2 if kind == "short" else 4, steps=6 if kind == "short" else 14
-        )
-    )
-
-
-# --- the life -----------------------------------------------------------------------------------
-
-
-async def live(script: Sequence[Session], seed: int) -> list[Instant]:
-    """Play the script; returns the world at each I/O call."""
-    random = Random(seed)
-    disk, oracle, instants = SimulatedDisk(random), Oracle(), list[Instant]()
-
-    def watch(index: int, call: IoCall) -> None:
-        if changes_disk(disk, call):
-            instants.append(Instant(describe(call), image_at(disk, call, random), oracle.after_crash()))
-
-    for process, session in enumerate(script, 1):
-        ending = Ending(watch)
-        files = SimulatedFiles(disk, ending)
-        if session.killed:
-            await live_and_end(files, process, ending, partial(play, session, oracle))
-            disk, _ = fork(disk)
-        else:
-            async with opened(files, process) as store:
-                await play(session, oracle, store)
-    instants.append(Instant("the end", fork(disk)[0], oracle.after_crash()))
-    return instants
-
-
 @lru_cache(maxsize=2)
-def instants_of(script: str, schedule: int, backend: str = "trio") -> list[Instant]:
-    return run_virtual(partial(live, script_of(script), schedule), schedule, backend)
+def life_of(script: str, schedule: int, backend: str = "trio") -> Recorder:
+    """``life``, ``short-<seed>`` or ``long-<seed>``."""
+    kind, _, seed = script.partition("-")
+    sessions, steps = (2, 6) if kind == "short" else (4, 14)
+    scenario = Scenario(
+        rules="", sessions=LIFE if kind == "life" else random_script(int(seed), sessions, steps)
+    )
+    return run_virtual(partial(live, scenario, schedule), schedule, backend)
 
 
 # --- what every crash is followed by ------------------------------------------------------------
 
 
-async def recover(instant: Instant, mode: str, random: Random) -> None:
+async def recover(instant: Instant, mode: Mode, random: Random) -> None:
     """Crash, recover, check; crash again somewhere in the recovered store's life, recover, check
     everything."""
     oracle = instant.oracle.after_crash()
     disk = after(instant.disk, mode, random)
-    disk = await second_owner(disk, oracle, random)
+    disk, oracle = await second_owner(disk, oracle, random)
     async with opened(SimulatedFiles(disk, interleave=False), 102) as store:
         oracle.check(await observe(store, oracle.writers))
         await oracle.repeat_latest(store)
@@ -123,9 +72,9 @@ async def recover(instant: Instant, mode: str, random: Random) -> None:
         oracle.check(await observe(store, oracle.writers))
 
 
-async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> SimulatedDisk:
-    """Recover, check, work; lose power at one random call, with what was not synced. Returns the disk that
-    the third owner finds."""
+async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> tuple[SimulatedDisk, Oracle]:
+    """Recover, check, work; lose power at one random call, with what was not synced. Returns what the third
+    owner finds, and what is known then."""
     fatal = random.randrange(0, 190)
     crashed: list[tuple[SimulatedDisk, Oracle]] = []
 
@@ -133,7 +82,7 @@ async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> S
         if index == fatal:
             crashed.append(
                 (
-                    after(image_at(disk, call, random), random.choice(("none", "random")), random),
+                    after(image_at(disk, call, random), random.choice(LOSSES), random),
                     oracle.after_crash(),
                 )
             )
@@ -147,34 +96,31 @@ async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> S
         await store.flush()
 
     await live_and_end(SimulatedFiles(disk, ending, interleave=False), 101, ending, work)
-    if not crashed:
-        return after(disk, "none", random)
-
-    disk, known = crashed[0]
-    oracle.checkers, oracle.latest, oracle.owner = known.checkers, known.latest, known.owner
-    return disk
+    return crashed[0] if crashed else (after(disk, "none", random), oracle)
 
 
 def crash_everywhere(
-    script: str, schedule: int, mode: str, seed: int, backend: str = "trio", every: int = 1
+    script: str, schedule: int, mode: Mode, seed: int, backend: str = "trio", every: int = 1
 ) -> None:
-    instants = instants_of(script, schedule, backend)
-    calls = [int(ONLY.split(":")[4])] if ONLY else range(0, len(instants), every)
-    for call in calls:
-        case = f"{script}:{schedule}:{mode}:{seed}:{call}"
-        random = Random(case)
+    instants = life_of(script, schedule, backend).instants
+    possible = [instant for instant in instants if mode == "kill" or not instant.killed_only]
+    for instant in possible[::every]:
+        case = f"{script}:{schedule}:{mode}:{seed}:{instant.name}"
+        if ONLY not in ("", case):
+            continue
         try:
-            run_virtual(partial(recover, instants[call], mode, random), seed, backend)
+            run_virtual(partial(recover, instant, mode, Random(case)), seed, backend)
         except BaseException as error:
             error.add_note(
-                f"crash before call {call} ({instants[call].call}); run it alone with TIERLOG_CRASH={case}"
+                f"crash at call {instant.name} ({instant.call}); run it alone with TIERLOG_CRASH={case}"
             )
             raise
 
 
 # --- the tests ----------------------------------------------------------------------------------
 
-MODES = [("none", 0), ("all", 0), ("random", 0), ("kill", 0)]
+LOSSES: tuple[Mode, ...] = ("none", "random")
+MODES: list[tuple[Mode, int]] = [("none", 0), ("all", 0), ("random", 0), ("kill", 0)]
 CASES = [
     *[("life", 0, *mode) for mode in MODES],
     *[(f"short-{n}", n, mode, n) for n in (1, 2) for mode in ("random", "kill")],
@@ -189,7 +135,7 @@ LONG = [
 @SKIPPED
 @pytest.mark.parametrize("script, schedule, mode, seed", CASES)
 def test_and_38_a_crash_at_any_call_loses_nothing_acked(
-    script: str, schedule: int, mode: str, seed: int
+    script: str, schedule: int, mode: Mode, seed: int
 ) -> None:
     crash_everywhere(script, schedule, mode, seed)
 
@@ -197,7 +143,7 @@ def test_and_38_a_crash_at_any_call_loses_nothing_acked(
 @pytest.mark.long
 @SKIPPED
 @pytest.mark.parametrize("script, schedule, mode, seed", LONG)
-def test_and_38_more_scripts_and_seeds(script: str, schedule: int, mode: str, seed: int) -> None:
+def test_and_38_more_scripts_and_seeds(script: str, schedule: int, mode: Mode, seed: int) -> None:
     crash_everywhere(script, schedule, mode, seed)
 
 
@@ -210,10 +156,10 @@ def test_a_crash_on_asyncio() -> None:
 def test_the_life_reaches_what_it_should() -> None:
     """The crashes above would prove little if the script never rolled, truncated, flushed, collected or
     recovered a backlog."""
-    calls = [instant.call for instant in instants_of("life", 0)]
+    events = life_of("life", 0).events
 
     def count(verb: str, part: str) -> int:
-        return sum(call.startswith(verb) and part in call for call in calls)
+        return sum(event.startswith(verb) and part in event for event in events)
 
     assert count("Open", ".wal") > 6
     assert count("Unlink", ".wal") > 6
@@ -223,14 +169,14 @@ def test_the_life_reaches_what_it_should() -> None:
 
 def test_the_same_seed_gives_the_same_life() -> None:
     """The base of every case above: one that failed fails again."""
-    lives = [run_virtual(partial(live, LIFE, 5), 5) for _ in range(2)]
-    first, second = ([(instant.call, instant.oracle.known()) for instant in instants] for instants in lives)
-    assert first == second
-    assert [call for call, _ in first] != [instant.call for instant in instants_of("life", 0)]
+    first, second = (life_of.__wrapped__("short-1", 5) for _ in range(2))
+    assert first.events == second.events
+    assert [at.oracle.known() for at in first.instants] == [at.oracle.known() for at in second.instants]
+    assert first.events != life_of("short-1", 0).events
 
 
 if ONLY:
 
     def test_one_case() -> None:
         script, schedule, mode, seed, _ = ONLY.split(":")
-        crash_everywhere(script, int(schedule), mode, int(seed))
+        crash_everywhere(script, int(schedule), mode, int(seed))  # type: ignore[arg-type]

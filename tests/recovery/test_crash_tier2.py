@@ -34,8 +34,8 @@ def test_no_chunk_of_deferred_work_goes_before_the_end_of_its_cycle(scenario: st
     events = run_virtual(partial(live, SCENARIOS[scenario], 0), 0).events
     begin = events.index("Begin 2")
     until_the_end = events[begin : events.index("Logged CycleComplete", begin)]
-    assert not missing(until_the_end, ["Logged CommitMetadata"])
-    assert missing(until_the_end, [CHUNK])
+    assert not missing(until_the_end, "Logged CommitMetadata")
+    assert missing(until_the_end, CHUNK)
 
 
 def _crash_at_calls(scenario: str) -> None:

@@ -16,11 +16,11 @@ from random import Random
 import anyio
 import attrs
 import pytest
-from simulation.file_layer import Fault, Pause, SimulatedDisk, SimulatedFiles
+from simulation.file_layer import SimulatedDisk, SimulatedFiles
 from simulation.model_calls import Append
 
 from support.crash_scripts import LIFE, Flush, Session, create, play
-from support.crash_world import check_chunks, describe, opened
+from support.crash_world import Freezer, check_chunks, describe, opened
 from support.oracle import Oracle, observe
 from support.virtual import run_virtual
 from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, TierlogError
@@ -31,23 +31,6 @@ pytestmark = pytest.mark.timeout(300)
 SESSION = LIFE[0]
 NAMES = ("log/a", "log/b", "txn/t", "txn/t#1", "txn/t#2", "race/r", "next/n")
 WRITERS = dict.fromkeys(NAMES, tuple("vwxyz"))
-
-
-@attrs.define
-class Freezer:
-    """Holds every call of a process from number ``at`` on, until it resumes."""
-
-    at: int
-    calls: list[str] = attrs.field(factory=list)
-    frozen: anyio.Event = attrs.field(factory=anyio.Event)
-    resume: anyio.Event = attrs.field(factory=anyio.Event)
-
-    def __call__(self, index: int, call: IoCall) -> Fault | None:
-        self.calls.append(describe(call))
-        if index >= self.at and not self.resume.is_set():
-            self.frozen.set()
-            return Pause(self.resume)
-        return None
 
 
 @attrs.define
@@ -71,7 +54,13 @@ class FirstOwner:
 async def fight(at: int) -> list[str]:
     """The whole story, with the freeze at call ``at``; returns the first owner's calls."""
     disk = SimulatedDisk(Random(at))
-    freezer = Freezer(at)
+    calls = list[str]()
+
+    def wanted(index: int, call: IoCall) -> bool:
+        calls.append(describe(call))
+        return index >= at
+
+    freezer = Freezer(wanted)
     first = FirstOwner(SimulatedFiles(disk, freezer))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(first.live, SESSION)
@@ -83,7 +72,7 @@ async def fight(at: int) -> list[str]:
         oracle.check(await observe(store, WRITERS))
         await store.flush()
         await check_chunks(store, disk)
-    return freezer.calls
+    return calls
 
 
 async def _freeze_at_the_end(first: FirstOwner, freezer: Freezer) -> None:

@@ -179,6 +179,7 @@ class SimulatedDisk:
         self._open: list[SimulatedInode] = []
         """Files that are held open, so that an unlinked one keeps its blocks until it is closed."""
         self._lock_waiters: list[Callable[[], None]] = []
+        self._copies: dict[int, SimulatedInode] = {}
 
     # --- the end of the world ---
 
@@ -222,6 +223,39 @@ class SimulatedDisk:
             )
             survivors[inode] = copy
         return survivors[inode]
+
+    # --- copies, for tests ---
+
+    def copy(self) -> SimulatedDisk:
+        """The same disk once more: page cache, platter and all that lies between them. Nobody holds a file or
+        a lock on it."""
+        after, files = SimulatedDisk(self.random, self.capacity), dict[SimulatedInode, SimulatedInode]()
+
+        def twin(entry: Entry) -> Entry:
+            if entry is not None and entry not in files:
+                files[entry] = attrs.evolve(
+                    entry,
+                    cache=bytearray(entry.cache),
+                    durable=bytearray(entry.durable),
+                    pending=list(entry.pending),
+                    holder=None,
+                    handles=0,
+                )
+            return entry and files[entry]
+
+        def names(entries: dict[str, Entry]) -> dict[str, Entry]:
+            return {name: twin(entry) for name, entry in entries.items()}
+
+        for path, folder in self._folders.items():
+            changes = [_Change(tuple(names(dict(c.sets)).items()), c.removes) for c in folder.pending]
+            after._folders[path] = _Folder(names(folder.names), names(folder.durable), changes)
+        after._inodes, after._moved = self._inodes, dict(self._moved)
+        after._copies = {inode.number: copy for inode, copy in files.items()}
+        return after
+
+    def copy_of(self, inode: SimulatedInode) -> SimulatedInode | None:
+        """The file of this copy that was ``inode`` on the copied disk; None if no name led to it."""
+        return self._copies.get(inode.number)
 
     # --- bytes from outside, for tests ---
 

@@ -23,7 +23,7 @@ import attrs
 from simulation.file_layer import OnCall, SimulatedDisk, SimulatedFiles, SimulatedHandle
 
 from support.crash_enumeration import Instant, Recorder, RecordingFiles, Scenario
-from support.crash_world import Ending, after, check_chunks, fork, live_and_end, opened
+from support.crash_world import Ending, Mode, after, check_chunks, live_and_end, opened
 from support.fingerprints import fingerprint, seen
 from support.oracle import Oracle, View, observe
 from support.virtual import run_virtual
@@ -32,7 +32,7 @@ from tierlog.storage_backends.base.errors import StorageFull
 from tierlog.storage_backends.base.files import IoCall, Write
 
 
-def modes(instant: Instant, randoms: int) -> list[tuple[str, int]]:
+def modes(instant: Instant, randoms: int) -> list[tuple[Mode, int]]:
     """(mode, seed): what the crash keeps of what was not synced."""
     return (
         [("kill", 0)]
@@ -41,7 +41,7 @@ def modes(instant: Instant, randoms: int) -> list[tuple[str, int]]:
     )
 
 
-def extremes(instant: Instant) -> list[str]:
+def extremes(instant: Instant) -> list[Mode]:
     """The two modes of a second crash: the least and the most that can be left."""
     return ["kill"] if instant.killed_only else ["none", "kill"]
 
@@ -141,7 +141,7 @@ class CrashChecker:
     briefly: bool = False
     """With one owner after the crash instead of two."""
 
-    def crash(self, instant: Instant, mode: str, random: Random) -> None:
+    def crash(self, instant: Instant, mode: Mode, random: Random) -> None:
         disk, oracle = after(instant.disk, mode, random), instant.oracle.after_crash()
         self.crashes += 1
         left = fingerprint(disk), oracle.known()
@@ -158,7 +158,7 @@ class CrashChecker:
     def _recover(self, found: SimulatedDisk, oracle: Oracle) -> SimulatedDisk:
         """The first owner after the crash looks, then loses power: nothing that it saw may depend on what
         only the page cache held."""
-        disk = fork(found)[0]
+        disk = found.copy()
         if oracle.has_repeatable():
             # What it sends again depends on the oracle.
             self._observe(disk, oracle)
@@ -213,7 +213,7 @@ class CrashChecker:
         self.settled.add(key)
 
     def _crash_the_recovery(self, found: SimulatedDisk, oracle: Oracle) -> None:
-        recorder = self._record_recovery(fork(found)[0], oracle)
+        recorder = self._record_recovery(found.copy(), oracle)
         inner = CrashChecker(self.scenario, self.checked_second, settled=self.settled, briefly=True)
         for instant in recorder.instants:
             for mode in extremes(instant):

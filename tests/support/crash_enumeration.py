@@ -17,16 +17,16 @@ from typing import Any
 
 import anyio
 import attrs
-from simulation.disk import SECTOR, SimulatedInode
-from simulation.file_layer import Fault, Pause, SimulatedDisk, SimulatedFiles, SimulatedHandle
+from simulation.disk import SECTOR
+from simulation.file_layer import SimulatedDisk, SimulatedFiles
 
 from support.crash_scripts import Session, play
 from support.crash_world import (
     SMALL,
     Ending,
+    Freezer,
     Limits,
     describe,
-    fork,
     image_within,
     live_and_end,
     missing_folders,
@@ -66,8 +66,8 @@ class Scenario:
     settle: Callable[[SegmentStore, Oracle], Awaitable[None]] = flushed
     """What the last owner after a crash does, and checks, before the chunks are compared with their
     records."""
-    reaches: Sequence[Sequence[str]] = ()
-    """What must have happened: each a list of patterns, of events that come in this order (see
+    reaches: Sequence[str] = ()
+    """What must have happened: each a chain ``pattern > pattern``, of events that come in this order (see
     ``Recorder.events``)."""
 
 
@@ -129,7 +129,6 @@ class DiskSnapshot:
 
     disk: SimulatedDisk
     copy: SimulatedDisk
-    twins: dict[SimulatedInode, SimulatedInode]
     print: bytes
 
 
@@ -153,12 +152,12 @@ class Recorder:
         finally:
             if before.print != fingerprint(files.disk):
                 self._snapshot = None
-                self._note(before.copy, _on_twin(call, before.twins))
+                self._note(before.copy, call)
 
     def _before(self, disk: SimulatedDisk) -> DiskSnapshot:
         """The last snapshot, if nothing has changed since: every change of the disk passes here."""
         if self._snapshot is None or self._snapshot.disk is not disk:
-            self._snapshot = DiskSnapshot(disk, *fork(disk), fingerprint(disk))
+            self._snapshot = DiskSnapshot(disk, disk.copy(), fingerprint(disk))
         return self._snapshot
 
     def _note(self, before: SimulatedDisk, call: IoCall) -> None:
@@ -170,15 +169,7 @@ class Recorder:
         self.calls += 1
 
     def end(self, disk: SimulatedDisk) -> None:
-        self.instants.append(Instant(self.calls, 0, "the end", fork(disk)[0], self.oracle.after_crash()))
-
-
-def _on_twin(call: IoCall, twins: dict[SimulatedInode, SimulatedInode]) -> IoCall:
-    """The same call on the fork of its disk."""
-    handle = getattr(call, "handle", None)
-    if isinstance(call, Write) and isinstance(handle, SimulatedHandle) and handle.inode in twins:
-        return attrs.evolve(call, handle=SimulatedHandle(handle.path, twins[handle.inode]))
-    return call
+        self.instants.append(Instant(self.calls, 0, "the end", disk.copy(), self.oracle.after_crash()))
 
 
 def logged(call: IoCall) -> list[str]:
@@ -215,21 +206,6 @@ class RecordingFiles(SimulatedFiles):
 
 
 @attrs.define
-class Freezer:
-    """Once armed, holds every call of its process from the first one that fits on, until it resumes."""
-
-    pattern: str
-    armed: bool = False
-    frozen: anyio.Event = attrs.field(factory=anyio.Event)
-    resume: anyio.Event = attrs.field(factory=anyio.Event)
-
-    def __call__(self, index: int, call: IoCall) -> Fault | None:
-        if self.armed and fnmatchcase(describe(call), self.pattern):
-            self.frozen.set()
-        return Pause(self.resume) if self.frozen.is_set() and not self.resume.is_set() else None
-
-
-@attrs.define
 class Life:
     """A scenario being lived: ``schedule`` is the seed of the scheduler, and here of what an unclean end
     keeps."""
@@ -261,13 +237,13 @@ class Life:
         if session.killed:
             files.on_call = ending
             await live_and_end(files, process, ending, body, self.scenario.limits)
-            self.disk, _ = fork(self.disk)
+            self.disk = self.disk.copy()
         else:
             async with opened(files, process, self.scenario.limits) as store:
                 await body(store)
 
     async def _beside_a_zombie(self, old: Session, new: Session) -> None:
-        oracle, freezer, ended = self.recorder.oracle, Freezer(self.scenario.freezes_at), anyio.Event()
+        oracle, freezer, ended = self.recorder.oracle, Freezer(), anyio.Event()
         first = self._begin(self.recorder)
 
         async def zombie() -> None:
@@ -275,7 +251,7 @@ class Life:
                 async with opened(
                     RecordingFiles(self.disk, self.recorder, freezer), first, self.scenario.limits
                 ) as store:
-                    freezer.armed = True
+                    freezer.wanted = lambda index, call: fnmatchcase(describe(call), self.scenario.freezes_at)
                     await play(old, oracle, store)
             except* TierlogError:
                 self.recorder.events.append(f"Fenced {first}")
@@ -306,10 +282,10 @@ async def live(scenario: Scenario, schedule: int, *, every_byte: bool = False) -
 # --- what a scenario claims ---------------------------------------------------------------------
 
 
-def missing(events: Sequence[str], claim: Sequence[str]) -> str:
+def missing(events: Sequence[str], claim: str) -> str:
     """The first pattern of ``claim`` that no event fits in its turn; nothing if all were reached."""
     position = 0
-    for pattern in claim:
+    for pattern in claim.split(" > "):
         found = next(
             (index for index in range(position, len(events)) if fnmatchcase(events[index], pattern)), None
         )

@@ -14,7 +14,7 @@ from simulation.model_transactions import Abort, Begin, Commit, Stage
 
 from support.crash_enumeration import Scenario
 from support.crash_scenarios_tier2 import TIER2_SCENARIOS
-from support.crash_scripts import Flush, Session, append, create, events, merge, set_attribute
+from support.crash_scripts import Flush, Session, alone, append, create, events, merge, set_attribute
 from support.crash_world import Limits
 from support.oracle import Unseen
 from tierlog.actors.store.store import SegmentStore
@@ -55,54 +55,40 @@ PATIENT = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
 FRESH = Scenario(
     rules="W1, W4, W8: a folder that is not there yet gets its identity, its register, its first log file, "
     "its claim.",
-    sessions=[Session({"a/": [create("a/s"), append("a/s", "first", 700)]})],
+    sessions=[alone(create("a/s"), append("a/s", "first", 700))],
     limits=PATIENT,
     reaches=[
-        [
-            "Link */wal/store",
-            "Link */wal/0000/register",
-            "Open *.wal",
-            "Link */epoch.*",
-            "Logged CreateSegment",
-            "Logged Append",
-        ]
+        (
+            "Link */wal/store > Link */wal/0000/register > Open *.wal > Link */epoch.* > "
+            "Logged CreateSegment > Logged Append"
+        )
     ],
 )
 CONTAINER = Scenario(
     rules="C1, C2, C3: every verb is logged, answered once it is durable, and replayed; repeats change "
     "nothing.",
-    before=[
-        Session({"a/": [create("a/s"), create("a/s#1"), append("a/s#1", "part", 120), create("a/gone")]})
-    ],
+    before=[alone(create("a/s"), create("a/s#1"), append("a/s#1", "part", 120), create("a/gone"))],
     sessions=[
-        Session(
-            {
-                "a/": [
-                    Append("a/s", events("w", 90), "w", 1),
-                    Append("a/s", (b"x" * 30, b"y" * 40, b"z" * 50), "w", 2),
-                    Append("a/s", (b"x" * 30, b"y" * 40, b"z" * 50), "w", 2),
-                    Append("a/s", events("at", 20), expected_offset=210),
-                    set_attribute("a/s", "epoch", 7),
-                    Truncate("a/s", 100),
-                    Seal("a/s#1"),
-                    merge("a/s", "a/s#1", batch=1),
-                    Delete("a/gone"),
-                    Seal("a/s"),
-                ]
-            }
+        alone(
+            Append("a/s", events("w", 90), "w", 1),
+            Append("a/s", (b"x" * 30, b"y" * 40, b"z" * 50), "w", 2),
+            Append("a/s", (b"x" * 30, b"y" * 40, b"z" * 50), "w", 2),
+            Append("a/s", events("at", 20), expected_offset=210),
+            set_attribute("a/s", "epoch", 7),
+            Truncate("a/s", 100),
+            Seal("a/s#1"),
+            merge("a/s", "a/s#1", batch=1),
+            Delete("a/gone"),
+            Seal("a/s"),
         )
     ],
     limits=PATIENT,
     reaches=[
-        [
-            "Begin 2",
-            "Logged Append",
-            "Logged UpdateAttributes",
-            "Logged TruncateSegment",
-            "Logged SealSegment",
-            "Logged MergeSegments",
-        ],
-        ["Logged MergeSegments", "Logged DeleteSegment", "Logged SealSegment"],
+        (
+            "Begin 2 > Logged Append > Logged UpdateAttributes > Logged TruncateSegment > "
+            "Logged SealSegment > Logged MergeSegments"
+        ),
+        "Logged MergeSegments > Logged DeleteSegment > Logged SealSegment",
     ],
 )
 WAL = Scenario(
@@ -117,44 +103,31 @@ WAL = Scenario(
             },
             killed=True,
         ),
-        Session({"a/": [append("a/s", "two", 520)]}),
+        alone(append("a/s", "two", 520)),
     ],
     limits=PATIENT,
-    reaches=[["Begin 2", "Logged Append", "Logged Append", "Begin 3", "Relogged *", "Logged Append"]],
+    reaches=["Begin 2 > Logged Append > Logged Append > Begin 3 > Relogged * > Logged Append"],
 )
 ROLL = Scenario(
     rules="W4, W5, C7: the log rolls while appends go on, a checkpoint becomes durable, and the files below "
     "it are unlinked.",
-    before=[Session({"a/": [create("a/s"), append("a/s", "old", 900), Flush()]})],
+    before=[alone(create("a/s"), append("a/s", "old", 900), Flush())],
     sessions=[
-        Session(
-            {
-                "a/": [
-                    append("a/s", "fill", 700),
-                    append("a/s", "more", 600),
-                    Flush(),
-                    append("a/s", "last", 100),
-                ]
-            }
-        )
+        alone(append("a/s", "fill", 700), append("a/s", "more", 600), Flush(), append("a/s", "last", 100))
     ],
     limits=Limits(wal_file=1000, flush=1 << 20, checkpoint=1900),
     reaches=[
-        ["Begin 2", "Relogged *", "Logged Append", "Open *0000000000000002-00000002.wal", "Logged Append"],
-        [
-            "Logged CheckpointBegin",
-            "Logged CheckpointEnd",
-            "Unlink *0000000000000001-*.wal",
-            "SyncFolder */wal/0000",
-        ],
+        "Begin 2 > Relogged * > Logged Append > Open *0000000000000002-00000002.wal > Logged Append",
+        (
+            "Logged CheckpointBegin > Logged CheckpointEnd > Unlink *0000000000000001-*.wal > "
+            "SyncFolder */wal/0000"
+        ),
     ],
 )
 CHECKPOINT = Scenario(
     rules="C7: a checkpoint is cut in parts, with operations between them; it counts with its end or not at "
     "all.",
-    before=[
-        Session({"a/": [create("a/s"), create("a/t"), create("a/u"), append("a/s", "old", 100), Flush()]})
-    ],
+    before=[alone(create("a/s"), create("a/t"), create("a/u"), append("a/s", "old", 100), Flush())],
     sessions=[
         Session(
             {
@@ -165,31 +138,25 @@ CHECKPOINT = Scenario(
     ],
     limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1200, checkpoint_part=2),
     reaches=[
-        [
-            "Begin 2",
-            "Logged CheckpointBegin",
-            "Logged CheckpointPart",
-            "Logged CheckpointPart",
-            "Logged CheckpointEnd",
-        ],
-        ["Logged CheckpointPart", "Logged SealSegment", "Logged CheckpointPart"],
+        (
+            "Begin 2 > Logged CheckpointBegin > Logged CheckpointPart > Logged CheckpointPart > "
+            "Logged CheckpointEnd"
+        ),
+        "Logged CheckpointPart > Logged SealSegment > Logged CheckpointPart",
     ],
 )
 CHUNKS = Scenario(
     rules="S1, S2, S3, S5: chunks roll, one is appended to, the rest begin anew after a takeover; their "
     "bytes are the segment's.",
-    before=[Session({"a/": [create("a/s", 400), append("a/s", "old", 150), Flush()]})],
-    sessions=[Session({"a/": [append("a/s", "roll", 500), Flush(), append("a/s", "append", 90), Flush()]})],
+    before=[alone(create("a/s", 400), append("a/s", "old", 150), Flush())],
+    sessions=[alone(append("a/s", "roll", 500), Flush(), append("a/s", "append", 90), Flush())],
     limits=PATIENT,
     reaches=[
-        [
-            "Begin 2",
-            "Link */lts/containers/*",
-            "Link */lts/containers/*",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-        ],
-        ["Logged CycleComplete", "Write */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
+        (
+            "Begin 2 > Link */lts/containers/* > Link */lts/containers/* > Logged CommitMetadata > "
+            "Logged CycleComplete"
+        ),
+        "Logged CycleComplete > Write */lts/containers/* > Logged CommitMetadata > Logged CycleComplete",
     ],
 )
 FLUSH = Scenario(
@@ -199,118 +166,66 @@ FLUSH = Scenario(
         Session(
             {
                 "a/": [append("a/s", "due", 700), Truncate("a/s", 300), Seal("a/s"), Flush()],
-                "b/": [
-                    append("b/s", "beside", 500),
-                    append("b/s", "late", 60),
-                    append("b/s", "later", 70),
-                ],
+                "b/": [append("b/s", "beside", 500), append("b/s", "late", 60), append("b/s", "later", 70)],
             }
         )
     ],
     before=[Session({"a/": [create("a/s")], "b/": [create("b/s")]})],
     limits=Limits(wal_file=1 << 20, flush=600, checkpoint=1 << 20),
     reaches=[
-        [
-            "Begin 2",
-            "Write */lts/.tmp-*",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-        ]
+        (
+            "Begin 2 > Write */lts/.tmp-* > Logged CommitMetadata > Logged CycleComplete > "
+            "Logged CommitMetadata > Logged CycleComplete"
+        )
     ],
 )
 MERGE_UNFLUSHED = Scenario(
     rules="F3, C2: a merge of sources that long-term storage does not know, through two levels, flushes as "
     "one.",
     before=[
-        Session(
-            {
-                "a/": [
-                    *(create(name) for name in ("a/s", "a/s#1", "a/s#2")),
-                    append("a/s#2", "deep", 130),
-                    Seal("a/s#2"),
-                ]
-            }
+        alone(
+            *(create(name) for name in ("a/s", "a/s#1", "a/s#2")), append("a/s#2", "deep", 130), Seal("a/s#2")
         )
     ],
-    sessions=[
-        Session(
-            {
-                "a/": [
-                    Merge("a/s#1", ("a/s#2",)),
-                    Seal("a/s#1"),
-                    merge("a/s", "a/s#1", batch=2),
-                    Flush(),
-                ]
-            }
-        )
-    ],
+    sessions=[alone(Merge("a/s#1", ("a/s#2",)), Seal("a/s#1"), merge("a/s", "a/s#1", batch=2), Flush())],
     limits=PATIENT,
     reaches=[
-        [
-            "Logged MergeSegments",
-            "Logged MergeSegments",
-            "Link */lts/containers/*",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-        ]
+        (
+            "Logged MergeSegments > Logged MergeSegments > Link */lts/containers/* > Logged CommitMetadata > "
+            "Logged CycleComplete"
+        )
     ],
 )
 MERGE_FLUSHED = Scenario(
     rules="F3, S4, S6: a merge of a flushed source links its chunks into the target and touches none.",
     before=[
-        Session(
-            {
-                "a/": [
-                    *(create(name) for name in ("a/s", "a/s#1")),
-                    append("a/s", "head", 90),
-                    append("a/s#1", "part", 110),
-                    Seal("a/s#1"),
-                    Flush(),
-                ]
-            }
+        alone(
+            *(create(name) for name in ("a/s", "a/s#1")),
+            append("a/s", "head", 90),
+            append("a/s#1", "part", 110),
+            Seal("a/s#1"),
+            Flush(),
         )
     ],
-    sessions=[
-        Session(
-            {"a/": [Merge("a/s", ("a/s#1",)), append("a/s", "tail", 60), Flush(), append("a/s", "end", 20)]}
-        )
-    ],
+    sessions=[alone(Merge("a/s", ("a/s#1",)), append("a/s", "tail", 60), Flush(), append("a/s", "end", 20))],
     limits=PATIENT,
-    reaches=[
-        ["Begin 2", "Logged MergeSegments", "Logged CommitMetadata", "Logged CycleComplete", "Logged Append"]
-    ],
+    reaches=["Begin 2 > Logged MergeSegments > Logged CommitMetadata > Logged CycleComplete > Logged Append"],
 )
 COLLECT = Scenario(
     rules="F2, G1, G2: truncated and deleted chunks go after their cycle and a barrier; a dead owner's "
     "leftovers go as well.",
     before=[
-        Session(
-            {
-                "a/": [
-                    create("a/s", 200),
-                    append("a/s", "cut", 600),
-                    create("a/t"),
-                    append("a/t", "gone", 100),
-                    Flush(),
-                ]
-            }
+        alone(
+            create("a/s", 200), append("a/s", "cut", 600), create("a/t"), append("a/t", "gone", 100), Flush()
         )
     ],
-    sessions=[
-        Session({"a/": [Truncate("a/s", 450), Delete("a/t"), Flush(), append("a/s", "on", 30), Flush()]})
-    ],
+    sessions=[alone(Truncate("a/s", 450), Delete("a/t"), Flush(), append("a/s", "on", 30), Flush())],
     limits=PATIENT,
     reaches=[
-        [
-            "Begin 2",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-            "Logged Barrier",
-            "Unlink */lts/containers/*",
-            "Unlink */lts/containers/*",
-        ]
+        (
+            "Begin 2 > Logged CommitMetadata > Logged CycleComplete > Logged Barrier > "
+            "Unlink */lts/containers/* > Unlink */lts/containers/*"
+        )
     ],
 )
 REBORN = Scenario(
@@ -335,109 +250,73 @@ REBORN = Scenario(
     ],
     limits=PATIENT,
     reaches=[
-        [
-            "Begin 2",
-            "Open */lts/.tmp-*",
-            "Logged DeleteSegment",
-            "Logged CreateSegment",
-            "Logged Append",
-            "Logged CycleComplete",
-        ]
+        (
+            "Begin 2 > Open */lts/.tmp-* > Logged DeleteSegment > Logged CreateSegment > Logged Append > "
+            "Logged CycleComplete"
+        )
     ],
 )
 TRANSACTIONS = Scenario(
     rules="T2, T4, T6, T9: parts join their target in one step with their token, what is left over goes; "
     "another transaction is aborted.",
-    before=[Session({"a/": [create("a/s"), append("a/s", "base", 50), Flush()]})],
+    before=[alone(create("a/s"), append("a/s", "base", 50), Flush())],
     sessions=[
-        Session(
-            {
-                "a/": [
-                    Begin("a/s", "t0", _TOKEN, LEASE_DEFAULT),
-                    *(Stage("a/s", "t0", part) for part in ("p0", "p1", "p2")),
-                    append("a/s#txn.t0.p0", "one", 120),
-                    append("a/s#txn.t0.p1", "two", 700),
-                    Begin("a/s", "t1", None, LEASE_DEFAULT),
-                    Stage("a/s", "t1", "p0"),
-                    append("a/s#txn.t1.p0", "dropped", 90),
-                    Commit(
-                        "a/s",
-                        "t0",
-                        (StagedPart("a/s#txn.t0.p1", 700), StagedPart("a/s#txn.t0.p0", 120)),
-                        _TOKEN,
-                    ),
-                    Abort("a/s", "t1"),
-                    Flush(),
-                ]
-            }
+        alone(
+            Begin("a/s", "t0", _TOKEN, LEASE_DEFAULT),
+            *(Stage("a/s", "t0", part) for part in ("p0", "p1", "p2")),
+            append("a/s#txn.t0.p0", "one", 120),
+            append("a/s#txn.t0.p1", "two", 700),
+            Begin("a/s", "t1", None, LEASE_DEFAULT),
+            Stage("a/s", "t1", "p0"),
+            append("a/s#txn.t1.p0", "dropped", 90),
+            Commit("a/s", "t0", _PARTS, _TOKEN),
+            Abort("a/s", "t1"),
+            Flush(),
         )
     ],
     limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1500, checkpoint_part=1),
     reaches=[
-        [
-            "Begin 2",
-            "Logged BeginTransaction",
-            "Logged CreateSegment",
-            "Logged CommitTransaction",
-            "Logged AbortTransaction",
-        ],
-        [
-            "Logged CheckpointBegin",
-            "Logged CheckpointPart",
-            "Logged CommitTransaction",
-            "Logged CheckpointPart",
-            "Logged CheckpointEnd",
-        ],
-        [
-            "Logged CommitTransaction",
-            "Logged AbortTransaction",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-        ],
+        (
+            "Begin 2 > Logged BeginTransaction > Logged CreateSegment > Logged CommitTransaction > "
+            "Logged AbortTransaction"
+        ),
+        (
+            "Logged CheckpointBegin > Logged CheckpointPart > Logged CommitTransaction > "
+            "Logged CheckpointPart > Logged CheckpointEnd"
+        ),
+        ("Logged CommitTransaction > Logged AbortTransaction > Logged CommitMetadata > Logged CycleComplete"),
     ],
 )
 FULL = Scenario(
     rules="W6: on a full disk appends are refused before anything is written; truncation, flush and "
     "checkpoint make room again.",
-    before=[Session({"a/": [create("a/s", 4000), append("a/s", "old", 6000), Flush()]})],
+    before=[alone(create("a/s", 4000), append("a/s", "old", 6000), Flush())],
     sessions=[
-        Session(
-            {
-                "a/": [
-                    append("a/s", "fits", 2000),
-                    Refused(append("a/s", "refused", 12000), (StorageFull,)),
-                    Truncate("a/s", 7000),
-                    Flush(),
-                    Awaited("a/s", events("room", 500)),
-                ]
-            }
+        alone(
+            append("a/s", "fits", 2000),
+            Refused(append("a/s", "refused", 12000), (StorageFull,)),
+            Truncate("a/s", 7000),
+            Flush(),
+            Awaited("a/s", events("room", 500)),
         )
     ],
     limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=4096),
     capacity=16 * 4096,
     reaches=[
-        [
-            "Begin 2",
-            "Logged Append",
-            "Logged TruncateSegment",
-            "Logged CycleComplete",
-            "Logged CheckpointEnd",
-            "Unlink *.wal",
-        ],
-        ["Logged CheckpointEnd", "Logged Append"],
+        (
+            "Begin 2 > Logged Append > Logged TruncateSegment > Logged CycleComplete > "
+            "Logged CheckpointEnd > Unlink *.wal"
+        ),
+        "Logged CheckpointEnd > Logged Append",
     ],
 )
 ZOMBIE = Scenario(
     rules="W1, W4, W8: an owner frozen behind its sync is succeeded; what it does after it resumes counts "
     "for nothing.",
-    zombie=Session(
-        {
-            "a/": [
-                create("a/s"),
-                Append("a/s", events("doubt", 300), "w", 1),
-                Refused(append("a/s", "late", 40), (NotOwner, OutcomeUnknown)),
-            ]
-        }
+    zombie=alone(
+        create("a/s"),
+        Append("a/s", events("doubt", 300), "w", 1),
+        Refused(append("a/s", "late", 40), (NotOwner, OutcomeUnknown)),
     ),
     freezes_at="Read */register",
     sessions=[
@@ -445,15 +324,15 @@ ZOMBIE = Scenario(
         Session({"b/": [append("b/s", "third", 50)]}),
     ],
     limits=PATIENT,
-    reaches=[["Begin 1", "Begin 2", "Resume 1", "Fenced 1", "Begin 3", "Logged Append"]],
+    reaches=["Begin 1 > Begin 2 > Resume 1 > Fenced 1 > Begin 3 > Logged Append"],
 )
 RECOVERY = Scenario(
     rules="W3, W4, W5, C7: a recovery after a kill crashes at every call of its own, and is recovered.",
-    before=[Session({"a/": [create("a/s"), append("a/s", "old", 900), Flush()]}, killed=True)],
-    sessions=[Session({"a/": [append("a/s", "tail", 600)]}, killed=True)],
+    before=[alone(create("a/s"), append("a/s", "old", 900), Flush(), killed=True)],
+    sessions=[alone(append("a/s", "tail", 600), killed=True)],
     limits=Limits(wal_file=1000, flush=1 << 20, checkpoint=1 << 20),
     twice=True,
-    reaches=[["Begin 2", "Relogged *", "Logged Append"]],
+    reaches=["Begin 2 > Relogged * > Logged Append"],
 )
 
 SCENARIOS = {

@@ -11,7 +11,7 @@ from simulation.model_calls import Append, Delete, Merge, Seal, Truncate
 
 from support.crash_enumeration import Scenario
 from support.crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_from_headers
-from support.crash_scripts import Call, Flush, Session, append, create, merge, set_attribute
+from support.crash_scripts import Call, Flush, Session, alone, append, create, merge, set_attribute
 from support.crash_tier2 import (
     NO_DEFRAG,
     OLDER_A,
@@ -46,8 +46,6 @@ PIECES = Tier2Limits(
     chunked=ChunkedOptions(defrag=NO_DEFRAG, index_spacing=32, maintenance_records=2, adopt_bytes=1)
 )
 """The records of each chunk are a piece of their own, and a step takes two back."""
-RESTORED = ["Logged CommitMetadata", "Logged CommitMetadata", "Logged ImportSegment"]
-"""A segment of two chunks that is restored."""
 
 
 def _parts(*sizes: int, rolling_size: int = 900) -> list[Call]:
@@ -70,153 +68,127 @@ def _merge(count: int) -> Merge:
 DEFERRED_TRUNCATE = Scenario(
     rules="S11, F6, F2: a truncation below many chunks is done in steps, one a cycle; the chunks of a step "
     "go after its cycle.",
-    before=[Session({"a/": [create("a/s", 20), append("a/s", "cut", 150), Flush()]})],
-    sessions=[Session({"a/": [Truncate("a/s", 110), Flush(), RunDeferredWork()]})],
+    before=[alone(create("a/s", 20), append("a/s", "cut", 150), Flush())],
+    sessions=[alone(Truncate("a/s", 110), Flush(), RunDeferredWork())],
     limits=STEPS,
     settle=work_done,
     reaches=[
-        [
-            "Begin 2",
-            "Logged TruncateSegment",
-            "Logged CommitMetadata",
-            *["Logged CommitMetadata", "Logged CycleComplete"] * 3,
-        ],
-        [
-            *["Logged CycleComplete", "Unlink */lts/containers/*", "Logged CommitMetadata"] * 2,
-            "Logged CycleComplete",
-        ],
+        (
+            "Begin 2 > Logged TruncateSegment > Logged CommitMetadata > Logged CommitMetadata > "
+            "Logged CycleComplete > Logged CommitMetadata > Logged CycleComplete > Logged CommitMetadata > "
+            "Logged CycleComplete"
+        ),
+        (
+            "Logged CycleComplete > Unlink */lts/containers/* > Logged CommitMetadata > "
+            "Logged CycleComplete > Unlink */lts/containers/* > Logged CommitMetadata > Logged CycleComplete"
+        ),
     ],
 )
 DEFERRED_DELETE = Scenario(
     rules="S11, F6, F2: a deletion of many chunks is done in steps, the segment's record being gone at once.",
     before=[
-        Session(
-            {
-                "a/": [
-                    create("a/s", 20),
-                    append("a/s", "gone", 95),
-                    create("a/t"),
-                    append("a/t", "stays", 30),
-                    Flush(),
-                ]
-            }
+        alone(
+            create("a/s", 20), append("a/s", "gone", 95), create("a/t"), append("a/t", "stays", 30), Flush()
         )
     ],
-    sessions=[Session({"a/": [Delete("a/s"), Flush(), RunDeferredWork()]})],
+    sessions=[alone(Delete("a/s"), Flush(), RunDeferredWork())],
     limits=STEPS,
     settle=work_done,
     reaches=[
-        [
-            "Begin 2",
-            "Logged DeleteSegment",
-            "Logged CommitMetadata",
-            *["Logged CommitMetadata", "Logged CycleComplete"] * 2,
-        ],
-        [
-            "Logged CycleComplete",
-            "Unlink */lts/containers/*",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-        ],
+        (
+            "Begin 2 > Logged DeleteSegment > Logged CommitMetadata > Logged CommitMetadata > "
+            "Logged CycleComplete > Logged CommitMetadata > Logged CycleComplete"
+        ),
+        "Logged CycleComplete > Unlink */lts/containers/* > Logged CommitMetadata > Logged CycleComplete",
     ],
 )
 DEFERRED_CONCAT = Scenario(
     rules="S11, F3, F6: a splice of many chunks makes its index in steps, beside a truncation that is not "
     "done yet.",
     before=[
-        Session(
-            {
-                "a/": [
-                    create("a/s", 20),
-                    append("a/s", "head", 55),
-                    create("a/s#1", 20),
-                    append("a/s#1", "spliced", 90),
-                    Seal("a/s#1"),
-                    Flush(),
-                ]
-            }
+        alone(
+            create("a/s", 20),
+            append("a/s", "head", 55),
+            create("a/s#1", 20),
+            append("a/s#1", "spliced", 90),
+            Seal("a/s#1"),
+            Flush(),
         )
     ],
-    sessions=[Session({"a/": [Merge("a/s", ("a/s#1",)), Truncate("a/s", 45), Flush(), RunDeferredWork()]})],
+    sessions=[alone(Merge("a/s", ("a/s#1",)), Truncate("a/s", 45), Flush(), RunDeferredWork())],
     limits=STEPS,
     settle=work_done,
-    reaches=[["Begin 2", "Logged MergeSegments", *["Logged CommitMetadata", "Logged CycleComplete"] * 4]],
+    reaches=[
+        (
+            "Begin 2 > Logged MergeSegments > Logged CommitMetadata > Logged CycleComplete > "
+            "Logged CommitMetadata > Logged CycleComplete > Logged CommitMetadata > Logged CycleComplete > "
+            "Logged CommitMetadata > Logged CycleComplete"
+        )
+    ],
 )
 DEFRAG = Scenario(
     rules="S8, S9: an operator packs a segment of small chunks, copied through memory, run by run; a reader "
     "meets either layout.",
-    before=[Session({"a/": [create("a/s", 150), *_parts(60, 40, 70, 50), _merge(4), Seal("a/s"), Flush()]})],
-    sessions=[Session({"a/": [Defrag("a/s")]})],
+    before=[alone(create("a/s", 150), *_parts(60, 40, 70, 50), _merge(4), Seal("a/s"), Flush())],
+    sessions=[alone(Defrag("a/s"))],
     limits=Tier2Limits(),
     settle=work_done,
     reaches=[
-        ["Begin 2", *["Link */lts/containers/*", "Logged CommitMetadata"] * 2],
-        [
-            "Logged CommitMetadata",
-            *["Unlink */lts/containers/*"] * 2,
-            "Link */lts/containers/*",
-            "Logged CommitMetadata",
-        ],
+        (
+            "Begin 2 > Link */lts/containers/* > Logged CommitMetadata > Link */lts/containers/* > "
+            "Logged CommitMetadata"
+        ),
+        (
+            "Logged CommitMetadata > Unlink */lts/containers/* > Unlink */lts/containers/* > "
+            "Link */lts/containers/* > Logged CommitMetadata"
+        ),
     ],
 )
 DEFRAG_DEFERRED = Scenario(
     rules="S8, S9, S11, F6: small chunks that a merge brings are joined by deferred work, inside the "
     "storage, and grow on as more come.",
-    before=[Session({"a/": [create("a/s"), *_parts(70, rolling_size=20)]})],
-    sessions=[Session({"a/": [_merge(1), Flush(), RunDeferredWork()]})],
+    before=[alone(create("a/s"), *_parts(70, rolling_size=20))],
+    sessions=[alone(_merge(1), Flush(), RunDeferredWork())],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, native_min=0, growth=2))),
     settle=work_done,
     reaches=[
-        [
-            "Begin 2",
-            "Logged MergeSegments",
-            "Logged CommitMetadata",
-            "Link */lts/containers/*",
-            "Logged CommitMetadata",
-        ],
-        ["Link */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
+        (
+            "Begin 2 > Logged MergeSegments > Logged CommitMetadata > Link */lts/containers/* > "
+            "Logged CommitMetadata"
+        ),
+        "Link */lts/containers/* > Logged CommitMetadata > Logged CycleComplete",
     ],
 )
 DEFRAG_INLINE = Scenario(
     rules="S8, S9, S6: a merge joins small chunks before its commit, which has the splice and the new chunk "
     "or neither.",
-    before=[Session({"a/": [create("a/s"), *_parts(70, rolling_size=20)]})],
-    sessions=[Session({"a/": [_merge(1), Flush(), Flush()]})],
+    before=[alone(create("a/s"), *_parts(70, rolling_size=20))],
+    sessions=[alone(_merge(1), Flush(), Flush())],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, growth=2, inline=True))),
     settle=work_done,
     reaches=[
-        [
-            "Begin 2",
-            "Logged MergeSegments",
-            "Link */lts/containers/*",
-            "Logged CommitMetadata",
-            "Unlink */lts/containers/*",
-        ]
+        (
+            "Begin 2 > Logged MergeSegments > Link */lts/containers/* > Logged CommitMetadata > "
+            "Unlink */lts/containers/*"
+        )
     ],
 )
 RELOCATE = Scenario(
     rules="S10, S8, S11: the live rest of a mostly truncated first chunk moves as a part of the deferred "
     "work, never of the truncation.",
-    before=[Session({"a/": [create("a/s", 200), append("a/s", "old", 300), Flush()]})],
-    sessions=[
-        Session({"a/": [Truncate("a/s", 180), Flush(), RunDeferredWork(), append("a/s", "on", 30), Flush()]})
-    ],
+    before=[alone(create("a/s", 200), append("a/s", "old", 300), Flush())],
+    sessions=[alone(Truncate("a/s", 180), Flush(), RunDeferredWork(), append("a/s", "on", 30), Flush())],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=0, relocate_above=0))),
     settle=work_done,
     reaches=[
-        [
-            "Begin 2",
-            "Logged TruncateSegment",
-            "Logged CommitMetadata",
-            "Link */lts/containers/*",
-            "Logged CommitMetadata",
-        ],
-        [
-            "Link */lts/containers/*",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-            "Unlink */lts/containers/*",
-        ],
+        (
+            "Begin 2 > Logged TruncateSegment > Logged CommitMetadata > Link */lts/containers/* > "
+            "Logged CommitMetadata"
+        ),
+        (
+            "Link */lts/containers/* > Logged CommitMetadata > Logged CycleComplete > "
+            "Unlink */lts/containers/*"
+        ),
     ],
 )
 IMPORT = Scenario(
@@ -234,106 +206,84 @@ IMPORT = Scenario(
     limits=Tier2Limits(),
     settle=imported,
     reaches=[
-        ["Begin 2", "Logged ImportSegment", "Logged Append", "Logged CommitMetadata", "Logged CycleComplete"],
-        [
-            "Logged ImportSegment",
-            "Logged DeleteSegment",
-            "Logged CommitMetadata",
-            "Unlink */lts/b/o$offset.*",
-            "Logged CommitMetadata",
-        ],
+        "Begin 2 > Logged ImportSegment > Logged Append > Logged CommitMetadata > Logged CycleComplete",
+        (
+            "Logged ImportSegment > Logged DeleteSegment > Logged CommitMetadata > "
+            "Unlink */lts/b/o$offset.* > Logged CommitMetadata"
+        ),
     ],
 )
 IMPORT_PIECES = Scenario(
     rules="S14, S11: the records of a segment of many chunks come in pieces before it; what a crash leaves "
     "of them goes, and no file does.",
-    before=[Session({"a/": [OLDER_A]})],
-    sessions=[Session({"a/": [Import("a/o"), append("a/o", "new", 30), Flush(), RunDeferredWork()]})],
+    before=[alone(OLDER_A)],
+    sessions=[alone(Import("a/o"), append("a/o", "new", 30), Flush(), RunDeferredWork())],
     limits=PIECES,
     settle=imported_in_pieces,
     reaches=[
-        [
-            "Begin 2",
-            *["Logged CommitMetadata"] * 3,
-            "Logged ImportSegment",
-            "Logged Append",
-            "Logged CycleComplete",
-        ]
+        (
+            "Begin 2 > Logged CommitMetadata > Logged CommitMetadata > Logged CommitMetadata > "
+            "Logged ImportSegment > Logged Append > Logged CycleComplete"
+        )
     ],
 )
 FIRST_ACCESS = Scenario(
     rules="S14, S15, F2: a segment of the legacy layout comes in at first access, and its header follows "
     "each flush.",
-    before=[Session({"a/": [OLDER_A]})],
-    sessions=[Session({"a/": [FirstAccess("a/o", OLDER_A), append("a/o", "new", 30), Flush()]})],
+    before=[alone(OLDER_A)],
+    sessions=[alone(FirstAccess("a/o", OLDER_A), append("a/o", "new", 30), Flush())],
     limits=Tier2Limits(layout=LayoutMode.CODE_ONLY_UPGRADE),
     settle=accessed,
     reaches=[
-        ["Begin 2", "Logged ImportSegment", "Logged Append", "Logged CycleComplete", "Write */lts/a/o$header"]
+        "Begin 2 > Logged ImportSegment > Logged Append > Logged CycleComplete > Write */lts/a/o$header"
     ],
 )
 LAYOUT_UPGRADE = Scenario(
     rules="S18, S14, S3: a store that kept headers up to date is upgraded for good; older segments come in, "
     "no header is written.",
-    before=[Session({"a/": [create("a/s"), append("a/s", "kept", BEFORE_UPGRADE), Flush()]})],
-    sessions=[Session({"a/": [FirstAccess("a/o", OLDER_A), append("a/s", "on", 20), Flush()]})],
+    before=[alone(create("a/s"), append("a/s", "kept", BEFORE_UPGRADE), Flush())],
+    sessions=[alone(FirstAccess("a/o", OLDER_A), append("a/s", "on", 20), Flush())],
     limits=Upgrade(first=2),
     settle=upgraded_from_headers,
-    reaches=[["Begin 2", "Link */wal/layout", "Relogged *", "Logged ImportSegment", "Logged Append"]],
+    reaches=["Begin 2 > Link */wal/layout > Relogged * > Logged ImportSegment > Logged Append"],
 )
 LAYOUT_UPGRADE_FIRST = Scenario(
     rules="S18, S14, W8: a new folder is upgraded at its first opening, over older segments that only their "
     "own software has seen.",
-    sessions=[Session({"a/": [FirstAccess("a/o", OLDER_A), append("a/o", "new", 30), Flush()]})],
+    sessions=[alone(FirstAccess("a/o", OLDER_A), append("a/o", "new", 30), Flush())],
     limits=Upgrade(first=1),
     settle=upgraded,
     reaches=[
-        [
-            "Link */wal/store",
-            "Link */wal/layout",
-            "Open *.wal",
-            "Link */epoch.*",
-            "Logged ImportSegment",
-            "Logged CycleComplete",
-        ]
+        (
+            "Link */wal/store > Link */wal/layout > Open *.wal > Link */epoch.* > Logged ImportSegment > "
+            "Logged CycleComplete"
+        )
     ],
 )
 EXPORT = Scenario(
     rules="S15: a header appears whole, is appended to while chunks are added, and written again when some "
     "go; the seal is shown last.",
-    before=[Session({"a/": [create("a/s", 40), append("a/s", "old", 70), Flush()]})],
+    before=[alone(create("a/s", 40), append("a/s", "old", 70), Flush())],
     sessions=[
-        Session(
-            {
-                "a/": [
-                    Export("a/s"),
-                    append("a/s", "new", 30),
-                    Flush(),
-                    Export("a/s"),
-                    Truncate("a/s", 50),
-                    Seal("a/s"),
-                    Flush(),
-                    Export("a/s"),
-                ]
-            }
+        alone(
+            Export("a/s"),
+            append("a/s", "new", 30),
+            Flush(),
+            Export("a/s"),
+            Truncate("a/s", 50),
+            Seal("a/s"),
+            Flush(),
+            Export("a/s"),
         )
     ],
     limits=Tier2Limits(),
     settle=exported,
     reaches=[
-        [
-            "Begin 2",
-            "Link */lts/a/s$header",
-            "Logged Append",
-            "Write */lts/a/s$header",
-            "Logged TruncateSegment",
-        ],
-        [
-            "Logged SealSegment",
-            "Unlink */lts/a/s$header",
-            "Link */lts/a/s$header",
-            "SetReadOnly */lts/a/s$header",
-        ],
+        ("Begin 2 > Link */lts/a/s$header > Logged Append > Write */lts/a/s$header > Logged TruncateSegment"),
+        (
+            "Logged SealSegment > Unlink */lts/a/s$header > Link */lts/a/s$header > "
+            "SetReadOnly */lts/a/s$header"
+        ),
     ],
 )
 BACKUP = Scenario(
@@ -352,49 +302,40 @@ BACKUP = Scenario(
             }
         )
     ],
-    sessions=[Session({"a/": [append("a/s", "unflushed", 30), Backup()]})],
+    sessions=[alone(append("a/s", "unflushed", 30), Backup())],
     limits=Tier2Limits(),
     settle=backed_up,
     reaches=[
-        [
-            "Begin 2",
-            "Logged Append",
-            *["Link */lts/_system/backups/*.segment"] * 2,
-            "Link */lts/_system/backups/b/manifest",
-        ]
+        (
+            "Begin 2 > Logged Append > Link */lts/_system/backups/*.segment > "
+            "Link */lts/_system/backups/*.segment > Link */lts/_system/backups/b/manifest"
+        )
     ],
 )
 RESTORE = Scenario(
     rules="S17, S16, S18: the logs are made again from a backup and appear by one rename; what is newer is "
     "collected after it.",
     before=[
-        Session(
-            {
-                "a/": [
-                    create("a/s", 40),
-                    Append("a/s", (b"x" * 70,), "w", 1),
-                    set_attribute("a/s", "epoch", 7),
-                    Truncate("a/s", 10),
-                    Flush(),
-                    Backup(upgraded=True),
-                    AfterBackup(append("a/s", "newer", 50)),
-                    Flush(),
-                ]
-            }
+        alone(
+            create("a/s", 40),
+            Append("a/s", (b"x" * 70,), "w", 1),
+            set_attribute("a/s", "epoch", 7),
+            Truncate("a/s", 10),
+            Flush(),
+            Backup(upgraded=True),
+            AfterBackup(append("a/s", "newer", 50)),
+            Flush(),
         )
     ],
-    sessions=[Session({"a/": [append("a/s", "on", 30)]})],
+    sessions=[alone(append("a/s", "on", 30))],
     limits=LostLogs(chunked=PIECES.chunked),
     settle=restored,
     reaches=[
-        [
-            "Begin 2",
-            "Link */.restoring-*/wal/store",
-            "Link */.restoring-*/wal/layout",
-            *RESTORED,
-            "Rename /data/wal",
-        ],
-        ["Rename /data/wal", "SyncFolder /data", "Relogged *", "Logged Append"],
+        (
+            "Begin 2 > Link */.restoring-*/wal/store > Link */.restoring-*/wal/layout > "
+            "Logged CommitMetadata > Logged CommitMetadata > Logged ImportSegment > Rename /data/wal"
+        ),
+        "Rename /data/wal > SyncFolder /data > Relogged * > Logged Append",
     ],
 )
 

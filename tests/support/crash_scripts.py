@@ -33,6 +33,11 @@ class Session:
     killed: bool = False
 
 
+def alone(*calls: Call, killed: bool = False) -> Session:
+    """A session of one client, whose names begin with ``a/``."""
+    return Session({"a/": calls}, killed=killed)
+
+
 # --- calls --------------------------------------------------------------------------------------
 
 

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from random import Random
+from typing import Literal
 from unittest import mock
 
 import anyio
 import attrs
-from simulation.disk import BLOCK, Entry, Keep, SimulatedDisk, SimulatedInode, _Change, _Folder
-from simulation.file_layer import Fault, SimulatedFiles, SimulatedHandle
+from simulation.disk import BLOCK, Keep, SimulatedDisk
+from simulation.file_layer import Fault, Pause, SimulatedFiles, SimulatedHandle
+from simulation.records import broken_records
+from simulation.storage_invariants import check_stored, left_over
+from simulation.view import observe_segment
 
 from support.oracle import all_names
 from support.virtual import virtual_world
@@ -26,7 +30,9 @@ from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.kernel.exits import leaves
+from tierlog.actors.legacy_rolling.file_claims import CLAIMS_PREFIX
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX
+from tierlog.actors.maintenance.backup_objects import BACKUPS
 from tierlog.actors.settings.configuration import StorageConfig, StoreConfig, SupervisionConfig
 from tierlog.actors.store import opening as node
 from tierlog.actors.store.opening import open_store
@@ -49,8 +55,12 @@ from tierlog.storage_backends.base.files import (
     Unlink,
     Write,
 )
+from tierlog.storage_backends.chunks.filesystem_programs import IDENTIFICATION
 
 FOLDER = "/data"
+NOT_CHUNKS = (BACKUPS, CLAIMS_PREFIX)
+Mode = Keep | Literal["kill"]
+"""What a crash keeps of what was not synced."""
 CONFIG = StoreConfig(
     containers=1,
     storage=StorageConfig(backoff=0.001, backoff_max=0.002),
@@ -180,6 +190,21 @@ class Ending:
         return None
 
 
+@attrs.define
+class Freezer:
+    """An ``on_call`` hook: holds every call of its process from the first ``wanted`` one on, until it
+    resumes."""
+
+    wanted: Callable[[int, IoCall], bool] = lambda index, call: False
+    frozen: anyio.Event = attrs.field(factory=anyio.Event)
+    resume: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def __call__(self, index: int, call: IoCall) -> Fault | None:
+        if self.wanted(index, call):
+            self.frozen.set()
+        return Pause(self.resume) if self.frozen.is_set() and not self.resume.is_set() else None
+
+
 async def live_and_end(
     files: SimulatedFiles,
     process: int,
@@ -209,44 +234,6 @@ def _is_noise(error: Exception) -> bool:
 
 
 # --- crash images -------------------------------------------------------------------------------
-
-
-def fork(disk: SimulatedDisk) -> tuple[SimulatedDisk, dict[SimulatedInode, SimulatedInode]]:
-    """The same disk once more: page cache, platter and all that lies between them. Nobody holds a file or a
-    lock on it."""
-    copy, twins = SimulatedDisk(disk.random, disk.capacity), dict[SimulatedInode, SimulatedInode]()
-
-    def twin(entry: Entry) -> Entry:
-        if entry is None:
-            return None
-        if entry not in twins:
-            twins[entry] = SimulatedInode(
-                entry.number,
-                bytearray(entry.cache),
-                bytearray(entry.durable),
-                list(entry.pending),
-                entry.blocks,
-                entry.untrimmed,
-                entry.read_only,
-            )
-        return twins[entry]
-
-    def names(entries: dict[str, Entry]) -> dict[str, Entry]:
-        return {name: twin(entry) for name, entry in entries.items()}
-
-    copy._folders = {
-        path: _Folder(
-            names(folder.names),
-            names(folder.durable),
-            [
-                _Change(tuple((name, twin(entry)) for name, entry in change.sets), change.removes)
-                for change in folder.pending
-            ],
-        )
-        for path, folder in disk._folders.items()
-    }
-    copy._inodes, copy._moved = disk._inodes, dict(disk._moved)
-    return copy, twins
 
 
 def describe(call: IoCall) -> str:
@@ -316,11 +303,13 @@ def image_at(disk: SimulatedDisk, call: IoCall, random: Random) -> SimulatedDisk
 def image_within(disk: SimulatedDisk, call: IoCall, done: int) -> SimulatedDisk:
     """The disk in the middle of ``call``: the first ``done`` bytes of a write, or the first ``done`` new
     folders of a path, are there."""
-    copy, twins = fork(disk)
+    copy = disk.copy()
     match call:
-        case Write(SimulatedHandle(inode=inode), offset, buffers) if done > 0 and inode in twins:
+        case Write(SimulatedHandle(inode=inode), offset, buffers) if done > 0 and (
+            file := copy.copy_of(inode)
+        ):
             with suppress(OSError):  # of a full disk: the write ends where the disk does
-                copy.write(twins[inode], offset, b"".join(buffers)[:done])
+                copy.write(file, offset, b"".join(buffers)[:done])
         case MakeFolder(path) if done > 0:
             copy.make_folder(missing_folders(disk, path)[done - 1])
         case _:
@@ -335,16 +324,15 @@ def missing_folders(disk: SimulatedDisk, path: str) -> list[str]:
     return [folder for folder in above if folder not in disk._folders]
 
 
-def after(image: SimulatedDisk, mode: str, random: Random) -> SimulatedDisk:
+def after(image: SimulatedDisk, mode: Mode, random: Random) -> SimulatedDisk:
     """The disk that the next owner finds: with its page cache after a ``kill``, else with ``mode`` of what
     was not synced."""
-    copy, _ = fork(image)
+    copy = image.copy()
     copy.random = random
     if mode == "kill":
         return copy
 
-    keep: dict[str, Keep] = {"none": "none", "all": "all", "random": "random"}
-    return copy.crash(keep[mode])
+    return copy.crash(mode)
 
 
 # --- long-term storage against metadata ---------------------------------------------------------
@@ -360,61 +348,30 @@ async def eventually(condition: Callable[[], bool], explain: Callable[[], str]) 
     raise AssertionError(explain())
 
 
-def stored_chunks(disk: SimulatedDisk) -> set[str]:
-    """The names of all data chunks on the disk, and of temporary objects; the headers of the legacy layout
-    are neither."""
+def stored(disk: SimulatedDisk) -> dict[str, bytes]:
+    """The content of all data chunks on the disk, of owners' claims, and of temporary objects."""
     root = f"{FOLDER}/lts/"
-    found = set()
-    for path, folder in disk._folders.items():
-        if f"{path}/".startswith(root):
-            found |= {
-                f"{path}/{name}".removeprefix(root)
-                for name, entry in folder.names.items()
-                if entry is not None
-            }
+    found = {path.removeprefix(root): disk.content(path) for path in disk.files_below(root)}
     return {
-        name
-        for name in found
-        if not name.startswith("_system/") and name != ".tierlog-chunks" and not name.endswith(HEADER_SUFFIX)
+        name: data
+        for name, data in found.items()
+        if name != IDENTIFICATION and not name.startswith(NOT_CHUNKS) and not name.endswith(HEADER_SUFFIX)
     }
 
 
 async def check_chunks(store: SegmentStore, disk: SimulatedDisk) -> None:
     """After a flush: the chunks hold every segment's bytes, none that metadata names is missing, and in the
     end no other is left."""
-    parts = container(store)._components
-    referenced = set()
+    owner, view = container(store), {}
     for name in await all_names(store):
         info = await store.segment_info(name)
         assert info.flushed_length == info.length, (
             f"{name} is flushed to {info.flushed_length} of {info.length}"
         )
-        record = await parts.storage.info(info.segment_id)
-        assert (record.length, record.start_offset, record.sealed) == (
-            info.length,
-            info.start_offset,
-            info.sealed,
-        ), name
-        data, first = b"", None
-        for offset, chunk in await parts.storage.chunks(info.segment_id):
-            first = offset if first is None else first
-            assert chunk.name in stored_chunks(disk), f"chunk {chunk.name} of {name} is missing"
-            content = disk.content(f"{FOLDER}/lts/{chunk.name}")
-            assert len(content) >= chunk.length, (
-                f"chunk {chunk.name} of {name} has {len(content)} of {chunk.length} bytes"
-            )
-            data += content[: chunk.length]
-            referenced.add(chunk.name)
-        begin = info.start_offset - (info.start_offset if first is None else first)
-        shown = b""
-        while len(shown) < info.length - info.start_offset:
-            shown += await store.read(name, info.start_offset + len(shown), 1 << 16)
-        assert data[begin:] == shown, f"the chunks of {name} do not hold its bytes"
-
+        view[name] = await observe_segment(store, name, ())
+    check_stored([owner], stored(disk), view)
+    broken = [*broken_records(owner.state)]
+    assert not broken, broken
     await eventually(
-        lambda: stored_chunks(disk) == referenced,
-        lambda: (
-            f"left over: {sorted(stored_chunks(disk) - referenced)}, missing: "
-            f"{sorted(referenced - stored_chunks(disk))}"
-        ),
+        lambda: not left_over([owner], stored(disk)), lambda: f"left over: {left_over([owner], stored(disk))}"
     )

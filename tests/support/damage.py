@@ -23,8 +23,8 @@ from simulation.model_calls import Append, Merge, Seal
 
 from support.crash_enumeration import Instant, Scenario, live
 from support.crash_scenarios import FLUSH, PATIENT
-from support.crash_scripts import Flush, Session, create, set_attribute
-from support.crash_world import FOLDER, Limits, check_chunks, container, fork, opened
+from support.crash_scripts import Flush, alone, create, set_attribute
+from support.crash_world import FOLDER, Limits, check_chunks, container, opened
 from support.oracle import Unseen, View, observe
 from support.virtual import run_virtual
 from tierlog.actors.store.store import SegmentStore
@@ -48,28 +48,20 @@ class Checkpoint(Unseen):
         await container(store)._components.checkpointer.checkpoint()
 
 
-FLUSHED = Session(
-    {
-        "a/": [
-            create("a/flushed", 40),
-            Append("a/flushed", (b"flushed", b"and", b"forgotten" * 5), "w", 1),
-            Flush(),
-            Checkpoint(),
-        ]
-    }
+FLUSHED = alone(
+    create("a/flushed", 40),
+    Append("a/flushed", (b"flushed", b"and", b"forgotten" * 5), "w", 1),
+    Flush(),
+    Checkpoint(),
 )
-TAIL = Session(
-    {
-        "a/": [
-            create("a/tail"),
-            Append("a/tail", (b"only in the log",), "w", 5),
-            set_attribute("a/tail", "epoch", 3),
-            create("a/tail#1"),
-            Append("a/tail#1", (b"merged",)),
-            Seal("a/tail#1"),
-            Merge("a/tail", ("a/tail#1",)),
-        ]
-    }
+TAIL = alone(
+    create("a/tail"),
+    Append("a/tail", (b"only in the log",), "w", 5),
+    set_attribute("a/tail", "epoch", 3),
+    create("a/tail#1"),
+    Append("a/tail#1", (b"merged",)),
+    Seal("a/tail#1"),
+    Merge("a/tail", ("a/tail#1",)),
 )
 
 
@@ -92,10 +84,10 @@ LIVES = {
     "owners": Scenario(
         rules="",
         sessions=[
-            Session({"a/": [create("a/s"), _append(b"one", 250), _append(b"on", 120)]}, killed=True),
-            Session({"a/": [_append(b"two", 300)]}),
-            Session({"a/": [_append(b"three", 100)]}, killed=True),
-            Session({"a/": [_append(b"four", 260), _append(b"end", 30)]}),
+            alone(create("a/s"), _append(b"one", 250), _append(b"on", 120), killed=True),
+            alone(_append(b"two", 300)),
+            alone(_append(b"three", 100), killed=True),
+            alone(_append(b"four", 260), _append(b"end", 30)),
         ],
         limits=Limits(wal_file=300, flush=1 << 20, checkpoint=1 << 20),
     ),
@@ -133,7 +125,7 @@ def image(name: str) -> Image:
     disk, oracle = instants[last].disk, instants[last].oracle.after_crash()
 
     async def look() -> View:
-        async with opened(SimulatedFiles(fork(disk)[0], interleave=False), 8, PATIENT) as store:
+        async with opened(SimulatedFiles(disk.copy(), interleave=False), 8, PATIENT) as store:
             view = await observe(store, oracle.writers)
             oracle.check(view)
             return view
@@ -222,7 +214,7 @@ def _difference(found: Image, path: str, content: bytes | None) -> str:
 
 
 def damaged(source: SimulatedDisk, damage: Damage) -> SimulatedDisk:
-    disk, _ = fork(source)
+    disk = source.copy()
     for path, content in damage.items():
         if content is None:
             disk.unlink(path)
