@@ -1,5 +1,5 @@
 """The crash scenarios of long-term storage: what an order of calls shows that no crash can, and that their
-verdicts can fail."""
+checks can fail."""
 
 from __future__ import annotations
 

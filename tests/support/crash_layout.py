@@ -1,7 +1,7 @@
 """What the crash scenarios of a layout upgrade are made of (rule S18): who opens the folder in which mode,
 and what must then be true.
 
-The mark is looked for on the disk that each owner finds, before that owner can make it anew. The verdict
+The mark is looked for on the disk that each owner finds, before that owner can make it anew. The check
 opens copies of the disk in two more modes: the default one, which is always allowed, and one that promises
 something to older software, which never is again.
 """
@@ -40,7 +40,7 @@ WAL, CHUNKS = f"{FOLDER}/wal", f"{FOLDER}/lts"
 BEFORE_UPGRADE = 30
 """Bytes of ``a/s`` that an owner has flushed, with its header, before the upgrade."""
 IN_DEFAULT_MODE, WAY_BACK = 103, 104
-"""The processes of the verdict that open a copy of the disk."""
+"""The processes of the check that open a copy of the disk."""
 OTHER_MODES = {IN_DEFAULT_MODE: LayoutMode.INSTALL_NEW, WAY_BACK: LayoutMode.CODE_ONLY_UPGRADE}
 
 

@@ -2,7 +2,7 @@
 in the end.
 
 The limits make deferred work of a handful of chunks and joins of a handful of bytes. Most calls
-change nothing that the model knows. The verdicts are a scenario's ``settle``:
+change nothing that the model knows. The checks are a scenario's ``settle``:
 what the last owner after a crash does and checks.
 """
 
@@ -215,7 +215,7 @@ class FirstAccess(ImplicitImport):
         return (await store.segment_info(self.name)).length
 
 
-# --- verdicts -----------------------------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------------
 
 
 async def work_done(store: SegmentStore, oracle: Oracle) -> None:

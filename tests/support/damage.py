@@ -1,7 +1,7 @@
-"""Small stores at several moments of their life, damage to their files, and the verdict on a store that is
+"""Small stores at several moments of their life, damage to their files, and the check of a store that is
 opened with it.
 
-A *damage* is a set of files with new contents (None: the file is gone). The verdict is one of two: the store
+A *damage* is a set of files with new contents (None: the file is gone). The result is one of two: the store
 is whole, with all that was acked; or the damage is refused, by the opening or by the reads that need the
 damaged bytes, and the error names the file, with an offset that is not behind the first damaged byte.
 Anything else fails: above all a store that opens with less.
@@ -227,7 +227,7 @@ def damaged(source: SimulatedDisk, damage: Damage) -> SimulatedDisk:
     return disk
 
 
-# --- the verdict --------------------------------------------------------------------------------
+# --- the check ----------------------------------------------------------------------------------
 
 
 async def check(found: Image, damage: Damage, *, strays: bool = False) -> bool:
