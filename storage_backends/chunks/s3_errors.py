@@ -17,6 +17,7 @@ from ..base.errors import (
     ChunkExists,
     ChunkNotFound,
     ConfigError,
+    InvalidArgument,
     OutcomeUnknown,
     StorageFull,
     TierlogError,
@@ -86,6 +87,13 @@ _REFUSALS = {
 """Temporary refusals: the request had no effect, and a retry may succeed."""
 
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientCapacity"}
+_FOLDER_CONFLICTS = {
+    "ObjectParentIsFile",
+    "XMinioParentIsObject",
+    "ExistingObjectIsDirectory",
+    "XMinioObjectExistsAsDirectory",
+}
+"""Refusals of services on a file system, where a name cannot be an object and a folder of objects."""
 _MISSING = {"NoSuchKey"}
 """Codes about an object and not its bucket. A bare 404 may mean either (``S3Requests.head``)."""
 _ABSENT_CREDENTIALS = (
@@ -155,13 +163,22 @@ def _answered(error: Any, request: RequestInfo) -> TierlogError:
     if request.name and status == 412:
         return ChunkExists(f"chunk {request.name} exists already", chunk=request.name)
 
+    if request.name and code in _FOLDER_CONFLICTS:
+        if not request.visible:
+            return ChunkNotFound(f"there is no chunk {request.name}", chunk=request.name)
+
+        return InvalidArgument(
+            f"{request.url} cannot be stored: part of its name is an object, or it is a folder of objects "
+            f"({status} {code}: {message})"
+        )
+
     if code in _FULL or status == 507:
         return StorageFull(
             f"{request.endpoint} has no room for {request.url}: {message}; make room there, or raise "
             f"the quota"
         )
 
-    text = _CONFIGURATION.get(code) or _REFUSALS.get(code) or _by_status(status)
+    text = _CONFIGURATION.get(code) or _REFUSALS.get(code) or _by_status(status, code)
     if text is not None:
         return Unavailable(f"{text.format(**names)} ({status} {code}: {message})")
 
@@ -179,8 +196,11 @@ def _answered(error: Any, request: RequestInfo) -> TierlogError:
     )
 
 
-def _by_status(status: int) -> str | None:
+def _by_status(status: int, code: str) -> str | None:
     """For answers without a code: a HEAD has no body to contain one."""
+    if status == 409 and code not in {"", "409"}:
+        return None  # A conflict that a service has its own name for need not end by itself.
+
     return {
         301: _CONFIGURATION["PermanentRedirect"],
         401: _CONFIGURATION["AccessDenied"],
