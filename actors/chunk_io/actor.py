@@ -246,8 +246,8 @@ class StorageActor:
         raise ClosedError(f"the storage actor is {self._state.value}")
 
     def admit(self, name: str) -> None:
-        """Check before naming and tracking a chunk, or appending to one (rule S7). Raises ``Unavailable`` while the breaker is
-        open, ``StorageFull`` above the quota.
+        """Check before naming and tracking a chunk, or appending to one (rule S7). Raises ``Unavailable``
+        while the breaker is open, ``StorageFull`` above the quota.
 
         ``name`` is the chunk's, or the prefix that it will have. While the breaker is open, one caller per
         interval passes as the probe.

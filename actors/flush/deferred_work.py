@@ -88,8 +88,8 @@ class DeferredWork:
         end."""
         await self._refresh()
         for _ in range(self._steps):
-            # S7: one failure in a cycle. If long-term storage is down, the other items would fail too.
             work = self._next()
+            # S7: one failure in a cycle. If long-term storage is down, the other items would fail too.
             if work is None or not await self._run_step(work):
                 break
 

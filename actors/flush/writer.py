@@ -185,10 +185,11 @@ class StorageWriter:
         self._cut = 0
         self._cycle = 0
         self._is_begun = False
-        """Whether the collector knows of cycle ``_cycle`` already, because it began when the last one ended."""
+        """Whether the collector knows of cycle ``_cycle`` already, because it began when the last one
+        ended."""
         self._room_made = False
-        """Whether a truncation was committed alone since the last ``CycleComplete``, because long-term storage
-        is full."""
+        """Whether a truncation was committed alone since the last ``CycleComplete``, because long-term
+        storage is full."""
         self._due: dict[int, None] = {}
         self._waiting_for_late: dict[int, None] = {}
         """Segments that a late flush keeps from being flushed: due when one has ended."""
