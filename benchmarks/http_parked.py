@@ -27,7 +27,7 @@ REQUEST = f"GET /v1/segments/{SEGMENT}/tail?wait=60 HTTP/1.1\r\nHost: localhost\
 
 async def parked_polls(setting: Setting) -> Sequence[Pair]:
     count = setting.size(10_000, 100)
-    _allow_descriptors(count + 200)
+    _allow_descriptors(count + 2000)  # the server leaves some to its storage
     with start("store", setting.fresh("polls")) as server:
         try:
             url = await anyio.to_thread.run_sync(line_of, server)

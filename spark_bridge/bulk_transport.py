@@ -104,7 +104,9 @@ class _Body(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            while piece := self._answer.read(PIECE_BYTES):
+            # What is chunked may be a stream, whose bytes must not wait for more.
+            read = self._answer.read1 if self._answer.chunked else self._answer.read
+            while piece := read(PIECE_BYTES):
                 yield piece
         except (OSError, http.client.HTTPException) as error:
             raise _as_httpx_error(error) from error

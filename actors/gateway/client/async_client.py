@@ -37,7 +37,7 @@ from .appends import Appender
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
 from .coalescer import checked_items, with_refusals
-from .requests import POLL_SECONDS, Response, TailCursor, TransportFailure
+from .requests import Response, TailCursor, TransportFailure
 from .spans import TracingPool, around
 from .transport import AsyncTransport
 
@@ -172,10 +172,17 @@ class Client(ClientBase, SegmentVerbs):
     ) -> AsyncGenerator[bytes, None]:
         check_offset(offset)
         check_size(block_size, "block_size")
-        tail = TailCursor(offset, block_size)
+        tail = TailCursor(name, offset, block_size)
         while not tail.is_over:
-            for block in tail.take(await self._run(requests.poll(name, tail.position, POLL_SECONDS))):
+            for block in tail.take_poll(await self._run(tail.poll())):
                 yield block
+            if tail.is_at_end and not tail.is_over:
+                async with self._transport.stream(*attempts.stream(self._context, tail)) as stream:
+                    while data := await stream.next():
+                        for block in tail.take(data):
+                            yield block
+                    if stream.is_idle:
+                        tail.note_idle()
 
     async def poll(self, name: str, offset: int, wait: float) -> requests.PollResult:
         """One step of ``tail``: returns the next bytes from ``offset`` on as soon as there are any, or none

@@ -18,7 +18,7 @@ from ....storage_backends.base.transactions import TransactionInfo
 from ..wire.errors import OwnedElsewhere
 from . import requests
 from .container_map import ContainerMapCache
-from .requests import Call, Request, interpret
+from .requests import POLL_SECONDS, Call, Request, TailCursor, interpret
 from .retries import Failure, Kind, Repeat, Retry, decide
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Send:
     containers: tuple[int, ...] = ()
     """The containers that the request is for: when they have moved, the attempt is pointless."""
     parks: bool = False
-    """A long poll."""
+    """It goes through the pool for tails."""
     links: tuple[object, ...] = ()
     """The spans of the calls that share the request, if they are traced."""
 
@@ -81,7 +81,7 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
         generation = context.map.generation
         containers = _CONTAINER_NONE if call.segment is None else (context.map.container_of(call.segment),)
         target = context.map.url_of(containers[0]) if containers else context.map.base
-        answer = yield Send(target, call.request, give_up - context.clock(), containers, parks=call.wait > 0)
+        answer = yield Send(target, call.request, give_up - context.clock(), containers, parks=call.parks)
         result = interpret(call, answer)
         if not isinstance(result, Failure):
             return result
@@ -118,6 +118,13 @@ def _prepare(
 def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) -> bool:
     """Whether the answer named an owner that the map did not have."""
     return isinstance(error, OwnedElsewhere) and map.hint(container, error.owner)
+
+
+def stream(context: ClientContext, tail: TailCursor) -> tuple[Send, int]:
+    """The request for the rest of a tail, to the owner that is known, and its offset."""
+    container = context.map.container_of(tail.name)
+    send = Send(context.map.url_of(container), tail.stream(), POLL_SECONDS, (container,), parks=True)
+    return send, tail.position
 
 
 # --- the map ------------------------------------------------------------------------------------

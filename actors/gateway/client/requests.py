@@ -55,7 +55,7 @@ from ..wire.bodies import (
     encode_json,
 )
 from ..wire.errors import PROBLEM_TYPE, RangeNotSatisfiable, from_problem, malformed_answer, retry_after
-from ..wire.headers import SEALED, AppendHeaders, append_headers, writer_text
+from ..wire.headers import OFFSET, SEALED, AppendHeaders, append_headers, writer_text
 from ..wire.paths import Verb
 from ..wire.ranges import parse_content_range, range_header
 from .retries import Failure, Kind, Repeat, kind_of
@@ -66,7 +66,7 @@ BYTES_TYPE = "application/octet-stream"
 APPEND_BYTES_MAX = 32 << 20
 """The largest size of an append that a configuration can allow."""
 POLL_SECONDS = 20.0
-"""Seconds that a server may hold a poll of ``tail`` without bytes."""
+"""Seconds that a server may hold a poll or a stream of ``tail`` without bytes: a peer that is gone is noticed."""
 WAIT_MAX = 60.0
 """Seconds that a server holds a poll back at most."""
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -112,6 +112,8 @@ class Call(Generic[T]):
     """The statuses of success."""
     wait: float = 0.0
     """Seconds that a long poll may wait."""
+    parks: bool = False
+    """It may be one of many at once, long poll or not, and must not fill the pool of the other requests."""
 
     @property
     def changes(self) -> bool:
@@ -412,27 +414,52 @@ def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
         name,
         statuses=(200, 204),
         wait=wait,
+        parks=True,
     )
 
 
+def starts_stream(offset: int, status: int, headers: Mapping[str, str]) -> bool:
+    """Whether the head of an answer begins the stream of a tail from ``offset`` on."""
+    return status == 200 and headers.get(OFFSET.lower()) == str(offset)
+
+
 class TailCursor:
-    """A tail made of long polls: its position, and the cut into blocks of at most the caller's size.
+    """A tail made of polls and streams: its position, and the cut into blocks of at most the caller's size.
 
-    Long polls and not one endless stream: each has a deadline, so a peer that is gone is noticed, and each
-    goes to where the container is by then."""
+    Polls bring what is there in large blocks, find the owner, and raise the errors. Where there is nothing
+    yet, a stream brings what is appended, without a request for each append. A stream ends for many reasons,
+    the next poll finds out which: it waits, unless the stream worked."""
 
-    def __init__(self, offset: int, block_size: int) -> None:
+    def __init__(self, name: str, offset: int, block_size: int) -> None:
+        self.name = name
         self.position = offset
         self._block_size = block_size
-        self.is_over = False
+        self._wait = 0.0
+        self.is_over = self.is_at_end = False
 
-    def take(self, result: PollResult) -> Iterator[bytes]:
-        """The blocks of one answer. The position moves when a block is taken."""
-        self.is_over = result.sealed
-        for start in range(0, len(result.block), self._block_size):
-            block = result.block[start : start + self._block_size]
+    def poll(self) -> Call[PollResult]:
+        return poll(self.name, self.position, self._wait)
+
+    def take_poll(self, result: PollResult) -> Iterator[bytes]:
+        self.is_over, self.is_at_end = result.sealed, not result.block
+        self._wait = 0.0 if result.block else POLL_SECONDS
+        return self.take(result.block)
+
+    def stream(self) -> Request:
+        """Of what is behind the position; ``starts_stream`` recognizes its answer."""
+        return Request("GET", paths.tail_path(self.name, self.position, stream=True))
+
+    def take(self, data: bytes) -> Iterator[bytes]:
+        """Its blocks. The position moves when a block is taken."""
+        for start in range(0, len(data), self._block_size):
+            block = data[start : start + self._block_size]
             self.position += len(block)
+            self._wait = 0.0
             yield block
+
+    def note_idle(self) -> None:
+        """The stream had nothing for ``POLL_SECONDS``."""
+        self._wait = 0.0
 
 
 def segment_info(name: str) -> Call[SegmentInfo]:

@@ -36,7 +36,7 @@ from .async_client import Client
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
 from .coalescer import AppendCall, Batch, BatchResult, Coalescer, checked_items, with_refusals
-from .requests import POLL_SECONDS, Response, TailCursor, TransportFailure
+from .requests import Response, TailCursor, TransportFailure
 from .spans import SyncTracingPool, around, around_appends
 from .transport import SyncTransport
 
@@ -158,9 +158,15 @@ class SyncClient(ClientBase):
     def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> Iterator[bytes]:
         check_offset(offset)
         check_size(block_size, "block_size")
-        tail = TailCursor(offset, block_size)
+        tail = TailCursor(name, offset, block_size)
         while not tail.is_over:
-            yield from tail.take(self._run(requests.poll(name, tail.position, POLL_SECONDS)))
+            yield from tail.take_poll(self._run(tail.poll()))
+            if tail.is_at_end and not tail.is_over:
+                with self._transport.stream(*attempts.stream(self._context, tail)) as stream:
+                    while data := stream.next():
+                        yield from tail.take(data)
+                    if stream.is_idle:
+                        tail.note_idle()
 
     def poll(self, name: str, offset: int, wait: float) -> requests.PollResult:
         return self._run(requests.poll(name, offset, wait))

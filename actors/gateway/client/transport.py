@@ -10,7 +10,9 @@ sends itself."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -19,7 +21,7 @@ import httpx
 from ....storage_backends.base.errors import InvalidArgument
 from .attempts import Send
 from .container_map import ContainerMapCache
-from .requests import Response, TransportFailure
+from .requests import POLL_SECONDS, Response, TransportFailure, starts_stream
 from .spans import LINKS
 
 CONNECT_SECONDS = 3.0
@@ -115,10 +117,13 @@ def _joined(pieces: list[bytes]) -> bytes:
 class AsyncTransport:
     def __init__(self, map: ContainerMapCache, make: Callable[[], httpx.AsyncBaseTransport]) -> None:
         self._map = map
+        self._make = make
         self._pool = make()
         self._parking = make()
-        """For long polls: a pool examines all its connections for each request, and
-        there may be thousands."""
+        """For polls of tails: a pool examines all its connections for each request, and there may be
+        thousands."""
+        self._streams: set[httpx.AsyncBaseTransport] = set()
+        """Of one connection each: a tail of its own costs the others nothing."""
         self._flights: dict[anyio.CancelScope, Send] = {}
         self.requests = 0
 
@@ -151,6 +156,23 @@ class AsyncTransport:
 
         return TransportFailure(body.is_begun, _described(send, "no answer in time"))
 
+    @asynccontextmanager
+    async def stream(self, send: Send, offset: int) -> AsyncIterator[AsyncStream]:
+        """A tail's bytes from ``offset`` on as they come, on a connection of its own, which ends with the
+        block. A stream that fails or is refused ends, and raises nothing."""
+        pool = self._make()
+        self._streams.add(pool)
+        stream = AsyncStream(send, self._flights)
+        self.requests += 1
+        try:
+            await stream.open(pool, offset)
+            yield stream
+        finally:
+            self._streams.discard(pool)
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+                await pool.aclose()
+
     @property
     def may_be_pointless(self) -> bool:
         """Whether a request is in flight to a container that may have moved."""
@@ -165,8 +187,50 @@ class AsyncTransport:
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._pool.aclose()
-            await self._parking.aclose()
+            for pool in (self._pool, self._parking, *self._streams):
+                await pool.aclose()
+
+
+class AsyncStream:
+    """An answer that may never end. Without bytes for ``POLL_SECONDS`` it does."""
+
+    def __init__(self, send: Send, flights: dict[anyio.CancelScope, Send]) -> None:
+        self._send = send
+        self._flights = flights
+        self._response: httpx.Response | None = None
+        self._pieces: AsyncIterator[bytes] = aiter(_Pieces(iter(())))
+        self.is_idle = False
+        """It ended because it had no bytes."""
+
+    async def open(self, pool: httpx.AsyncBaseTransport, offset: int) -> None:
+        async def ask() -> bytes:
+            response = self._response = await pool.handle_async_request(_request(self._send)[0])
+            if starts_stream(offset, response.status_code, response.headers):
+                self._pieces = response.aiter_raw()
+            return b""
+
+        await self._attempt(ask)
+
+    async def next(self) -> bytes:
+        """The next bytes; empty when it has ended."""
+        return await self._attempt(lambda: anext(self._pieces, b""))
+
+    async def _attempt(self, act: Callable[[], Awaitable[bytes]]) -> bytes:
+        # The caller's ``end_pointless`` cancels it when the container has moved.
+        with anyio.move_on_after(POLL_SECONDS) as scope:
+            self._flights[scope] = self._send
+            try:
+                return await act()
+            except (httpx.HTTPError, AttributeError, OSError):
+                return b""
+            finally:
+                del self._flights[scope]
+        self.is_idle = anyio.current_time() >= scope.deadline
+        return b""
+
+    async def aclose(self) -> None:
+        if self._response is not None:
+            await self._response.aclose()
 
 
 class SyncTransport:
@@ -176,6 +240,7 @@ class SyncTransport:
         self, map: ContainerMapCache, make: Callable[[], httpx.BaseTransport], clock: Callable[[], float]
     ) -> None:
         self._map = map
+        self._make = make
         self._pool = make()
         self._parking = make()
         self._clock = clock
@@ -216,6 +281,47 @@ class SyncTransport:
 
         return Response(response.status_code, response.headers, _joined(pieces))
 
+    @contextmanager
+    def stream(self, send: Send, offset: int) -> Iterator[SyncStream]:
+        """As ``AsyncTransport.stream``."""
+        pool = self._make()
+        self.requests += 1
+        try:
+            with SyncStream(send, offset, pool) as stream:
+                yield stream
+        finally:
+            pool.close()
+
     def close(self) -> None:
         self._pool.close()
         self._parking.close()
+
+
+class SyncStream:
+    def __init__(self, send: Send, offset: int, pool: httpx.BaseTransport) -> None:
+        self._response: httpx.Response | None = None
+        self._pieces: Iterator[bytes] = iter(())
+        self.is_idle = False
+        request, _ = _request(send)
+        request.extensions["timeout"].update(read=POLL_SECONDS, write=POLL_SECONDS)
+        try:
+            response = self._response = pool.handle_request(request)
+        except httpx.HTTPError:
+            return  # it ends at once
+
+        if starts_stream(offset, response.status_code, response.headers):
+            self._pieces = response.iter_raw()
+
+    def next(self) -> bytes:
+        try:
+            return next(self._pieces, b"")
+        except httpx.HTTPError as error:
+            self.is_idle = isinstance(error, httpx.ReadTimeout)
+            return b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._response is not None:
+            self._response.close()
