@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
+
+from support.patience import scaled
 
 TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
 """A JVM is started once, and a wheel is built and installed once."""
@@ -65,6 +68,15 @@ def pytest_collection_finish() -> None:
     # The next full collection waits until the heap has grown by a quarter of what the last one saw. Without
     # this one that would be the frozen heap, and what the tests leave in cycles would grow to gigabytes.
     gc.collect()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test's limit grows with the load at its start; ``pytest-timeout`` reads it next."""
+    marker = item.get_closest_marker("timeout")
+    seconds = marker.args[0] if marker else float(item.config.getini("timeout"))
+    item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
+    return (yield)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

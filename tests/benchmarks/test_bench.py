@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import scaled
+
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"name", "value", "unit", "reference", "ratio", "goal", "lower_is_better", "goal_of"}
 NAMES = [
@@ -56,7 +58,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
     with start(folder, *arguments) as process:
         try:
-            out, err = process.communicate(timeout=200)
+            out, err = process.communicate(timeout=scaled(200))
         finally:
             process.kill()
         return process.returncode, out, err
@@ -129,7 +131,7 @@ def test_an_interrupt_ends_the_run_at_once_and_removes_the_data(tmp_path: Path) 
         assert process.stderr is not None
         assert process.stderr.readline() == "append_1k ...\n"
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=scaled(30))
 
     assert process.returncode == 130
     assert err == "bench: interrupted; the data is removed\n"
@@ -143,7 +145,7 @@ def test_benchmarks_that_cannot_run_here_are_skipped_and_listed(tmp_path: Path) 
     }
     command = [sys.executable, "-m", "benchmarks", "--from", str(tmp_path), "--quick", "spark_commit_32"]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=30
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=scaled(30)
     )
 
     assert (done.returncode, done.stdout) == (1, "")

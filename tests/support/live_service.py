@@ -19,13 +19,14 @@ from typing import Any, Self
 import attrs
 import httpx
 
+from support.patience import scaled
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
 from tierlog.storage_backends.base.names import container_of
 
 COMMAND_LINE = ("-m", "tierlog")
 PATIENCE = 20.0
-"""Seconds after which something that should have happened has failed: far above what it takes, for a busy
-machine's sake."""
+"""Seconds on a quiet machine after which something that should have happened has failed: far above what it
+takes."""
 
 
 def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
@@ -34,7 +35,7 @@ def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -
     The longer it takes, the less often it is asked: questions take processor time from those who are waited
     for.
     """
-    deadline, pause = time.monotonic() + seconds, 0.01
+    deadline, pause = time.monotonic() + scaled(seconds), 0.01
     while True:
         answer = holds()
         if answer:
@@ -111,7 +112,7 @@ class Service:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
-                self.process.wait(PATIENCE)
+                self.process.wait(scaled(PATIENCE))
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self.process.wait()
@@ -133,7 +134,7 @@ class Service:
     def client(self) -> httpx.Client:
         if self._client is None:
             self._client = httpx.Client(
-                base_url=self.url, timeout=PATIENCE, follow_redirects=True, verify=False
+                base_url=self.url, timeout=scaled(PATIENCE), follow_redirects=True, verify=False
             )
         return self._client
 
@@ -204,7 +205,7 @@ class Service:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(scaled(PATIENCE))
 
     def kill(self) -> None:
         self.process.kill()
@@ -215,7 +216,7 @@ def refused(folder: Path, *arguments: str) -> Ended:
     """`tierlog serve` that is expected to end by itself."""
     command = [sys.executable, "-m", "tierlog", "serve", str(folder), *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder.parent, timeout=PATIENCE, check=False
+        command, capture_output=True, text=True, cwd=folder.parent, timeout=scaled(PATIENCE), check=False
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 

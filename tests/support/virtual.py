@@ -10,6 +10,7 @@ from typing import TypeVar
 import anyio
 from simulation import loop
 
+from support.patience import scaled
 from tierlog.storage_backends.base.world import World
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ def run_virtual(body: Callable[[], Awaitable[T]], seed: int, backend: str = "tri
         return loop.run_virtual(body, seed)
 
     async def bounded() -> T:
-        with anyio.fail_after(60):
+        with anyio.fail_after(scaled(60)):
             return await body()
 
     return anyio.run(bounded, backend=backend)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from support.patience import scaled
+
 PRELUDE = """
 import os, signal, sys, threading
 import anyio
@@ -31,7 +33,7 @@ def started(command: str) -> list[str]:
 
 
 def run(command: str) -> tuple[int, bytes, bytes]:
-    done = subprocess.run(started(command), capture_output=True, timeout=20, check=False)
+    done = subprocess.run(started(command), capture_output=True, timeout=scaled(20), check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -159,4 +161,4 @@ async def command():
         os.write(1, bytes(1 << 20))
 """
     with subprocess.Popen(started(program), stdout=subprocess.PIPE) as process:
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=scaled(20)) == 130

@@ -13,6 +13,7 @@ import pytest
 
 from support.command_line import NAME, Run, is_one_line, piped
 from support.live_service import Service
+from support.patience import scaled
 from support.s3_server import BUCKET, S3Server
 
 PLACE = f"s3://{BUCKET}/a-store"
@@ -58,7 +59,7 @@ def test_a_service_keeps_its_chunks_in_the_bucket(server: S3Server, folder: Path
         url = f"--url={service.url}"
         for arguments, data in ((("create", NAME), b""), (("append", NAME), b"through the service")):
             command = [sys.executable, "-m", "tierlog", "segment", *arguments, url]
-            done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=30)
+            done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=scaled(30))
             assert (done.returncode, done.stderr) == (0, b"")
         assert service.stop() == 0
 
@@ -86,7 +87,7 @@ def test_a_service_without_its_bucket_reports_it_and_starts_no_host(server: S3Se
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=scaled(30),
         env=os.environ,
     )
 

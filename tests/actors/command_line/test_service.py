@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run
+from support.patience import scaled
 from support.service import service
 
 NAME = "app/events"
@@ -91,7 +92,9 @@ def test_a_configuration_in_the_environment_is_harmless(
 def serve_failed(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
     """The exit code and stderr of a service that does not start."""
     command = [sys.executable, "-m", "tierlog", "serve", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=scaled(60)
+    )
     return done.returncode, done.stderr
 
 

@@ -14,6 +14,7 @@ import anyio
 import anyio.abc
 import pytest
 
+from support.patience import scaled
 from tierlog.actors.host import heartbeat
 from tierlog.actors.host.heartbeat import HeartbeatWriter, LoopMonitor
 from tierlog.actors.host.link import Link
@@ -67,7 +68,7 @@ class Host:
 
 @asynccontextmanager
 async def running(host: Host) -> AsyncIterator[None]:
-    with anyio.fail_after(20):
+    with anyio.fail_after(scaled(20)):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(host.run)
             yield

@@ -12,6 +12,7 @@ import anyio.abc
 import pytest
 
 from support.container_world import MIB, OPTIONS, fresh_ids
+from support.patience import scaled
 from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.host.orders import Orders
@@ -78,7 +79,7 @@ class Host:
         return await self.received()
 
     async def received(self) -> Report:
-        with anyio.fail_after(20):
+        with anyio.fail_after(scaled(20)):
             return await self.reports.receive()
 
     def says_nothing(self) -> bool:

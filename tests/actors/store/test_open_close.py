@@ -24,6 +24,7 @@ from simulation.file_layer import Fail, Fault, Pause, SimulatedDisk, SimulatedFi
 
 import tierlog
 from support.container_world import ContainerWorld, read_all, virtual_time
+from support.patience import scaled
 from support.stores import CONFIG, config, follow, make
 from tierlog import ClosedError, NotOwner, OutcomeUnknown, SegmentStore, Unavailable
 from tierlog.actors.container.state import ContainerState
@@ -294,7 +295,7 @@ async def test_a5_a_waiting_tail_is_answered_when_the_store_closes(tmp_path: Pat
 
             tasks.start_soon(follow)
             await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(10):
+        with anyio.fail_after(scaled(10)):
             await ended.wait()
 
 
@@ -574,7 +575,7 @@ def test_a_real_ctrl_c_loses_nothing_that_was_acked(backend: str, tmp_path: Path
         assert app.stdout is not None
         acked = [int(app.stdout.readline()) for _ in range(20)]
         app.send_signal(signal.SIGINT)
-        rest, errors = app.communicate(timeout=30)
+        rest, errors = app.communicate(timeout=scaled(30))
     acked += [int(line) for line in rest.split("\n") if line.strip().isdigit() and line in rest.split()]
 
     async def check() -> None:

@@ -13,6 +13,7 @@ import anyio
 import attrs
 import pytest
 
+from support.patience import scaled
 from support.s3 import s3_server
 from support.s3_server import BUCKET, Fault, S3Server
 from support.stores import config
@@ -74,7 +75,7 @@ async def read_all(store: Any, name: str = NAME) -> bytes:
 
 
 async def until_no_user_objects(server: S3Server) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(scaled(20)):
         while user_objects(server):  # the server is in another thread
             await anyio.sleep(0.01)
 

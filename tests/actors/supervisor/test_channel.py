@@ -13,6 +13,7 @@ import anyio
 import anyio.abc
 import pytest
 
+from support.patience import scaled
 from tierlog.actors.supervisor.control import channel
 from tierlog.actors.supervisor.control.channel import (
     Connection,
@@ -123,7 +124,7 @@ async def test_v5_a_side_that_does_not_read_loses_its_connection(
             tasks.start_soon(read)
             for _ in range(channel.QUEUE_MAX + 1):
                 pair.connection.send(Drain(1))
-            with anyio.fail_after(10):
+            with anyio.fail_after(scaled(10)):
                 await ended.wait()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from support.patience import scaled
 from tierlog.actors.kernel.process_status import process_start
 from tierlog.actors.supervisor import processes
 from tierlog.actors.supervisor.processes import HostProcess, spawn
@@ -87,7 +88,7 @@ async def test_v5_a_stopped_process_is_seen_to_be_frozen() -> None:
         tasks.start_soon(process.wait)
         assert not process.is_frozen()
         process.signal(signal.SIGSTOP)
-        with anyio.fail_after(10):
+        with anyio.fail_after(scaled(10)):
             while not process.is_frozen():
                 await anyio.sleep(0.001)
         process.signal(signal.SIGCONT)

@@ -18,6 +18,7 @@ import pytest
 
 from support.command_line import is_one_line
 from support.live_service import Ended, Service
+from support.patience import scaled
 from tierlog import open_store
 from tierlog.actors.folder.lock_files import Owner, encode_owner
 from tierlog.actors.supervisor.control.messages import Hello, encode
@@ -29,7 +30,7 @@ NAME = "app/events"
 def tierlog(folder: Path, *arguments: str) -> Ended:
     command = [sys.executable, "-m", "tierlog", *arguments, f"--data={folder}"]
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=30
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=scaled(30)
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import tierlog
+from support.patience import scaled
 from support.scripted_server import (
     Act,
     Answer,
@@ -408,7 +409,7 @@ async def test_a6_a_call_cancelled_anywhere_leaves_the_client_usable(turns: int)
                     for _ in range(turns):
                         await anyio.lowlevel.checkpoint()
                     tasks.cancel_scope.cancel()
-            with anyio.fail_after(5):
+            with anyio.fail_after(scaled(5)):
                 assert isinstance(await client.append("s", b"y"), int)
                 assert client.statistics().appends_waiting == 0
 
@@ -517,7 +518,7 @@ async def test_a_frozen_owner_is_abandoned_when_the_map_names_another() -> None:
         supervisor.map = one_container(1, frozen.url, 1)
         async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
             supervisor.map = one_container(1, owner.url, 2)
-            with anyio.fail_after(10):
+            with anyio.fail_after(scaled(10)):
                 assert await client.append("s", b"x", writer_id="w", event_number=1) == 0
         frozen.release()
 
@@ -531,6 +532,6 @@ async def test_a_plain_append_to_a_frozen_owner_has_an_unknown_outcome() -> None
         supervisor.map = one_container(1, frozen.url, 1)
         async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
             supervisor.map = one_container(1, owner.url, 2)
-            with anyio.fail_after(10), pytest.raises(OutcomeUnknown):
+            with anyio.fail_after(scaled(10)), pytest.raises(OutcomeUnknown):
                 await client.append("s", b"x")
         frozen.release()

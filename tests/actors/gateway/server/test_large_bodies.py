@@ -27,6 +27,7 @@ from support.http_server import (
     serving,
     until,
 )
+from support.patience import scaled
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection
 from tierlog.actors.gateway.server.app import gateway_of, make_app
@@ -493,7 +494,7 @@ async def test_h15_an_incomplete_body_does_not_delay_the_stop(tmp_path: Path, ma
     async with open_store(tmp_path / "data", containers=1) as store:
         await store.create_segment("a")
         app = make_app(store, system_world())
-        with anyio.fail_after(8.0):
+        with anyio.fail_after(scaled(8.0)):
             async with serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as served:
                 client = Client(await anyio.connect_tcp("127.0.0.1", served.port))
                 await client.send(head(MIB) + bytes_of(MIB // 2))

@@ -10,6 +10,7 @@ import anyio
 import attrs
 import pytest
 
+from support.patience import scaled
 from support.s3 import s3_storage
 from support.s3_server import Fault, S3Server
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
@@ -130,7 +131,7 @@ async def test_a_cancelled_concat_aborts_its_upload(storage: S3ChunkStorage, ser
     server.fail(Fault("UploadPartCopy", stall=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.concat, "joined", RANGES)
-        with anyio.fail_after(5):
+        with anyio.fail_after(scaled(5)):
             while server.count("UploadPartCopy") == 0:  # the server is in another thread
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -167,7 +168,7 @@ async def test_a_cancelled_concat_aborts_the_upload_that_it_was_beginning(
     server.fail(Fault("CreateMultipartUpload", applied=True, stall=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.concat, "joined", RANGES)
-        with anyio.fail_after(5):
+        with anyio.fail_after(scaled(5)):
             while not server.uploads():  # the server is in another thread
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()

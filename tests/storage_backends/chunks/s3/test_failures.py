@@ -11,6 +11,7 @@ import anyio
 import attrs
 import pytest
 
+from support.patience import scaled
 from support.s3 import s3_storage
 from support.s3_server import BUCKET, Fault, S3Server
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
@@ -357,7 +358,7 @@ async def test_a_cancelled_opening_gives_its_connections_back(server: S3Server) 
     storage = s3_storage(server.url)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.open)
-        with anyio.fail_after(10):
+        with anyio.fail_after(scaled(10)):
             while not server.count("ListObjectsV2"):
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
