@@ -1,20 +1,28 @@
 """Claims: an owner claims long-term storage with its epoch before its first write there (rule W8).
 
-Owns: the names and bytes of claims, their validation, and ``StorageClaim``, which opens a log and claims
-long-term storage for it. Does not own: epochs and fencing (the log).
+Owns: the names and bytes of claims, what is known of them (``ClaimRecords``), their validation, and
+``StorageClaim``, an owner's own claim and its proof. Does not own: epochs and fencing (the log).
 
 The log makes epochs unique among owners that share it. A copied folder, a restored machine, or two folders on
-one bucket do not share it. So each owner creates ``_system/containers/<c>/epoch.<E>`` conditionally. One that
-finds a claim above its own log's history, or of another store, is a clone and stops.
+one bucket do not share it. So each owner creates ``_system/containers/<c>/epoch.<E>`` conditionally, after a
+record of that claim is durable in the log. A claim that the log has no record of was made by a stranger: this
+folder is a copy or an old backup, or a copy of it was opened. Whoever finds one stops. It is looked for at
+the opening, before each flush cycle, and before each batch of deletions, so a copy is found by its original
+too.
 
-Layout of a claim: ``magic u32, version u8, store id 16 bytes, log id 16 bytes, owner id 16 bytes, CRC32C
-u32``. Cancellation and crash: a claim may exist that nobody uses; a later owner claims a higher epoch.
-"""
+Layout of a claim: ``magic u32, version u8, store id 16 bytes, log id 16 bytes, owner id 16 bytes``; in
+version 2 the folder's fingerprint, 16 bytes, and its location as text; ``CRC32C u32``.
+
+Cancellation and crash: a claim may exist that nobody uses, or a record without a claim; a later owner claims
+a higher epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+import anyio
 import attrs
 
 from ...journal.log.contract import DurableDataLog, OpenedLog
@@ -29,28 +37,49 @@ from ...storage_backends.base.errors import (
     StoreMismatch,
     Unavailable,
 )
+from ...storage_backends.segments.metadata_store import ChunkMetadataStore
+from ...storage_backends.segments.records.claim import (
+    CLAIM_PREFIX,
+    ClaimRecord,
+    claim_key,
+    epoch_of_key,
+)
+from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY, Reason, UnconfirmedRecord
+from ..folder.fingerprint import FINGERPRINT_BYTES, LOCATION_BYTES_MAX, Fingerprint
 from ..telemetry.logging import get_logger
 
 _log = get_logger("container")
 
 _MAGIC = 0x544C434D  # "TLCM"
-_VERSION = 1
-_BODY_BYTES = 4 + 1 + 3 * 16 + 4
+_WITHOUT_FINGERPRINT = 1
+_VERSION = 2
+_ADVICE = (
+    "Close both and go on with the newest one; if that is this one, adopt it on purpose (adopt=True, --adopt)"
+)
+_LIMITS = {Reason.MOVED: 86_400.0}
+"""Seconds after which a container confirms itself (rule G4)."""
+_BYTES_MAX = 4 + 1 + 4 * 16 + 2 + LOCATION_BYTES_MAX + 4
+
+Metadata = Mapping[str, tuple[int, bytes]]
+"""A container's metadata: version and value by key."""
 
 
 @attrs.frozen
 class Identity:
-    """Identifies an owner: the store, its log, and this opening of it; 16 bytes each."""
+    """Identifies an owner: the store, its log, and this opening of it, 16 bytes each; and where it is."""
 
     store: bytes
     log: bytes
     owner: bytes
+    folder: Fingerprint = Fingerprint()
 
 
 @attrs.frozen
 class Claim:
     epoch: int
     identity: Identity
+    has_record: bool = True
+    """Whether its owner wrote a record of it first; False for claims of version 1."""
 
 
 def claim_prefix(container: int) -> str:
@@ -62,53 +91,179 @@ def claim_name(container: int, epoch: int) -> str:
 
 
 def encode_claim(identity: Identity) -> bytes:
-    body = (
-        Encoder().u32(_MAGIC).u8(_VERSION).raw(identity.store).raw(identity.log).raw(identity.owner).finish()
-    )
+    ids = Encoder().u32(_MAGIC).u8(_VERSION).raw(identity.store).raw(identity.log).raw(identity.owner)
+    body = ids.raw(identity.folder.digest).text(identity.folder.location).finish()
     return Encoder().raw(body).u32(crc32c(body)).finish()
 
 
-def decode_claim(data: bytes) -> Identity:
-    if len(data) != _BODY_BYTES or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
+def decode_claim(data: bytes, epoch: int = 0) -> Claim:
+    if len(data) < 4 or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
         raise DecodeError(f"a claim of {len(data)} bytes is damaged")
 
-    fields = Decoder(data)
+    fields = Decoder(data[:-4])
     magic, version = fields.u32(), fields.u8()
-    if magic != _MAGIC or version != _VERSION:
+    if magic != _MAGIC or version not in (_WITHOUT_FINGERPRINT, _VERSION):
         raise DecodeError(f"not a claim of a version that this code knows: {magic:#x}, {version}")
 
-    return Identity(bytes(fields.raw(16)), bytes(fields.raw(16)), bytes(fields.raw(16)))
+    store, log, owner = (bytes(fields.raw(16)) for _ in range(3))
+    folder = Fingerprint()
+    if version == _VERSION:
+        folder = Fingerprint(bytes(fields.raw(FINGERPRINT_BYTES)), fields.text())
+    fields.finish()
+    return Claim(epoch, Identity(store, log, owner, folder), version == _VERSION)
 
 
-async def list_claims(chunks: ChunkStorage, container: int) -> list[Claim]:
-    """All claims on a container, lowest epoch first."""
+async def list_claims(chunks: ChunkStorage, container: int, known: Collection[str] = ()) -> list[Claim]:
+    """The claims on a container whose names are not in ``known``, lowest epoch first."""
     prefix = claim_prefix(container)
     claims = []
-    for info in [info async for info in chunks.list(prefix)]:
+    for name in [info.name async for info in chunks.list(prefix) if info.name not in known]:
         try:
-            epoch = hex_number(info.name[len(prefix) :])
-            claims.append(Claim(epoch, decode_claim(await chunks.read(info.name, 0, _BODY_BYTES + 1))))
+            epoch = hex_number(name[len(prefix) :])
+            claims.append(decode_claim(await chunks.read(name, 0, _BYTES_MAX + 1), epoch))
         except DecodeError as error:
-            raise DataCorruption(f"claim {info.name} cannot be read: {error}", file=info.name) from error
+            raise DataCorruption(f"claim {name} cannot be read: {error}", file=name) from error
 
     return sorted(claims, key=lambda claim: claim.epoch)
 
 
-def validate_claims(claims: Sequence[Claim], history_epoch: int, identity: Identity) -> None:
-    """Raises ``StoreMismatch`` if one of the claims cannot be of this log's own past."""
+# --- what the log knows -------------------------------------------------------------------------
+
+
+def known_claims(metadata: Metadata) -> dict[int, bytes]:
+    """The owner of each epoch with a claim record."""
+    keys = [key for key in metadata if key.startswith(CLAIM_PREFIX)]
+    with _decoding(CLAIM_PREFIX):
+        return {epoch_of_key(key): ClaimRecord.decode(metadata[key][1]).owner for key in keys}
+
+
+def unconfirmed_record(metadata: Metadata) -> UnconfirmedRecord | None:
+    entry = metadata.get(UNCONFIRMED_KEY)
+    with _decoding(UNCONFIRMED_KEY):
+        return None if entry is None else UnconfirmedRecord.decode(entry[1])
+
+
+@contextmanager
+def _decoding(key: str) -> Iterator[None]:
+    try:
+        yield
+    except DecodeError as error:
+        raise DataCorruption(f"metadata record does not decode: {error}", file=key) from error
+
+
+class ClaimRecords:
+    """A container's records of claims, and whether it is unconfirmed (rules W8, G4)."""
+
+    def __init__(self, metadata: Metadata, store: ChunkMetadataStore) -> None:
+        self._metadata = metadata
+        self._store = store
+        self._known: dict[int, bytes] | None = None
+        self._confirmed = anyio.Event()
+
+    @property
+    def known(self) -> Mapping[int, bytes]:
+        """The owner of each epoch with a record, from recovery on."""
+        if self._known is None:
+            self._known = known_claims(self._metadata)  # once: metadata may have a million keys
+        return self._known
+
+    @property
+    def unconfirmed(self) -> UnconfirmedRecord | None:
+        return unconfirmed_record(self._metadata)
+
+    async def enter(self, owners: Mapping[int, bytes], unconfirmed: UnconfirmedRecord | None = None) -> None:
+        """Write the records of these claims, by epoch, and in the same commit that the container is
+        unconfirmed; returns once that is durable."""
+        writes = {claim_key(epoch): ClaimRecord(owner).encode() for epoch, owner in owners.items()}
+        if unconfirmed is not None:
+            writes[UNCONFIRMED_KEY] = unconfirmed.encode()
+        if changed := {key: value for key, value in writes.items() if self._value(key) != value}:
+            await self._store.commit({key: self._version(key) for key in changed}, changed)
+        self._known = {**self.known, **owners}
+
+    async def forget(self, epochs: Collection[int]) -> None:
+        """Remove the records of deleted claims, but none above a claim that is still there: what appears
+        below the lowest record is taken for known."""
+        lowest = min(self.known.keys() - set(epochs), default=0)
+        keys = {claim_key(epoch): epoch for epoch in epochs if epoch < lowest and epoch in self.known}
+        if keys:
+            await self._store.commit({key: self._version(key) for key in keys}, dict.fromkeys(keys))
+            self._known = {epoch: owner for epoch, owner in self.known.items() if epoch >= lowest}
+
+    async def confirm(self) -> None:
+        """The container may delete what it does not know (rule G4); returns once that is durable."""
+        if version := self._version(UNCONFIRMED_KEY):
+            await self._store.commit({UNCONFIRMED_KEY: version}, {UNCONFIRMED_KEY: None})
+        confirmed, self._confirmed = self._confirmed, anyio.Event()
+        confirmed.set()
+
+    async def wait_confirmed(self) -> None:
+        """Return once the container is confirmed: by ``confirm``, or, if the folder was only moved, after 24
+        hours of this ownership."""
+        while (record := self.unconfirmed) is not None:
+            with anyio.move_on_after(_LIMITS.get(record.reason, math.inf)) as limit:
+                await self._confirmed.wait()
+            if limit.cancelled_caught:
+                await self.confirm()
+
+    def _version(self, key: str) -> int:
+        return self._metadata.get(key, (0, b""))[0]
+
+    def _value(self, key: str) -> bytes:
+        return self._metadata.get(key, (0, b""))[1]
+
+
+# --- validation ---------------------------------------------------------------------------------
+
+
+def find_strangers(
+    claims: Sequence[Claim], known: Mapping[int, bytes], history_epoch: int, identity: Identity
+) -> list[Claim]:
+    """The claims that are not of this log's past. Raises ``StoreMismatch`` for a claim of another store.
+
+    ``history_epoch`` is for claims without records, which older versions made. Below the lowest record all
+    claims were known and deleted: one that appears there again was delayed, and its owner will stop by
+    itself."""
     for claim in claims:
         if claim.identity.store != identity.store:
             raise StoreMismatch(
                 f"the long-term storage belongs to store {claim.identity.store.hex()}, this folder to "
-                f"{identity.store.hex()}: give each store its own folder or S3 prefix"
+                f"{identity.store.hex()}: give each store its own folder or S3 prefix. If the folder of that "
+                f"store was lost, restore it from a backup (`tierlog restore`); adopting is for copies of "
+                f"the same store only"
             )
 
-        if claim.epoch > history_epoch or claim.identity.log != identity.log:
-            raise StoreMismatch(
-                f"long-term storage was claimed with epoch {claim.epoch}, which this log (up to epoch "
-                f"{history_epoch}) never had: the folder is a copy or an old backup. Open the newest one, or "
-                f"adopt this one on purpose (adopt=True, --adopt)"
-            )
+    lowest = min(known, default=None)
+    return [claim for claim in claims if not _is_known(claim, known, lowest, history_epoch, identity.log)]
+
+
+def _is_known(
+    claim: Claim, known: Mapping[int, bytes], lowest: int | None, history_epoch: int, log: bytes
+) -> bool:
+    if claim.epoch in known:
+        return known[claim.epoch] == claim.identity.owner
+
+    if lowest is not None:
+        return claim.epoch < lowest
+
+    return not claim.has_record and claim.epoch <= history_epoch and claim.identity.log == log
+
+
+def validate_claims(
+    claims: Sequence[Claim], known: Mapping[int, bytes], history_epoch: int, identity: Identity
+) -> None:
+    """Raises ``StoreMismatch`` if one of the claims is not of this log's past."""
+    if strangers := find_strangers(claims, known, history_epoch, identity):
+        raise _mismatch(strangers[-1])
+
+
+def _mismatch(stranger: Claim) -> StoreMismatch:
+    location = stranger.identity.folder.location
+    owner = f" by {location}" if location else ""
+    return StoreMismatch(
+        f"long-term storage was claimed with epoch {stranger.epoch}{owner}, which this log never did: "
+        f"the folder is a copy or an old backup, or a copy of it was opened. {_ADVICE}"
+    )
 
 
 async def create_claim(chunks: ChunkStorage, container: int, epoch: int, identity: Identity) -> bool:
@@ -119,81 +274,128 @@ async def create_claim(chunks: ChunkStorage, container: int, epoch: int, identit
         await chunks.create_with_content(name, [body])
     except ChunkExists:
         # Ours if the answer to an earlier attempt was lost: no other opening has this owner id.
-        return await chunks.read(name, 0, _BODY_BYTES + 1) == body
+        return await chunks.read(name, 0, _BYTES_MAX + 1) == body
 
     return True
 
 
 class StorageClaim:
-    """The claim of one owner of one container: made when it opens its log, or before its first write to
+    """The claim of one owner of one container: made when its log is recovered, or before its first write to
     long-term storage if that was down."""
 
     def __init__(
-        self, chunks: ChunkStorage, container: int, identity: Identity, log: DurableDataLog, *, adopt: bool
+        self,
+        chunks: ChunkStorage,
+        container: int,
+        identity: Identity,
+        log: DurableDataLog,
+        records: ClaimRecords,
+        *,
+        adopt: bool,
     ) -> None:
-        """``adopt``: do not validate the claims that are there."""
+        """``adopt``: go on in spite of strangers' claims, unconfirmed (rule G4)."""
         self._chunks = chunks
         self.container = container
         self.identity = identity
         self._log = log
+        self._records = records
         self._adopt = adopt
         self._exists = False
+        self._listed: list[Claim] | None = None
+        """The claims before the log was opened; None if long-term storage did not answer."""
+        self._seen: set[str] = set()
+        """Names of claims that are no stranger's."""
+        self._history_epoch = 0
+        self._claiming = anyio.Lock()
         self.epoch = 0
         """The epoch of the ownership, once the log is open."""
 
     async def open_log(self, previous_epochs: Collection[int] | None) -> OpenedLog:
-        """Open the log with an epoch above every claim of this store, and claim long-term storage with it if
-        that answers. Raises ``StoreMismatch``, ``NotOwner`` and the errors of the log."""
-        claims = None
+        """Open the log with an epoch above every claim of this store. Raises ``NotOwner`` and the errors of
+        the log."""
         try:
-            claims = await list_claims(self._chunks, self.container)
+            self._listed = await list_claims(self._chunks, self.container)
         except Unavailable as error:
             _log.warning("claims_unreadable", container=self.container, error=str(error))
 
-        own = [c.epoch for c in claims or () if c.identity.store == self.identity.store]
+        own = [c.epoch for c in self._listed or () if c.identity.store == self.identity.store]
         opened = await self._log.open(above=max(own, default=0), after=previous_epochs)
-        self.epoch = opened.epoch
-        if claims is not None:
-            if not self._adopt:
-                validate_claims(claims, opened.history_epoch, self.identity)
-            await self._create()
+        self.epoch, self._history_epoch = opened.epoch, opened.history_epoch
         _log.info("log_opened", container=self.container, epoch=self.epoch, groups=len(opened.groups))
         return opened
 
-    async def _create(self) -> None:
-        """Claim with the log's epoch, or with the first free one above it."""
-        epoch = self.epoch
+    async def begin(self) -> None:
+        """Claim long-term storage once the log is recovered and can be appended to. If it does not answer, or
+        has no room, ``ensure`` does it later. Raises ``StoreMismatch``, ``NotOwner``."""
+        if self._listed is None:
+            return
+
         try:
-            while not await create_claim(self._chunks, self.container, epoch, self.identity):
-                epoch = await self._log.raise_epoch(epoch)
+            await self._claim(self._listed)
         except (Unavailable, OutcomeUnknown, StorageFull) as error:
             # Without room too: reads and deletes, which make room, need no claim. If an answer was lost,
             # ``ensure`` finds the claim, or makes it.
             _log.warning("claim_retried", container=self.container, error=str(error))
-        else:
-            self._exists = True
-        self.epoch = epoch
 
     async def ensure(self) -> None:
         """Return once long-term storage is claimed: call it before a write there. Raises ``StoreMismatch`` if
         it belongs to another log, ``NotOwner`` if a newer owner has this one."""
-        if self._exists:
-            return
+        async with self._claiming:
+            if self._exists:
+                return
 
-        self._log.check_owner()
+            self._log.check_owner()
+            try:
+                await self._claim(await list_claims(self._chunks, self.container))
+            except StoreMismatch:
+                # A successor that came meanwhile is no stranger: it fenced the log before it made its claim.
+                self._log.check_owner()
+                raise
+
+    async def prove(self) -> None:
+        """``ensure``, and that no stranger has claimed long-term storage until now (rules W8, G1)."""
+        await self.ensure()
+        claims = await list_claims(self._chunks, self.container, self._seen)
         try:
-            if not self._adopt:
-                claims = await list_claims(self._chunks, self.container)
-                validate_claims(claims, self.epoch, self.identity)
-            if not await create_claim(self._chunks, self.container, self.epoch, self.identity):
-                raise StoreMismatch(
-                    f"epoch {self.epoch} of container {self.container} was claimed by another owner, which "
-                    f"this log never had: the folder is a copy or has one. Keep the newest one, or adopt "
-                    f"this one on purpose (adopt=True, --adopt)"
-                )
+            validate_claims(claims, self._records.known, self._history_epoch, self.identity)
         except StoreMismatch:
-            # A successor that came meanwhile is not a foreign owner: it fenced the log before it made its
-            # claim.
             self._log.check_owner()
             raise
+        self._note_seen(claims)
+
+    async def _claim(self, claims: Sequence[Claim]) -> None:
+        """Write the record, then create the claim."""
+        strangers = find_strangers(claims, self._records.known, self._history_epoch, self.identity)
+        if strangers and not self._adopt:
+            raise _mismatch(strangers[-1])
+
+        owners = {claim.epoch: claim.identity.owner for claim in strangers} | {
+            self.epoch: self.identity.owner
+        }
+        await self._records.enter(owners, self._doubt(claims, strangers))
+        await self._create()
+        self._note_seen(claims)
+
+    def _doubt(self, claims: Sequence[Claim], strangers: Sequence[Claim]) -> UnconfirmedRecord | None:
+        """Why this owner must not delete anything yet (rule G4)."""
+        others = [claim.identity.folder for claim in claims if claim.epoch != self.epoch]
+        last = others[-1] if others else Fingerprint()
+        if strangers:
+            return UnconfirmedRecord(Reason.ADOPTED, last.location)
+
+        if self._records.unconfirmed is None and last.differs_from(self.identity.folder):
+            return UnconfirmedRecord(Reason.MOVED, last.location)
+
+        return None
+
+    async def _create(self) -> None:
+        if not await create_claim(self._chunks, self.container, self.epoch, self.identity):
+            raise StoreMismatch(
+                f"epoch {self.epoch} of container {self.container} was claimed by another owner, which this "
+                f"log never had: the folder is a copy or has one. {_ADVICE}"
+            )
+
         self._exists = True
+
+    def _note_seen(self, claims: Sequence[Claim]) -> None:
+        self._seen |= {claim_name(self.container, claim.epoch) for claim in claims}

@@ -57,7 +57,7 @@ def build_components(container: Container) -> ContainerComponents:
     )
     view = ContainerFlushSource(container)
     flusher = SegmentFlusher(storage, cache, view.segment_of, view.forget)
-    writer = StorageWriter(view, flusher, storage, collector, container.claim_storage, options.writer)
+    writer = StorageWriter(view, flusher, storage, collector, container.prove_ownership, options.writer)
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
     publisher = Publisher(state, cache, due_bytes=options.flush_bytes, listeners=listeners)

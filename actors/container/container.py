@@ -4,8 +4,8 @@ Owns: the start and stop order of its components (``components.py``), and the ve
 Does not own: restarts (``local_container.py``), decisions (``operations/``), the mapping of names to
 containers (the store).
 
-Start: open the log (fences every earlier owner), validate the claims in long-term storage and add this
-owner's (rule W8), recover, start the pipeline, then the writer, the collector and the checkpointer, then
+Start: open the log (fences every earlier owner), recover, start the pipeline, validate the claims in
+long-term storage and add this owner's (rule W8), start the writer, the collector and the checkpointer, then
 answer. Long-term storage may be down at the start; it is then claimed before the first write there. Stop:
 refuse new requests, let the pipeline finish what it has, stop the others, close the log with its footer. The
 end of a container does not flush.
@@ -34,7 +34,7 @@ from ...storage_backends.base.world import World
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..flush.writer import WriterOptions
-from ..gc.collector import CollectorOptions
+from ..gc.collector import CollectorOptions, Kept
 from ..kernel.event_source import Answer, EventSource
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.reply import Reply, fail_all
@@ -45,7 +45,7 @@ from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .admission import AdmissionOptions
 from .checkpoint import Checkpointer, CheckpointOptions
-from .claims import Identity, StorageClaim
+from .claims import ClaimRecords, Identity, StorageClaim
 from .components import ContainerComponents, build_components
 from .imports import SegmentImporter
 from .leases import Leases
@@ -95,8 +95,8 @@ class ContainerOptions:
     """Called around the log's append of a group that holds traced appends."""
     chunked: ChunkedOptions = ChunkedOptions()
     adopt: bool = False
-    """Open although long-term storage was claimed by another log's owner: a restored or copied folder, on
-    purpose."""
+    """Open although long-term storage was claimed by an owner that this log does not know: a restored or
+    copied folder, on purpose. It deletes nothing until an operator confirms it (rule G4)."""
 
 
 class Container:
@@ -124,7 +124,8 @@ class Container:
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
         self.metadata = LoggedMetadataStore(self.state, self.ask_internal)
-        self._claim = StorageClaim(chunks, index, identity, log, adopt=options.adopt)
+        self.claims = ClaimRecords(self.state.metadata, self.metadata)
+        self._claim = StorageClaim(chunks, index, identity, log, self.claims, adopt=options.adopt)
         self._stop = anyio.Event()
         self._checkpoint_due = anyio.Event()
         self._eviction_due = anyio.Event()
@@ -179,7 +180,7 @@ class Container:
         clean = False
         try:
             opened = await self._claim.open_log(previous_epochs)
-            self.state.epoch = self._claim.epoch
+            self.state.epoch = opened.epoch
             components = self._built = build_components(self)
             recovery = Recovery(
                 self.log,
@@ -213,6 +214,7 @@ class Container:
         last_full_cut = self.state.cycle.cut if self.state.cycle.full else 0
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run_pipeline, components.pipeline, ending)
+            await self._claim.begin()
             async with anyio.create_task_group() as helpers:
                 protect = self.options.protect
                 # In a group of their own, which ends before the pipeline: what the helpers log goes through
@@ -398,6 +400,14 @@ class Container:
         """Return once this owner may write to long-term storage (rule W8). Raises ``StoreMismatch``,
         ``NotOwner``."""
         await self._claim.ensure()
+
+    async def prove_ownership(self) -> None:
+        """``claim_storage``, and that no stranger has claimed long-term storage until now (rules W8, G1)."""
+        await self._claim.prove()
+
+    async def survey_garbage(self) -> Kept:
+        """What an unconfirmed container would delete once it is confirmed (rule G4)."""
+        return await self._components.collector.survey()
 
     # --- reading ---------------------------------------------------------------------------------
 

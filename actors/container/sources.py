@@ -13,8 +13,9 @@ from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from ...storage_backends.segments.records import ReleasedRecord, chunk_key, released_key, released_names
 from ...storage_backends.segments.transaction import decode_record
 from ..flush.aggregation import FlushableSegment
+from ..gc.collector import epoch_in
 from ..telemetry.logging import get_logger
-from .claims import claim_prefix
+from .claims import claim_name, claim_prefix
 from .state import ContainerState
 
 if TYPE_CHECKING:
@@ -108,9 +109,25 @@ class ContainerCollectorSource:
         self.claim_prefix = claim_prefix(container.index)
         self.referenced = ReferencedChunks(container.state)
         self.released = ReleasedRecords(container.state, container.metadata)
+        self._claims = container.claims
 
-    async def claim(self) -> None:
-        await self._container.claim_storage()
+    @property
+    def dead_claims(self) -> Sequence[str]:
+        known, index = self._claims.known, self._container.index
+        return [claim_name(index, epoch) for epoch in known if epoch < self.epoch]
+
+    async def forget_claims(self, names: Sequence[str]) -> None:
+        await self._claims.forget([epoch for name in names if (epoch := epoch_in(name)) is not None])
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self._claims.unconfirmed is None
+
+    async def wait_confirmed(self) -> None:
+        await self._claims.wait_confirmed()
+
+    async def prove(self) -> None:
+        await self._container.prove_ownership()
 
     async def barrier(self) -> object:
         return await self._container.log_operation(Barrier())

@@ -3,16 +3,17 @@
 Owns: the queue of garbage in memory, its delay, and the names of transactions under way. It is the
 ``GarbageSink`` of chunked storage. Does not own: what is garbage (``rules.py``).
 
-The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. Files outside
+The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. The listing is
+repeated twice, for chunks that a dead owner's late put creates after the first one (rule G5). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
-Order (rule G1): decide by durable state; claim long-term storage, because an owner whose folder is a copy
-must not delete what the original has created since; append a barrier to the log; delete only once that is
-durable under this owner's epoch. Nothing is deleted before the flush cycle that made it garbage is complete
-(rule F2). A missing chunk is done. A failed delete is tried again, ``attempts`` times after the delay and
-then ever more rarely (``retry_later.py``). One slow or failing name does not hold up the others of its batch
-(rule G2).
+Order (rule G1): decide by durable state; look for claims of strangers in long-term storage, because of a
+folder and its copy neither may delete what the other needs; append a barrier to the log; delete only once
+that is durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). Nothing is
+deleted before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done. A failed
+delete is tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One
+slow or failing name does not hold up the others of its batch (rule G2).
 
 Cancellation and crash: the next owner finds what was not deleted in its listing or in the records, and
 removes records whose file is gone."""
@@ -43,7 +44,9 @@ class CollectorOptions:
     attempts: int = 3
     concurrent_deletes: int = 10
     batch: int = 1000
-    """Names deleted after one barrier, at most."""
+    """Names deleted after one proof of ownership, at most."""
+    listings: Sequence[float] = (0.0, 900.0, 86_400.0)
+    """When this ownership looks for chunks of dead owners, in seconds from its begin (rule G5)."""
     retry_pause: float = 300.0
     """Seconds until names whose deletion failed ``attempts`` times are tried again. It doubles while every
     delete fails."""
@@ -68,7 +71,18 @@ class CollectorStatistics:
     given_up: int = attrs.field(
         metadata=counter("Names given up because too many deletions failed; the next opening finds them.")
     )
-    orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found at the opening."))
+    orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found by listings."))
+    unconfirmed: int = attrs.field(
+        metadata=gauge("1 while nothing is deleted because an operator has not confirmed the container.")
+    )
+
+
+@attrs.frozen
+class Kept:
+    """What an unconfirmed container would delete."""
+
+    chunks: int
+    bytes: int
 
 
 class ReleasedFiles(Protocol):
@@ -104,8 +118,22 @@ class CollectorSource(Protocol):
     @property
     def released(self) -> ReleasedFiles: ...
 
-    async def claim(self) -> None:
-        """Returns once this owner may change long-term storage (rule W8)."""
+    @property
+    def dead_claims(self) -> Sequence[str]:
+        """The names of recorded claims of dead epochs, whether they exist or not."""
+        ...
+
+    async def forget_claims(self, names: Sequence[str]) -> None:
+        """Remove the records of deleted claims."""
+
+    @property
+    def is_confirmed(self) -> bool: ...
+
+    async def wait_confirmed(self) -> None:
+        """Returns once the container may delete what it does not know (rule G4)."""
+
+    async def prove(self) -> None:
+        """Returns once this owner has claimed long-term storage and no stranger has (rule G1)."""
 
     async def barrier(self) -> object:
         """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
@@ -132,6 +160,8 @@ class Collector:
         self._cycle = 0
         self._completed = 0
         self._wake = anyio.Event()
+        self._listings: list[float] = []
+        """When the next listings are due."""
         self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
 
     # --- GarbageSink -----------------------------------------------------------------------------
@@ -173,12 +203,17 @@ class Collector:
 
         ``request_cycle()`` asks for a flush cycle: chunks of dead owners wait for one.
         """
+        await self._source.wait_confirmed()
         self._take_over(self._source.released.names(), request_cycle)
-        listed = False
+        begin = anyio.current_time()
+        self._listings = [begin + seconds for seconds in self._options.listings]
         while True:
+            await self._source.wait_confirmed()
             self._wake = anyio.Event()
-            # If long-term storage was down at the opening, the end of a later cycle is the moment to list it.
-            listed = listed or await self._find_orphans(request_cycle)
+            # If long-term storage does not answer, the end of a later cycle is the moment to list it.
+            if self._is_listing_due() and await self._find_orphans(request_cycle):
+                while self._is_listing_due():
+                    del self._listings[0]
             self._begin_round()
             ready = self._ready()
             if ready:
@@ -205,6 +240,9 @@ class Collector:
 
         return found
 
+    def _is_listing_due(self) -> bool:
+        return bool(self._listings) and self._listings[0] <= anyio.current_time()
+
     def _begin_round(self) -> None:
         """Put names of failed deletions into the queue again, for one attempt, if their round is due."""
         for garbage in self._retry_later.take(anyio.current_time()):
@@ -215,19 +253,20 @@ class Collector:
         """Until the next delay is over, or the next round of failed deletions is due. The end of a cycle
         wakes what waits for it."""
         now = anyio.current_time()
-        return min([self._retry_later.due - now, *(g.due - now for g in self._queue.values() if g.due > now)])
+        due = [*self._listings, *(garbage.due for garbage in self._queue.values())]
+        return min([self._retry_later.due - now, *(at - now for at in due if at > now)])
 
     async def _find_orphans(self, request_cycle: Callable[[], None]) -> bool:
         """List what dead owners left; False if long-term storage does not answer."""
         try:
             chunks = await self._list_orphans(self._source.chunk_prefix)
-            claims = await self._list_orphans(self._source.claim_prefix)
+            claims = {*await self._list_orphans(self._source.claim_prefix), *self._source.dead_claims}
         except TierlogError as error:
             _log.warning("gc_listing_failed", prefix=self._source.chunk_prefix, error=str(error))
             return False
 
         self._orphans += len(claims)
-        self.release(claims)
+        self.release([name for name in sorted(claims) if name not in self._queue])
         self._take_over(chunks, request_cycle)
         return True
 
@@ -247,24 +286,40 @@ class Collector:
 
     async def _list_orphans(self, prefix: str) -> list[str]:
         """Filters while it lists: there may be millions of other names."""
-        found: list[str] = []
-        async for info in self._chunks.list(prefix):
-            created = epoch_in(info.name)
-            if created is not None:
-                found += orphans(
-                    [(info.name, created)], epoch=self._source.epoch, referenced=self._source.referenced
-                )
-        return found
+        return [
+            info.name
+            async for info in self._chunks.list(prefix)
+            if self._is_orphan(info.name) and info.name not in self._queue
+        ]
+
+    def _is_orphan(self, name: str) -> bool:
+        created = epoch_in(name)
+        source = self._source
+        return created is not None and bool(
+            orphans([(name, created)], epoch=source.epoch, referenced=source.referenced)
+        )
+
+    async def survey(self) -> Kept:
+        """What waits for its deletion or would be taken over: what confirming lets go (rule G4)."""
+        lengths = [
+            info.length
+            async for info in self._chunks.list(self._source.chunk_prefix)
+            if info.name in self._queue or self._is_orphan(info.name)
+        ]
+        return Kept(len(lengths), sum(lengths))
 
     async def _collect(self, ready: list[Garbage]) -> None:
         try:
-            await self._source.claim()
+            await self._source.prove()
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
             for garbage in ready:
                 self._retry(garbage, error)
             return
+
+        if not self._source.is_confirmed:
+            return  # the claim, made only now, has shown that the folder was moved
 
         # G1: what ``_ready`` decided still holds after the barrier. Names are never used twice (S2), and only
         # this owner could add a record.
@@ -278,6 +333,8 @@ class Collector:
         # removes.
         if recorded := [name for name in done if name in self._source.released]:
             await self._source.released.forget(recorded)
+        if claims := [name for name in done if name.startswith(self._source.claim_prefix)]:
+            await self._source.forget_claims(claims)
 
     async def _delete(self, garbage: Garbage, limit: anyio.CapacityLimiter, done: list[str]) -> None:
         async with limit:
@@ -328,4 +385,5 @@ class Collector:
             retry_later=len(self._retry_later),
             given_up=self._given_up,
             orphans_found=self._orphans,
+            unconfirmed=int(not self._source.is_confirmed),
         )

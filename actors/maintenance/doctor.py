@@ -18,7 +18,7 @@ from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Store
 from ...storage_backends.base.files import Files
 from ...storage_backends.segments.records import ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
-from ..container.claims import Identity, list_claims, validate_claims
+from ..container.claims import Identity, known_claims, list_claims, unconfirmed_record, validate_claims
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
 from ..legacy_rolling.importing import Progress, no_progress
@@ -74,6 +74,8 @@ class ContainerReport:
     chunks_missing: int = 0
     claims: tuple[int, ...] = ()
     """Epochs whose owners claimed long-term storage."""
+    unconfirmed: str = ""
+    """Why the container deletes no chunk until an operator confirms it; empty if it does (rule G4)."""
     problems: tuple[Problem, ...] = ()
 
 
@@ -176,6 +178,7 @@ class _Examination:
     def _counts(self) -> ContainerReport:
         opened, state = self._snapshot.opened, self._snapshot.state
         live = [self._snapshot.find(name) for name in state.segments.names("")]
+        unconfirmed = unconfirmed_record(state.metadata)
         return ContainerReport(
             self._index,
             epoch=opened.epoch,
@@ -185,6 +188,7 @@ class _Examination:
             unflushed_bytes=sum(
                 segment.length - max(segment.flushed, segment.start_offset) for segment in live
             ),
+            unconfirmed="" if unconfirmed is None else unconfirmed.explanation,
         )
 
     async def _attempt(self, step: Awaitable[T], advice: str) -> T | None:
@@ -229,6 +233,7 @@ class _Examination:
         store = self._view.identity
         validate_claims(
             claims,
+            known_claims(self._snapshot.state.metadata),
             self._snapshot.opened.epoch,
             Identity(store.store_id, store.container_log_id(self._index), b""),
         )

@@ -2,16 +2,16 @@
 
 A restore makes ``wal/`` and nothing else; chunks stay where they are. The store keeps its id and gets new
 logs, above every epoch of the old ones. Every segment gets a new id, because it may have fewer bytes than the
-old one had. What is newer than the backup is lost: nothing refers to its chunks, so the next owner collects
-them. Legacy files that were released at the time of the backup are collected too if they are unchanged and no
+old one had. What is newer than the backup is lost to the restored store, but nothing refers to its chunks: so
+the store begins unconfirmed and deletes nothing until an operator confirms it (rule G4). Then these chunks
+are collected, and legacy files that were released at the time of the backup if they are unchanged and no
 restored segment uses them. Transactions are lost.
 
-Order (rule S17): read and check the backup; check every chunk; build the logs in ``.restoring-<id>`` with
-garbage collection off; delete the claims of the old owners; rename the logs to ``wal``. Everything is checked
-before the first change, and until the last one there is no store. Cancellation and crash: the next restore
-removes the leftovers and starts again; after the rename only an empty folder can be left, which the next
-opening removes. An old folder of the same store is refused from then on, as a copy is.
-"""
+Order (rule S17): read and check the backup; check every chunk; build the logs in ``.restoring-<id>``, which
+adopt the claims of the old owners; rename the logs to ``wal``. Everything is checked before the first change,
+and until the last one there is no store. Cancellation and crash: the next restore removes the leftovers and
+starts again; after the rename only an empty folder can be left, which the next opening removes. An old folder
+of the same store is refused from then on, as a copy is."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ from ...storage_backends.base.names import container_of
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 from ...storage_backends.segments.records.imported import ImportedRecord, imported_key
+from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.segments.verify import find_flaws, find_missing
-from ..container.claims import claim_name, list_claims
+from ..container.claims import list_claims
 from ..container.container import Container
 from ..container.operations.metadata import CommitMetadataRequest
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
@@ -206,9 +207,6 @@ class _Restore:
 
         identity = await self._make_folder(manifest)
         await self._fill(identity, manifest, whole, released)
-        # Before the rename, or the store would be refused as a copy (W8). After a crash here there is no
-        # store, and a restore begins again.
-        await self._clear_claims(identity)
         await run_program(self._files, _publish(self._building, self._folder), self._folder.path)
         chunks = [chunk for segment in whole for _, chunk in segment.chunks]
         return RestoreReport(
@@ -266,6 +264,8 @@ class _Restore:
             files=self._files,
         )
         async with opener.store(identity.containers) as store:
+            for index in range(store.containers):
+                await store.on_container(index, _keep_unknown_chunks)
             for segment in segments:
                 await _import(store, segment)
             for name in manifest.imported:
@@ -273,16 +273,6 @@ class _Restore:
                 await _write(store, container, imported_key(name), ImportedRecord(0).encode())
             for each in released:
                 await _write(store, each.container, each.record.key, each.record.encode())
-
-    async def _clear_claims(self, identity: StoreIdentity) -> None:
-        """Delete the old owners' claims: the new logs never had their epochs (rule W8)."""
-        async with _opened(
-            make_chunk_storage(self._location, self._files, self._folder, self._world)
-        ) as chunks:
-            for index in range(identity.containers):
-                for claim in await list_claims(chunks, index):
-                    if claim.identity.log != identity.container_log_id(index):
-                        await chunks.delete(claim_name(index, claim.epoch))
 
 
 @asynccontextmanager
@@ -350,6 +340,10 @@ async def _import(store: SegmentStore, segment: SegmentBackup) -> None:
     await store.on_container(
         segment.container, lambda container: container.imports.restore(segment.image, segment.chain)
     )
+
+
+async def _keep_unknown_chunks(container: Container) -> None:
+    await container.claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
 
 
 async def _write(store: SegmentStore, container: int, key: str, value: bytes) -> None:

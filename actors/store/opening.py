@@ -36,6 +36,7 @@ from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
 from ..folder import lock_files
 from ..folder.chunk_location import check_location, make_chunk_storage, resolve_location
+from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity, create_identity, identity_file, read_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
@@ -221,9 +222,10 @@ async def open_store(
     the configuration's ``chunks``, the location of long-term storage: the folder's own ``lts/`` or a bucket.
     ``config`` is ``StoreConfig()`` by default. ``storage`` is a chunk storage of your own, instead.
 
-    ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner.
-    ``span`` is called around every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a
-    hook of your own. ``world`` and ``files`` are for simulations.
+    ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner. It
+    then deletes no chunk until an operator confirms it: ``tierlog chunks confirm``. ``span`` is called around
+    every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own.
+    ``world`` and ``files`` are for simulations.
 
     Raises:
         NotOwner: Another process has the folder open, and ``take_over`` is not set.
@@ -333,9 +335,10 @@ class StoreOpener:
         chunks = await self._chunks()
         identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)
         await self._prepare_folder()
+        fingerprint = await self._fingerprint()
         async with (
             announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id,
-            serve(self._parts(identity, owner_id, chunks)) as store,
+            serve(self._parts(identity, owner_id, chunks, fingerprint)) as store,
         ):
             yield store
 
@@ -345,9 +348,10 @@ class StoreOpener:
         identity = await existing_identity(self.files, self.folder)
         chunks = await self._chunks()
         await self._prepare_folder()
+        fingerprint = await self._fingerprint()
         async with (
             announced(self.files, self.world, self.folder, host_id) as owner_id,
-            ContainerRuntime(self._parts(identity, owner_id, chunks)).running() as runtime,
+            ContainerRuntime(self._parts(identity, owner_id, chunks, fingerprint)).running() as runtime,
         ):
             yield runtime
 
@@ -371,11 +375,18 @@ class StoreOpener:
         await run_program(self.files, remove_temporary_files(self.folder), self.folder.wal)
         await apply_layout_mode(self.files, self.folder, LayoutMode(self.config.layout), self.world)
 
-    def _parts(self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage) -> RuntimeParts:
+    async def _fingerprint(self) -> Fingerprint:
+        program = read_fingerprint(self.folder.wal, socket.gethostname())
+        return await run_program(self.files, program, self.folder.wal)
+
+    def _parts(
+        self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage, fingerprint: Fingerprint
+    ) -> RuntimeParts:
         return RuntimeParts(
             identity=identity,
             owner_id=owner_id,
             chunks=chunks,
+            folder=fingerprint,
             make_log=lambda index: self._log(identity, owner_id, index),
             options=runtime_options(self.config, adopt=self.adopt),
             world=self.world,

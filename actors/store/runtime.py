@@ -28,6 +28,7 @@ from ..chunk_io.options import StorageOptions
 from ..container.claims import Identity
 from ..container.container import Container, ContainerOptions
 from ..container.local_container import LocalContainer, RemoteContainer
+from ..folder.fingerprint import Fingerprint
 from ..folder.identity import StoreIdentity
 from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
@@ -61,6 +62,7 @@ class RuntimeParts:
     identity: StoreIdentity
     owner_id: str
     chunks: ChunkStorage
+    folder: Fingerprint = Fingerprint()
     make_log: Callable[[int], DurableDataLog]
     """Returns a new, unopened log of the container with that index; called once per ownership."""
     options: RuntimeOptions
@@ -197,7 +199,10 @@ class ContainerRuntime:
 
         def make() -> Container:
             identity = Identity(
-                parts.identity.store_id, parts.identity.container_log_id(index), bytes.fromhex(parts.owner_id)
+                parts.identity.store_id,
+                parts.identity.container_log_id(index),
+                bytes.fromhex(parts.owner_id),
+                parts.folder,
             )
             return Container(
                 index,

@@ -222,6 +222,13 @@ class IsSameFile(IoCall):
 
 
 @attrs.frozen
+class FileNumbers(IoCall):
+    """The device and the inode of a file or folder: result ``tuple[int, int]``. A copy has others."""
+
+    path: str
+
+
+@attrs.frozen
 class FreeSpace(IoCall):
     """Bytes free for this user on the file system of ``path``: result ``int``."""
 

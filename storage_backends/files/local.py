@@ -27,6 +27,7 @@ from ..base.files import (
     Close,
     Extend,
     FileHandle,
+    FileNumbers,
     Files,
     FilesStatistics,
     FolderEntry,
@@ -226,6 +227,11 @@ def _mode(call: SetReadOnly) -> int:
     return modes.READ_ONLY_FILE if call.read_only else modes.FILE
 
 
+def _file_numbers(call: FileNumbers) -> tuple[int, int]:
+    info = os.stat(call.path)
+    return info.st_dev, info.st_ino
+
+
 def _free_space(call: FreeSpace) -> int:
     info = os.statvfs(call.path)
     return info.f_bavail * info.f_frsize
@@ -253,6 +259,7 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     SetReadOnly: lambda call: os.chmod(call.path, _mode(call)),
     IsReadOnly: lambda call: not os.stat(call.path).st_mode & 0o222,
     IsSameFile: lambda call: _is_same_file(call, os.lstat),
+    FileNumbers: _file_numbers,
     FreeSpace: _free_space,
 }
 

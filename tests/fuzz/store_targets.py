@@ -18,8 +18,10 @@ from tierlog.actors.container.claims import (
     claim_prefix,
     decode_claim,
     encode_claim,
+    known_claims,
     list_claims,
 )
+from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.identity import decode as decode_identity
 from tierlog.actors.folder.identity import encode as encode_identity
@@ -60,7 +62,9 @@ from tierlog.storage_backends.segments.records import (
     segment_key,
     segment_of_key,
 )
+from tierlog.storage_backends.segments.records.claim import CLAIM_PREFIX, ClaimRecord, claim_key
 from tierlog.storage_backends.segments.records.imported import ImportedRecord
+from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.storage_backends.segments.transaction import decode_record
 
 u64 = st.integers(0, (1 << 64) - 1)
@@ -121,7 +125,7 @@ _FIELDS = [
 
 _STORE = StoreIdentity(bytes(range(16)), bytes(range(16, 32)), 4, 1_700_000_000_000)
 _OWNER = Owner("name", 4711, "größe", 1_700_000_000_000)
-_CLAIM = Identity(b"s" * 16, b"l" * 16, b"o" * 16)
+_CLAIM = Identity(b"s" * 16, b"l" * 16, b"o" * 16, Fingerprint(b"f" * 16, "here:/data/wal"))
 
 
 class _Claims:
@@ -190,9 +194,39 @@ _IDENTITIES = [
             b"null",
         ],
     ),
-    Target("claim", decode_claim, [encode_claim(_CLAIM)], encode=encode_claim, checksummed=True),
     Target(
-        "claim behind a right checksum", lambda body: decode_claim(sealed(body)), [encode_claim(_CLAIM)[:-4]]
+        "claim",
+        lambda data: decode_claim(data).identity,
+        [encode_claim(_CLAIM)],
+        encode=encode_claim,
+        checksummed=True,
+    ),
+    Target(
+        "claim behind a right checksum",
+        lambda body: decode_claim(sealed(body)),
+        [encode_claim(_CLAIM)[:-4], encode_claim(_CLAIM)[:4] + b"\1" + encode_claim(_CLAIM)[5:53]],
+    ),
+    Target(
+        "claim records",
+        lambda data: known_claims({claim_key(7): (1, data)}),
+        [ClaimRecord(b"o" * 16).encode()],
+        errors=(DataCorruption,),
+    ),
+    Target(
+        "claim record's key",
+        lambda data: known_claims(
+            {CLAIM_PREFIX + data.decode("latin-1"): (1, ClaimRecord(bytes(16)).encode())}
+        ),
+        [b"00000000000000ff"],
+        errors=(DataCorruption,),
+        encode=lambda known: claim_key(*known).removeprefix(CLAIM_PREFIX).encode(),
+    ),
+    Target(
+        "unconfirmed record",
+        UnconfirmedRecord.decode,
+        [UnconfirmedRecord(Reason.ADOPTED, "there:/copy/wal").encode()],
+        encode=UnconfirmedRecord.encode,
+        hostile=[b"\x08\x01\x09\0\0"],
     ),
     Target(
         "claim in long-term storage",

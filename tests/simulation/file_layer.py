@@ -21,11 +21,13 @@ import anyio
 import anyio.lowlevel
 import attrs
 
+from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.files import (
     Allocate,
     Close,
     Extend,
     FileHandle,
+    FileNumbers,
     Files,
     FilesStatistics,
     FolderEntry,
@@ -189,6 +191,7 @@ class SimulatedFiles(Files):
             SetReadOnly: self._set_read_only,
             IsReadOnly: lambda call: disk.find(call.path).read_only,
             IsSameFile: lambda call: disk.find(call.path) is disk.find(call.other),
+            FileNumbers: lambda call: (1, crc32c(call.path.encode())),
             FreeSpace: lambda call: disk.free(),
         }
 

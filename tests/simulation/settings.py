@@ -126,7 +126,7 @@ class Limits:
             active_segments_max=self.active_segments,
             pipeline=PipelineOptions(self.group_bytes, self.group_count),
             writer=WriterOptions(self.flush_age, 4, self.error_pause),
-            collector=CollectorOptions(self.collect_after),
+            collector=CollectorOptions(self.collect_after, listings=(0.0, 30.0)),
             checkpoint=CheckpointOptions(self.checkpoint_bytes, self.pinned_bytes),
             tombstone=self.tombstone,
             chunked=self._chunked(),

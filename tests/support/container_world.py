@@ -23,6 +23,7 @@ from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.claims import Identity
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
+from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.legacy_rolling.hook import make_hook
@@ -119,6 +120,7 @@ class ContainerWorld:
         self.chunks = FaultyChunkStorage(MemoryChunkStorage(self.memory))
         self.world = World(lambda: 0.0, Random(7), fresh_ids())
         self.store_id = bytes(15) + b"s"
+        self.folder = Fingerprint(b"f" * 16, "here:/data/wal")
 
     def make(
         self,
@@ -127,7 +129,7 @@ class ContainerWorld:
         log_id: bytes = b"l" * 16,
         layout: LayoutMode | None = None,
     ) -> Owner:
-        identity = Identity(self.store_id, log_id, bytes.fromhex(self.world.new_id()))
+        identity = Identity(self.store_id, log_id, bytes.fromhex(self.world.new_id()), self.folder)
         container = Container(
             0,
             log or self.logs.log("c0"),
@@ -192,6 +194,18 @@ async def read_all(store: SegmentStore, name: str, start: int = 0, size: int = 1
         start += len(block)
 
     return b"".join(parts)
+
+
+def deletes(world: ContainerWorld) -> list[str]:
+    return [call.name for call in world.chunks.calls if call.verb == "delete"]
+
+
+async def assert_nothing_leaked(world: ContainerWorld, owner: Owner) -> None:
+    """On virtual time: once everything is flushed and collected, long-term storage has what is referenced."""
+    await owner.store.flush()
+    await anyio.sleep(500)
+    assert world.chunk_names == referenced_chunks(owner.container)
+    assert owner.container.statistics().collector.queued == 0
 
 
 async def until(holds: Callable[[], bool], limit: int = 10_000) -> None:

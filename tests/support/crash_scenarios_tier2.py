@@ -18,6 +18,7 @@ from support.crash_tier2 import (
     OLDER_B,
     AfterBackup,
     Backup,
+    Collect,
     Defrag,
     Export,
     FirstAccess,
@@ -130,7 +131,7 @@ DEFRAG = Scenario(
     rules="S8, S9: an operator packs a segment of small chunks, copied through memory, run by run; a reader "
     "meets either layout.",
     before=[alone(create("a/s", 150), *_parts(60, 40, 70, 50), _merge(4), Seal("a/s"), Flush())],
-    sessions=[alone(Defrag("a/s"))],
+    sessions=[alone(Defrag("a/s"), Collect())],
     limits=Tier2Limits(),
     settle=work_done,
     reaches=[
@@ -138,10 +139,7 @@ DEFRAG = Scenario(
             "Begin 2 > Link */lts/containers/* > Logged CommitMetadata > Link */lts/containers/* > "
             "Logged CommitMetadata"
         ),
-        (
-            "Logged CommitMetadata > Unlink */lts/containers/* > Unlink */lts/containers/* > "
-            "Link */lts/containers/* > Logged CommitMetadata"
-        ),
+        "Logged CommitMetadata" + 4 * " > Unlink */lts/containers/*",
     ],
 )
 DEFRAG_DEFERRED = Scenario(
@@ -163,7 +161,7 @@ DEFRAG_INLINE = Scenario(
     rules="S8, S9, S6: a merge joins small chunks before its commit, which has the splice and the new chunk "
     "or neither.",
     before=[alone(create("a/s"), *_parts(70, rolling_size=20))],
-    sessions=[alone(_merge(1), Flush(), Flush())],
+    sessions=[alone(_merge(1), Flush(), Flush(), Collect())],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, growth=2, inline=True))),
     settle=work_done,
     reaches=[
@@ -199,7 +197,7 @@ IMPORT = Scenario(
         Session(
             {
                 "a/": [Import("a/o"), append("a/o", "new", 30), Flush()],
-                "b/": [Import("b/o"), Delete("b/o"), Flush(), Flush()],
+                "b/": [Import("b/o"), Delete("b/o"), Flush(), Flush(), Collect()],
             }
         )
     ],

@@ -53,6 +53,8 @@ from tierlog.storage_backends.segments.records import (
     released_names,
     segment_key,
 )
+from tierlog.storage_backends.segments.records.claim import CLAIM_PREFIX
+from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 
 BACKUP = "b"
 NO_DEFRAG = DefragOptions(loose_chunks=0, relocate_max=0)
@@ -124,6 +126,15 @@ class RunDeferredWork(Unseen):
         with anyio.fail_after(5):  # less than the age at which a cycle is due anyway
             while await container(store).storage.deferred_work():
                 await container(store).wait_cycle()
+
+
+class Collect(Unseen):
+    """Waits until no garbage is left."""
+
+    async def send(self, store: SegmentStore) -> Any:
+        with anyio.fail_after(5):
+            while container(store).statistics().collector.queued:
+                await anyio.sleep(0.001)
 
 
 @attrs.frozen
@@ -240,7 +251,7 @@ async def work_done(store: SegmentStore, oracle: Oracle) -> None:
 async def _records(owner: Container) -> set[str]:
     """The keys of all records that should be there once all deferred work that is due was done."""
     metadata, spacing = owner.state.metadata, owner.options.chunked.index_spacing
-    expected = {key for key in metadata if key.startswith("o:")}
+    expected = {key for key in metadata if key.startswith(("o:", CLAIM_PREFIX))}
     for name in owner.state.segments.names(""):
         segment = owner.state.segments.find(name)
         assert segment is not None
@@ -258,7 +269,11 @@ async def _records(owner: Container) -> set[str]:
 
 
 async def restored(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``work_done``; and what the restore worked in is gone, wherever it ended (rule S17)."""
+    """The store is unconfirmed (rule G4). Once it is confirmed, as ``work_done``; and what the restore worked
+    in is gone, wherever it ended (rule S17)."""
+    claims = container(store).claims
+    assert claims.unconfirmed == UnconfirmedRecord(Reason.RESTORED)
+    await claims.confirm()
     await work_done(store, oracle)
     left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORE_TEMPORARY)]
     assert not left, f"a restore left {left}"

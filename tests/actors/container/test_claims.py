@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.container_world import ContainerWorld, referenced_chunks
 from tierlog.actors.container.claims import (
     Claim,
+    ClaimRecords,
     Identity,
     StorageClaim,
     claim_name,
@@ -17,13 +18,22 @@ from tierlog.actors.container.claims import (
     create_claim,
     decode_claim,
     encode_claim,
+    find_strangers,
     list_claims,
     validate_claims,
 )
+from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
+from tierlog.storage_backends.segments.records.claim import claim_key
+from tierlog.storage_backends.segments.records.unconfirmed import (
+    UNCONFIRMED_KEY,
+    Reason,
+    UnconfirmedRecord,
+)
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
 US = Identity(b"S" * 16, b"L" * 16, b"O" * 16)
@@ -31,13 +41,21 @@ NEXT_OWNER = attrs.evolve(US, owner=b"P" * 16)
 CLONE = attrs.evolve(US, log=b"M" * 16)
 STRANGER = attrs.evolve(US, store=b"T" * 16)
 
-GOLDEN = "544c434d01" + "53" * 16 + "4c" * 16 + "4f" * 16 + "7730690f"
+HERE, THERE = Fingerprint(b"F" * 16, "here:/data/wal"), Fingerprint(b"G" * 16, "there:/copy/wal")
+IDS = "53" * 16 + "4c" * 16 + "4f" * 16
+GOLDEN = "544c434d02" + IDS + "46" * 16 + "000e" + b"here:/data/wal".hex() + "36f5ad2f"
+GOLDEN_V1 = "544c434d01" + IDS + "7730690f"
 
 
 def test_a_claim_has_its_golden_bytes_and_name() -> None:
-    assert encode_claim(US).hex() == GOLDEN
-    assert decode_claim(bytes.fromhex(GOLDEN)) == US
+    here = attrs.evolve(US, folder=HERE)
+    assert encode_claim(here).hex() == GOLDEN
+    assert decode_claim(bytes.fromhex(GOLDEN), 7) == Claim(7, here)
     assert claim_name(3, 0x1F) == "_system/containers/0003/epoch.000000000000001f"
+
+
+def test_a_claim_of_version_1_has_no_fingerprint() -> None:
+    assert decode_claim(bytes.fromhex(GOLDEN_V1), 7) == Claim(7, US, has_record=False)
 
 
 @given(st.binary(max_size=80))
@@ -46,48 +64,100 @@ def test_any_bytes_give_a_claim_or_a_decode_error(data: bytes) -> None:
         decode_claim(data)
 
 
-@given(st.integers(0, 56), st.integers(1, 255))
-def test_a_damaged_claim_is_refused(place: int, mask: int) -> None:
-    data = bytearray.fromhex(GOLDEN)
-    data[place] ^= mask
+@pytest.mark.parametrize("golden", [GOLDEN_V1, GOLDEN])
+@given(position=st.integers(0, 88), mask=st.integers(1, 255))
+def test_a_damaged_claim_is_refused(golden: str, position: int, mask: int) -> None:
+    data = bytearray.fromhex(golden)
+    data[position % len(data)] ^= mask
     with pytest.raises(DecodeError):
         decode_claim(bytes(data))
 
 
+OLD = {"has_record": False}
+
+
 @pytest.mark.parametrize(
-    ("claims", "history", "refused"),
+    ("claims", "known", "strangers"),
     [
-        ([], 0, False),
-        ([Claim(1, US), Claim(3, NEXT_OWNER)], 3, False),
-        ([Claim(4, US)], 3, True),
-        ([Claim(1, US), Claim(4, NEXT_OWNER)], 3, True),
-        ([Claim(2, CLONE)], 3, True),
-        ([Claim(1, STRANGER)], 3, True),
-        ([Claim(1, US)], 0, True),
+        ([], {}, []),
+        ([Claim(1, US), Claim(3, NEXT_OWNER)], {1: US, 3: NEXT_OWNER}, []),
+        ([Claim(4, US)], {3: US}, [4]),
+        ([Claim(3, NEXT_OWNER)], {3: US}, [3]),
+        ([Claim(1, US), Claim(2, NEXT_OWNER)], {1: US}, [2]),
+        ([Claim(2, CLONE)], {1: US}, [2]),
+        ([Claim(2, CLONE)], {1: US, 2: CLONE}, []),
+        ([Claim(2, NEXT_OWNER), Claim(2, CLONE)], {3: US}, []),
+        ([Claim(1, US)], {}, [1]),
+        ([Claim(3, US, **OLD)], {}, []),
+        ([Claim(4, US, **OLD)], {}, [4]),
+        ([Claim(3, CLONE, **OLD)], {}, [3]),
+        ([Claim(3, US, **OLD)], {5: US}, []),
     ],
 )
-def test_claims_above_the_logs_history_or_of_others_are_refused(
-    claims: list[Claim], history: int, refused: bool
+def test_a_claim_without_a_record_in_the_log_is_a_strangers(
+    claims: list[Claim], known: dict[int, Identity], strangers: list[int]
 ) -> None:
-    """W8: the folder is a copy, an old backup, or of another store."""
-    if refused:
-        with pytest.raises(StoreMismatch):
-            validate_claims(claims, history, US)
-    else:
-        validate_claims(claims, history, US)
+    """W8: the folder is a copy or an old backup. Claims of version 1 have no records, and are judged by their
+    epochs; what is below the lowest record was known once, and its owner stops by itself."""
+    owners = {epoch: identity.owner for epoch, identity in known.items()}
+    assert [claim.epoch for claim in find_strangers(claims, owners, 3, US)] == strangers
 
 
-def test_a_refusal_explains_what_to_do() -> None:
-    with pytest.raises(StoreMismatch, match="give each store its own folder or S3 prefix"):
-        validate_claims([Claim(1, STRANGER)], 3, US)
-    with pytest.raises(StoreMismatch, match="--adopt"):
-        validate_claims([Claim(4, US)], 3, US)
+@pytest.mark.parametrize("known", [{}, {1: STRANGER.owner}, {5: US.owner}])
+def test_another_stores_claim_is_always_refused(known: dict[int, bytes]) -> None:
+    with pytest.raises(StoreMismatch, match=r"its own folder or S3 prefix.*restore it from a backup"):
+        find_strangers([Claim(1, STRANGER)], known, 3, US)
+
+
+def test_a_refusal_says_who_claimed_and_what_to_do() -> None:
+    with pytest.raises(StoreMismatch, match=r"epoch 4 by there:/copy/wal.*adopt=True, --adopt"):
+        validate_claims([Claim(4, attrs.evolve(US, folder=THERE))], {3: US.owner}, 3, US)
+
+
+def no_records() -> ClaimRecords:
+    state = MemoryMetadataState()
+    return ClaimRecords(state.entries, MemoryMetadataStore(state))
 
 
 async def open_chunks(state: MemoryChunkState) -> MemoryChunkStorage:
     chunks = MemoryChunkStorage(state)
     await chunks.open()
     return chunks
+
+
+@pytest.mark.anyio
+async def test_records_of_claims_go_from_the_lowest_up() -> None:
+    """W8: what is below the lowest record was known, so a gap must not open above a claim that is there."""
+    records = no_records()
+    await records.enter(dict.fromkeys((1, 2, 3, 4), US.owner), UnconfirmedRecord(Reason.MOVED))
+    await records.forget([2, 3])
+    assert list(records.known) == [1, 2, 3, 4]
+    await records.forget([1, 2])
+    assert list(records.known) == [3, 4]
+    assert records.unconfirmed == UnconfirmedRecord(Reason.MOVED)
+
+
+@pytest.mark.anyio
+async def test_records_are_found_again_in_the_metadata() -> None:
+    state = MemoryMetadataState()
+    written = ClaimRecords(state.entries, MemoryMetadataStore(state))
+    await written.enter({7: US.owner}, UnconfirmedRecord(Reason.ADOPTED, "there:/copy/wal"))
+    read = ClaimRecords(state.entries, MemoryMetadataStore(state))
+
+    assert read.known == {7: US.owner}
+    assert read.unconfirmed == UnconfirmedRecord(Reason.ADOPTED, "there:/copy/wal")
+    await read.confirm()
+    await read.confirm()
+    assert (written.unconfirmed, list(state.entries)) == (None, [claim_key(7)])
+
+
+@pytest.mark.parametrize("key", [claim_key(7), UNCONFIRMED_KEY])
+def test_a_record_that_cannot_be_read_is_corruption(key: str) -> None:
+    state = MemoryMetadataState()
+    state.entries[key] = (1, b"\7\2")
+    records = ClaimRecords(state.entries, MemoryMetadataStore(state))
+    with pytest.raises(DataCorruption):
+        assert records.known, records.unconfirmed
 
 
 @pytest.mark.anyio
@@ -112,7 +182,7 @@ async def test_a_late_claim_is_fenced_after_a_successor_and_a_mismatch_for_a_cop
     chunks = await open_chunks(MemoryChunkState())
     await create_claim(chunks, 0, epoch, NEXT_OWNER)
     log = MemoryLogService().log("c0")
-    claim = StorageClaim(chunks, 0, US, log, adopt=adopt)
+    claim = StorageClaim(chunks, 0, US, log, no_records(), adopt=adopt)
     claim.epoch = 5
     fenced = [None, NotOwner("a newer owner has the log")]
 
@@ -140,6 +210,7 @@ async def test_the_claims_of_a_container_are_listed_in_order() -> None:
     await create_claim(chunks, 3, 99, US)
 
     assert await list_claims(chunks, 2) == [Claim(9, US), Claim(16, NEXT_OWNER)]
+    assert await list_claims(chunks, 2, known={claim_name(2, 9)}) == [Claim(16, NEXT_OWNER)]
     assert await list_claims(chunks, 4) == []
 
 

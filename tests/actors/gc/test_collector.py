@@ -47,6 +47,12 @@ class Released:
         self.forgotten.append(tuple(sorted(names)))
 
 
+def _set_event() -> anyio.Event:
+    event = anyio.Event()
+    event.set()
+    return event
+
+
 @attrs.define
 class World:
     options: CollectorOptions = OPTIONS
@@ -58,17 +64,31 @@ class World:
     released: Released = attrs.field(factory=Released)
     barriers: list[float] = attrs.field(factory=list)
     barrier_error: BaseException | None = None
-    claim_error: BaseException | None = None
+    proof_error: BaseException | None = None
+    dead_claims: list[str] = attrs.field(factory=list)
+    forgotten_claims: list[str] = attrs.field(factory=list)
+    confirmed: anyio.Event = attrs.field(factory=_set_event)
     requested: int = 0
     collector: Collector = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.collector = Collector(self.chunks, self, self.options)
 
-    async def claim(self) -> None:
+    @property
+    def is_confirmed(self) -> bool:
+        return self.confirmed.is_set()
+
+    async def wait_confirmed(self) -> None:
+        await self.confirmed.wait()
+
+    async def prove(self) -> None:
         await anyio.lowlevel.checkpoint()
-        if self.claim_error is not None:
-            raise self.claim_error
+        if self.proof_error is not None:
+            raise self.proof_error
+
+    async def forget_claims(self, names: Sequence[str]) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.forgotten_claims += sorted(names)
 
     async def barrier(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -167,19 +187,19 @@ async def test_a_fenced_owner_deletes_nothing() -> None:
 
 async def test_g1_nothing_is_deleted_before_long_term_storage_is_claimed() -> None:
     """G1, W8: it was down when the container opened; whose it is nobody knows yet."""
-    async with collecting(chunk(1), claim_error=Unavailable("down")) as (world, collector):
+    async with collecting(chunk(1), proof_error=Unavailable("down")) as (world, collector):
         collector.release([chunk(1)])
         await anyio.sleep(61)
         assert await world.left() == [chunk(1)]
         assert world.barriers == []
 
-        world.claim_error = None
+        world.proof_error = None
         await anyio.sleep(3600)
         assert await world.left() == []
 
 
 async def test_an_owner_whose_claim_is_refused_deletes_nothing() -> None:
-    world = World(claim_error=StoreMismatch("the folder is a copy"))
+    world = World(proof_error=StoreMismatch("the folder is a copy"))
     await world.chunks.open()
     await world.make(chunk(1))
     world.collector.release([chunk(1)])

@@ -11,17 +11,14 @@ import tierlog
 from support.container_world import (
     OPTIONS,
     ContainerWorld,
-    Owner,
+    assert_nothing_leaked,
+    deletes,
     read_all,
     referenced_chunks,
-    until,
     virtual_time,
 )
 from support.stores import make
-from tierlog import StoreMismatch
 from tierlog.actors.container.claims import claim_name, claim_prefix
-from tierlog.actors.kernel.exits import first_leaf
-from tierlog.journal.log.memory import MemoryLogService
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -29,17 +26,6 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 DATA = bytes(200_000)
 """Four chunks, which roll at 64 KiB."""
 DOWN = Fault(FaultKind.BEFORE)
-
-
-def deletes(world: ContainerWorld) -> list[str]:
-    return [call.name for call in world.chunks.calls if call.verb == "delete"]
-
-
-async def assert_nothing_leaked(world: ContainerWorld, owner: Owner) -> None:
-    await owner.store.flush()
-    await anyio.sleep(500)
-    assert world.chunk_names == referenced_chunks(owner.container)
-    assert owner.container.statistics().collector.queued == 0
 
 
 # --- garbage ------------------------------------------------------------------------------------
@@ -281,166 +267,3 @@ async def test_claims_of_dead_owners_are_collected_and_the_newest_stays() -> Non
             await anyio.sleep(200)
 
     assert [name for name in world.memory.chunks if name.startswith(claim_prefix(0))] == [claim_name(0, 4)]
-
-
-# --- claims -------------------------------------------------------------------------------------
-
-
-def cloned(service: MemoryLogService) -> MemoryLogService:
-    """A copy of the logs as they are now: what ``cp -r`` of a folder makes."""
-    copy = MemoryLogService()
-    copy._journals.update(
-        {
-            name: attrs.evolve(journal, groups=list(journal.groups))
-            for name, journal in service._journals.items()
-        }
-    )
-    return copy
-
-
-async def refusal_of(world: ContainerWorld) -> BaseException | None:
-    """Why an owner does not start."""
-    try:
-        async with world.owner():
-            return None
-    except Exception as error:  # noqa: BLE001 - the answer is what the tests are about
-        return first_leaf(error)
-
-
-async def test_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
-    """W8: the copy was opened, so its claim is above everything the original ever had; ``adopt`` goes on in
-    spite of it."""
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
-    original, world.logs = world.logs, cloned(world.logs)
-    async with world.owner() as copy:
-        await copy.store.append("s", b"in the copy")
-        await copy.store.flush()
-    world.logs = original
-
-    refusal = await refusal_of(world)
-    assert isinstance(refusal, StoreMismatch)
-    assert "adopt" in str(refusal)
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as adopted:
-        assert adopted.container.state.epoch > 2
-        assert await read_all(adopted.store, "s") == b"abc"
-    assert await refusal_of(world) is None
-
-
-async def test_a_copied_folder_opened_during_an_outage_deletes_nothing_of_the_original() -> None:
-    """G1, W8: it has no claim yet, and to its records the chunks of the original's later owners are garbage
-    of dead ones."""
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
-    original, copy = world.logs, cloned(world.logs)
-    for data in (b"2", b"3", b"4"):
-        async with world.owner() as owner:
-            await owner.store.append("s", data)
-            await owner.store.flush()
-    chunks = world.chunk_names
-
-    world.logs, world.chunks.script = copy, lambda call: DOWN
-    for _ in range(2):
-        async with world.owner() as owner:
-            pass
-    async with world.owner() as owner:
-        assert owner.container.state.epoch == 4
-        world.chunks.script = None
-        await owner.store.flush()
-        await anyio.sleep(500)
-        assert isinstance(owner.error, StoreMismatch)
-
-    world.logs = original
-    assert world.chunk_names == chunks
-    async with world.owner() as owner:
-        assert await read_all(owner.store, "s") == b"abc234"
-
-
-async def test_another_stores_chunks_are_not_taken_for_our_own() -> None:
-    world = ContainerWorld()
-    async with world.owner():
-        pass
-    world.logs, world.store_id = MemoryLogService(), bytes(15) + b"t"
-
-    assert isinstance(await refusal_of(world), StoreMismatch)
-
-
-async def test_a_taken_claim_raises_the_epoch() -> None:
-    """Two openers that saw the same claims: the second finds the name taken and goes above it."""
-    world = ContainerWorld()
-    async with anyio.create_task_group() as tasks:
-        rival = cloned(world.logs)
-        ours, world.logs = world.logs, rival
-        release = anyio.Event()
-
-        def script(call: Call) -> Fault | None:
-            return (
-                Fault(FaultKind.DELAY, seconds=5)
-                if call.verb == "create_with_content" and not release.is_set()
-                else None
-            )
-
-        world.chunks.script = script
-        started: list[Owner] = []
-
-        async def start_slowly() -> None:
-            started.append(await world.start(tasks))
-
-        tasks.start_soon(start_slowly)
-        await until(lambda: any(call.verb == "create_with_content" for call in world.chunks.calls))
-        release.set()
-        world.logs = ours
-        async with world.owner() as fast:
-            assert fast.container.state.epoch == 1
-            await until_started(started)
-            assert started[0].container.state.epoch == 2
-        await started[0].stop()
-
-
-async def until_started(started: list[Owner]) -> None:
-    while not started:
-        await anyio.sleep(1)
-
-
-async def test_with_long_term_storage_down_at_open_the_claim_comes_before_the_first_write() -> None:
-    world = ContainerWorld()
-    world.chunks.script = lambda call: DOWN
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        assert await owner.store.read("s", 0, 10) == b"abc"
-        await anyio.sleep(100)
-        assert not world.memory.chunks
-        world.chunks.script = None
-        del world.chunks.calls[:]
-        await owner.store.flush()
-        created = [call.name for call in world.chunks.calls if call.verb == "create_with_content"]
-
-        assert created[0] == claim_name(0, 1)
-        assert len(created) == 2
-
-
-async def test_a_copied_folder_opened_during_an_outage_stops_before_its_first_write() -> None:
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
-    original, world.logs = world.logs, cloned(world.logs)
-    async with world.owner() as copy:
-        await copy.store.flush()
-    world.logs = original
-    world.chunks.script = lambda call: DOWN
-    async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
-        await owner.store.append("s", b"d")
-        chunks = world.chunk_names
-        world.chunks.script = None
-        with pytest.raises(tierlog.Unavailable):
-            await owner.store.flush()
-        await owner.ended.wait()
-
-        assert isinstance(owner.error, StoreMismatch)
-        assert world.chunk_names == chunks

@@ -24,8 +24,10 @@ from tierlog.storage_backends.segments.records import (
     SegmentRecord,
     released_names,
 )
+from tierlog.storage_backends.segments.records.claim import ClaimRecord, claim_key, epoch_of_key
 from tierlog.storage_backends.segments.records.deferred_work import is_of_newer_kind
 from tierlog.storage_backends.segments.records.imported import ImportedRecord
+from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.storage_backends.segments.transaction import decode_record
 
 SEGMENT = SegmentRecord(
@@ -83,6 +85,28 @@ def test_the_persisted_form_does_not_change(record: Record, key: str, golden: st
     assert record.key == key
     assert record.encode().hex() == golden
     assert type(record).decode(bytes.fromhex(golden)) == record
+
+
+@pytest.mark.parametrize(
+    ("record", "golden"),
+    [
+        (ClaimRecord(b"O" * 16), "0701" + "4f" * 16),
+        (UnconfirmedRecord(Reason.ADOPTED, "h:/p"), "0801020004683a2f70"),
+    ],
+)
+def test_w8_g4_the_records_of_an_ownership_do_not_change(
+    record: ClaimRecord | UnconfirmedRecord, golden: str
+) -> None:
+    newer = bytes.fromhex(golden) + b"newer"
+    assert record.encode().hex() == golden
+    assert type(record).decode(bytes.fromhex(golden)) == record
+    assert type(record).decode(newer).encode() == newer
+    assert epoch_of_key(claim_key(0x1F)) == 0x1F
+
+
+def test_g4_a_reason_of_newer_code_is_refused() -> None:
+    with pytest.raises(DecodeError, match="9 is no reason"):
+        UnconfirmedRecord.decode(b"\x08\x01\x09\0\0")
 
 
 @pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEFERRED_WORK, RELEASED])

@@ -1,0 +1,46 @@
+"""A folder's fingerprint: what a copy of the folder does not have.
+
+It is a hash of the host's name, the machine's id (which a boot does not change), and the device and inode of
+the folder. A folder that was copied, restored, or moved to another machine has another fingerprint; so may
+one whose disk the kernel numbers anew. A difference is therefore a reason to wait, never proof of anything
+(rule G4)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import blake2b
+
+import attrs
+
+from ...storage_backends.base.codec import Encoder
+from ...storage_backends.base.files import Close, FileNumbers, Open, Program, Read
+
+FINGERPRINT_BYTES = 16
+LOCATION_BYTES_MAX = 1024
+_MACHINE_ID = "/etc/machine-id"
+_MACHINE_ID_BYTES_MAX = 256
+
+
+@attrs.frozen
+class Fingerprint:
+    digest: bytes = bytes(FINGERPRINT_BYTES)
+    """Zeros: unknown, equal to any other."""
+    location: str = ""
+    """``host:path``, for display."""
+
+    def differs_from(self, other: Fingerprint) -> bool:
+        """Whether both are known and not equal."""
+        return any(self.digest) and any(other.digest) and self.digest != other.digest
+
+
+def read_fingerprint(folder: str, host: str) -> Program[Fingerprint]:
+    """The fingerprint of the existing ``folder`` on the machine ``host``."""
+    device, inode = yield FileNumbers(folder)
+    machine = b""
+    with suppress(OSError):  # there is none outside of Linux; the other parts are enough
+        handle = yield Open(_MACHINE_ID)
+        machine = yield Read(handle, 0, _MACHINE_ID_BYTES_MAX)
+        yield Close(handle)
+    parts = Encoder().text(host).blob(machine).text(str(device)).text(str(inode)).finish()
+    location = f"{host}:{folder}".encode("utf-8", "replace")[:LOCATION_BYTES_MAX].decode("utf-8", "ignore")
+    return Fingerprint(blake2b(parts, digest_size=FINGERPRINT_BYTES).digest(), location)

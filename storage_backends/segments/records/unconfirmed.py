@@ -1,0 +1,59 @@
+"""The record that a container is unconfirmed: its metadata may not know all chunks that somebody needs, so it
+deletes nothing (rule G4). There is one at most; confirming removes it.
+
+Layout: u8 type 8, u8 version 1, u8 reason, text location of the owner before; further bytes are kept.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import attrs
+
+from ...base.checksum import Buffer
+from ...base.codec import DecodeError
+from .header import begin, expect
+
+UNCONFIRMED_KEY = "u:"
+_TYPE = 8
+_VERSION = 1
+
+
+class Reason(IntEnum):
+    MOVED = 1
+    """The folder's fingerprint differs from that of the last claim: it was moved, or it is a copy."""
+    ADOPTED = 2
+    """It was opened with ``adopt`` although long-term storage was claimed by another owner."""
+    RESTORED = 3
+    """It was restored from a backup."""
+
+
+@attrs.frozen
+class UnconfirmedRecord:
+    reason: Reason
+    location: str = ""
+    """Where the owner before was, as ``host:path``; empty if unknown."""
+    extra: bytes = attrs.field(default=b"", kw_only=True)
+    """Fields of a newer version, kept unchanged."""
+
+    @property
+    def explanation(self) -> str:
+        where = f" from {self.location}" if self.location else ""
+        return {
+            Reason.MOVED: f"the folder was moved{where}, or it is a copy",
+            Reason.ADOPTED: f"the folder was adopted{where}: it is a copy or an old backup",
+            Reason.RESTORED: "the store was restored from a backup",
+        }[self.reason]
+
+    def encode(self) -> bytes:
+        return begin(_TYPE, _VERSION).u8(self.reason).text(self.location).raw(self.extra).finish()
+
+    @classmethod
+    def decode(cls, data: Buffer) -> UnconfirmedRecord:
+        fields = expect(data, _TYPE, _VERSION)
+        number = fields.u8()
+        try:
+            reason = Reason(number)
+        except ValueError as error:
+            raise DecodeError(f"{number} is no reason to be unconfirmed that this code knows") from error
+        return cls(reason, fields.text(), extra=fields.rest())

@@ -1,0 +1,465 @@
+"""Claims of one container, in virtual time: copies, adoption, late owners, and what may be deleted meanwhile
+(rules W8, G1, G4 and G5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import attrs
+import pytest
+
+import tierlog
+from support.container_world import (
+    OPTIONS,
+    ContainerWorld,
+    Owner,
+    assert_nothing_leaked,
+    deletes,
+    read_all,
+    until,
+    virtual_time,
+)
+from support.stores import make
+from tierlog import StoreMismatch
+from tierlog.actors.container.claims import claim_name, create_claim
+from tierlog.actors.container.container import ContainerOptions
+from tierlog.actors.folder.fingerprint import Fingerprint
+from tierlog.actors.gc.collector import Kept
+from tierlog.actors.kernel.exits import first_leaf
+from tierlog.journal.log.memory import MemoryLogService
+from tierlog.storage_backends.segments.records.unconfirmed import Reason
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+DATA = bytes(200_000)
+"""Four chunks, which roll at 64 KiB."""
+DOWN = Fault(FaultKind.BEFORE)
+
+
+def cloned(service: MemoryLogService) -> MemoryLogService:
+    """A copy of the logs as they are now: what ``cp -r`` of a folder makes."""
+    copy = MemoryLogService()
+    copy._journals.update(
+        {
+            name: attrs.evolve(journal, groups=list(journal.groups))
+            for name, journal in service._journals.items()
+        }
+    )
+    return copy
+
+
+async def refusal_of(world: ContainerWorld, options: ContainerOptions = OPTIONS) -> BaseException | None:
+    """Why an owner does not start."""
+    try:
+        async with world.owner(options):
+            return None
+    except Exception as error:  # noqa: BLE001 - the answer is what the tests are about
+        return first_leaf(error)
+
+
+async def test_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
+    """W8: the copy was opened, so its claim is above everything the original ever had; ``adopt`` goes on in
+    spite of it."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    original, world.logs = world.logs, cloned(world.logs)
+    async with world.owner() as copy:
+        await copy.store.append("s", b"in the copy")
+        await copy.store.flush()
+    world.logs = original
+
+    refusal = await refusal_of(world)
+    assert isinstance(refusal, StoreMismatch)
+    assert "adopt" in str(refusal)
+    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as adopted:
+        assert adopted.container.state.epoch > 2
+        assert await read_all(adopted.store, "s") == b"abc"
+    assert await refusal_of(world) is None
+
+
+async def test_a_copied_folder_opened_during_an_outage_deletes_nothing_of_the_original() -> None:
+    """G1, W8: it has no claim yet, and to its records the chunks of the original's later owners are garbage
+    of dead ones."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    original, copy = world.logs, cloned(world.logs)
+    for data in (b"2", b"3", b"4"):
+        async with world.owner() as owner:
+            await owner.store.append("s", data)
+            await owner.store.flush()
+    chunks = world.chunk_names
+
+    world.logs, world.chunks.script = copy, lambda call: DOWN
+    for _ in range(2):
+        async with world.owner() as owner:
+            pass
+    async with world.owner() as owner:
+        assert owner.container.state.epoch == 4
+        world.chunks.script = None
+        await owner.store.flush()
+        await anyio.sleep(500)
+        assert isinstance(owner.error, StoreMismatch)
+
+    world.logs = original
+    assert world.chunk_names == chunks
+    async with world.owner() as owner:
+        assert await read_all(owner.store, "s") == b"abc234"
+
+
+async def test_another_stores_chunks_are_not_taken_for_our_own() -> None:
+    world = ContainerWorld()
+    async with world.owner():
+        pass
+    world.logs, world.store_id = MemoryLogService(), bytes(15) + b"t"
+
+    assert isinstance(await refusal_of(world), StoreMismatch)
+
+
+async def test_of_a_folder_and_its_copy_that_open_at_once_one_is_refused() -> None:
+    """W8: both saw the same claims, and the slower one finds the name taken."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        ours, world.logs = world.logs, cloned(world.logs)
+        refusals: list[BaseException | None] = []
+
+        async def refused() -> None:
+            refusals.append(await refusal_of(world))
+
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=5) if call.verb == "create_with_content" else None
+        )
+        tasks.start_soon(refused)
+        await until(lambda: any(call.verb == "create_with_content" for call in world.chunks.calls))
+        world.logs, world.chunks.script = ours, None
+        async with world.owner():
+            await anyio.sleep(10)
+
+    assert isinstance(refusals[0], StoreMismatch)
+
+
+# --- copies that share long-term storage --------------------------------------------------------
+
+ELSEWHERE = Fingerprint(b"g" * 16, "there:/copy/wal")
+
+
+@asynccontextmanager
+async def as_copy(world: ContainerWorld, logs: MemoryLogService | None = None) -> AsyncIterator[Owner]:
+    """An owner of a copy of the folder, taken now unless ``logs`` are given, on another machine."""
+    own, folder = world.logs, world.folder
+    world.logs, world.folder = logs or cloned(own), ELSEWHERE
+    async with world.owner() as copy:
+        world.logs, world.folder = own, folder
+        yield copy
+
+
+def reason_of(owner: Owner) -> Reason | None:
+    record = owner.container.claims.unconfirmed
+    return None if record is None else record.reason
+
+
+async def test_a_refused_copy_is_refused_again() -> None:
+    """W8: each attempt raises the register, which is no proof that a claim is of this log's past."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+    backup = cloned(world.logs)
+    for data in (b"d", b"e"):
+        async with world.owner() as owner:
+            await owner.store.append("s", data)
+            await owner.store.flush()
+    chunks = world.chunk_names
+
+    world.logs = backup
+    for _ in range(5):
+        assert isinstance(await refusal_of(world), StoreMismatch)
+    assert world.chunk_names == chunks
+
+
+@pytest.mark.parametrize("verb", ["append", "delete"])
+async def test_an_original_whose_copy_was_opened_flushes_nothing_more_and_keeps_what_it_acked(
+    verb: str,
+) -> None:
+    """W8: the copy may collect what the original flushes; in the original's log it is safe."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        original = await world.start(tasks)
+        await make(original.store, "s", DATA)
+        await make(original.store, "kept", b"abc")
+        await original.store.flush()
+        chunks = world.chunk_names
+        async with as_copy(world) as copy:
+            if verb == "delete":
+                await original.store.delete_segment("s")
+            else:
+                await original.store.append("kept", b"def")
+            with pytest.raises(tierlog.Unavailable):
+                await original.store.flush()
+            await original.ended.wait()
+            assert isinstance(original.error, StoreMismatch)
+            assert "by there:/copy/wal" in str(original.error)
+
+            assert deletes(world) == []
+            assert world.chunk_names == chunks
+            assert await read_all(copy.store, "s") == DATA
+
+        assert isinstance(await refusal_of(world), StoreMismatch)
+        async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as adopted:
+            assert await read_all(adopted.store, "kept") == (b"abc" if verb == "delete" else b"abcdef")
+
+
+async def test_a_batch_of_deletions_looks_for_strangers_after_its_decision() -> None:
+    """G1: nothing is flushed between the copy's claim and the batch."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        original = await world.start(tasks)
+        await make(original.store, "s", DATA)
+        await original.store.flush()
+        await original.store.delete_segment("s")
+        await original.store.flush()
+        await anyio.sleep(30)
+        chunks = world.chunk_names
+        async with as_copy(world):
+            await anyio.sleep(60)
+            assert isinstance(original.error, StoreMismatch)
+            assert deletes(world) == []
+            assert world.chunk_names == chunks
+
+
+async def test_a_copy_deletes_nothing_that_its_original_flushed_for_24_hours() -> None:
+    """G4: its fingerprint differs from the last claim's, so it was moved, or it is a copy."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        original = await world.start(tasks)
+        await make(original.store, "s", b"abc")
+        await original.store.flush()
+        taken = cloned(world.logs)
+        await original.store.append("s", DATA)
+        await original.store.flush()
+        flushed = world.chunk_names
+        await original.stop()
+
+        async with as_copy(world, taken) as copy:
+            assert reason_of(copy) is Reason.MOVED
+            assert copy.container.statistics().collector.unconfirmed == 1
+            await copy.store.append("s", b"d")
+            await copy.store.flush()
+            await anyio.sleep(86_000)
+            assert world.chunk_names > flushed
+
+            await anyio.sleep(1_000)
+            assert reason_of(copy) is None
+            await copy.store.flush()
+            await assert_nothing_leaked(world, copy)
+
+
+async def test_the_24_hours_begin_again_with_each_ownership() -> None:
+    """G4, C8. The last claim has the new fingerprint by then; that the folder was moved is in the log."""
+    world = ContainerWorld()
+    async with world.owner():
+        pass
+    world.folder = ELSEWHERE
+    for _ in range(3):
+        async with world.owner() as owner:
+            await anyio.sleep(80_000)
+            assert reason_of(owner) is Reason.MOVED
+    async with world.owner() as owner:
+        await anyio.sleep(87_000)
+        assert reason_of(owner) is None
+    async with world.owner() as owner:
+        assert reason_of(owner) is None
+
+
+async def test_a_moved_folder_that_claims_late_deletes_nothing_either() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+        await owner.store.flush()
+        await owner.store.delete_segment("s")
+        await owner.store.flush()
+    chunks = world.chunk_names
+    world.folder, world.chunks.script = ELSEWHERE, lambda call: DOWN
+    async with world.owner() as owner:
+        world.chunks.script = None
+        await make(owner.store, "t", b"abc")
+        await owner.store.flush()
+        await anyio.sleep(1_000)
+        assert reason_of(owner) is Reason.MOVED
+        assert world.chunk_names > chunks
+
+
+async def test_a_container_whose_log_is_lost_keeps_every_chunk_until_it_is_confirmed() -> None:
+    """G4: adopting an empty log must not delete the store's chunks."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+        await owner.store.flush()
+    chunks = world.chunk_names
+
+    world.logs = MemoryLogService()
+    assert isinstance(await refusal_of(world), StoreMismatch)
+    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+        assert reason_of(owner) is Reason.ADOPTED
+        await make(owner.store, "t", DATA)
+        await owner.store.flush()
+        await owner.store.delete_segment("t")
+        await owner.store.flush()
+        await anyio.sleep(200_000)
+        assert world.chunk_names > chunks
+
+    for _ in range(2):
+        async with world.owner() as owner:
+            await owner.store.flush()
+            await anyio.sleep(1_000)
+            assert reason_of(owner) is Reason.ADOPTED
+            assert world.chunk_names > chunks
+    async with world.owner() as owner:
+        assert await owner.container.survey_garbage() == Kept(8, 2 * len(DATA))
+        await owner.container.claims.confirm()
+        await owner.store.flush()
+        await assert_nothing_leaked(world, owner)
+        assert world.chunk_names == set()
+        assert list(owner.container.claims.known) == [owner.container.state.epoch]
+    async with world.owner() as owner:
+        assert reason_of(owner) is None
+
+
+async def test_adopting_does_not_take_the_chunks_of_another_store() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+        await owner.store.flush()
+    stored = set(world.memory.chunks)
+    world.logs, world.store_id = MemoryLogService(), bytes(15) + b"t"
+
+    for _ in range(2):
+        refusal = await refusal_of(world, attrs.evolve(OPTIONS, adopt=True))
+        assert isinstance(refusal, StoreMismatch)
+        assert "adopting is for copies of the same store only" in str(refusal)
+    assert set(world.memory.chunks) == stored
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 4))
+async def test_an_adoption_that_ends_anywhere_leaves_the_container_refused_or_unconfirmed(turns: int) -> None:
+    """G4: the record that it is unconfirmed is durable before the claim."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+    backup = cloned(world.logs)
+    async with world.owner() as owner:
+        await owner.store.flush()
+    chunks = world.chunk_names
+
+    world.logs = backup
+    async with anyio.create_task_group() as tasks:
+        owner = world.make(attrs.evolve(OPTIONS, adopt=True))
+        tasks.start_soon(owner.run)
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        await owner.crash()
+
+    refusal = await refusal_of(world)
+    if refusal is None:
+        async with world.owner() as owner:
+            assert reason_of(owner) is Reason.ADOPTED
+            await make(owner.store, "t", b"abc")
+            await owner.store.flush()
+            await anyio.sleep(1_000)
+    else:
+        assert isinstance(refusal, StoreMismatch)
+    assert world.chunk_names >= chunks
+
+
+async def test_a_claim_of_a_dead_owner_that_comes_late_stops_nobody() -> None:
+    """W8: its record went when all claims up to it were deleted."""
+    world = ContainerWorld()
+    async with world.owner():
+        pass
+    async with world.owner() as owner:
+        late = owner.container._claim.identity
+    async with world.owner() as owner:
+        await anyio.sleep(200)
+        assert list(owner.container.claims.known) == [3]
+        await create_claim(world.chunks, 0, 2, late)
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    assert await refusal_of(world) is None
+
+
+# --- late puts of dead owners -------------------------------------------------------------------
+
+
+async def test_a_chunk_that_a_zombie_makes_after_the_listing_goes_within_the_ownership() -> None:
+    """G5."""
+    world = ContainerWorld()
+    async with world.owner() as zombie:
+        await make(zombie.store, "s", b"abc")
+        await zombie.store.flush()
+        late = zombie.container.storage._context.new_chunk_name(1, 0)
+    async with world.owner() as owner:
+        await anyio.sleep(100)
+        await world.chunks.create_with_content(late, [b"late"])
+        await anyio.sleep(700)
+        assert late in world.chunk_names
+        await anyio.sleep(500)
+        assert late not in world.chunk_names
+        assert await read_all(owner.store, "s") == b"abc"
+
+
+async def test_an_idle_container_lists_its_chunks_three_times_at_most() -> None:
+    """G5, F5."""
+    world = ContainerWorld()
+    async with world.owner():
+        await anyio.sleep(1_000_000)
+        listed = [call.name for call in world.chunks.calls if call.verb == "list"]
+        assert listed.count("containers/0000/") == 3
+
+
+# --- long-term storage that is down -------------------------------------------------------------
+
+
+async def test_with_long_term_storage_down_at_open_the_claim_comes_before_the_first_write() -> None:
+    world = ContainerWorld()
+    world.chunks.script = lambda call: DOWN
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        assert await owner.store.read("s", 0, 10) == b"abc"
+        await anyio.sleep(100)
+        assert not world.memory.chunks
+        world.chunks.script = None
+        del world.chunks.calls[:]
+        await owner.store.flush()
+        created = [call.name for call in world.chunks.calls if call.verb == "create_with_content"]
+
+        assert created[0] == claim_name(0, 1)
+        assert len(created) == 2
+
+
+async def test_a_copy_that_opened_while_long_term_storage_was_down_stops_before_its_first_write() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    original, world.logs = world.logs, cloned(world.logs)
+    async with world.owner() as copy:
+        await copy.store.flush()
+    world.logs = original
+    world.chunks.script = lambda call: DOWN
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await owner.store.append("s", b"d")
+        chunks = world.chunk_names
+        world.chunks.script = None
+        with pytest.raises(tierlog.Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
+
+        assert isinstance(owner.error, StoreMismatch)
+        assert world.chunk_names == chunks
