@@ -22,7 +22,9 @@ from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting
 from benchmarks.service import line_of, start
 
 SEGMENT = "bench/parked"
-REQUEST = f"GET /v1/segments/{SEGMENT}/tail?wait=60 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+REQUEST = (
+    f"GET /v1/segments/{SEGMENT}/tail?wait=60 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+).encode()
 
 
 async def parked_polls(setting: Setting) -> Sequence[Pair]:

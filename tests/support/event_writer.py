@@ -1,8 +1,8 @@
 """A writer process that tests kill or fence, and the check of what it was acked.
 
-As a program, ``python event_writer.py <folder> <seed> <writers>`` opens the store, appends with the writers of
-the chaos scripts, and flushes at random moments. Each writer continues behind the last event that the store
-knows, so the process can be started again after anything. It ends when another owner has fenced it.
+As a program, ``python event_writer.py <folder> <seed> <writers>`` opens the store, appends with the writers
+of the chaos scripts, and flushes at random moments. Each writer continues behind the last event that the
+store knows, so the process can be started again after anything. It ends when another owner has fenced it.
 """
 
 from __future__ import annotations

@@ -421,7 +421,10 @@ async def test_f7_what_is_merged_with_a_late_segment_waits_for_it() -> None:
         target = world.parts.create("t")
         world.parts.create("s", "other")
         world.parts.do(append("t", b"t"), append("s", b"s"), append("other", b"o"), SealRequest("s"))
-        world.chunks.script = nth(1, Fault(FaultKind.DELAY, seconds=20.0), "create_with_content")
+        source, delay = f"/{world.parts.segment('s').sid:016x}/", Fault(FaultKind.DELAY, seconds=20.0)
+        world.chunks.script = lambda call: (
+            delay if call.verb == "create_with_content" and source in call.name else None
+        )
         world.parts.do(MergeRequest("t", ["s"], []))
         writer.request_cycle()
         await anyio.sleep(2)

@@ -1,4 +1,5 @@
-"""What is not a regular file where one of the store's files should be is never waited for, read or followed."""
+"""What is not a regular file where one of the store's files should be is never waited for, read or
+followed."""
 
 from __future__ import annotations
 

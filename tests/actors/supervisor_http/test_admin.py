@@ -72,7 +72,10 @@ def problem(answer: httpx.Response) -> dict[str, Any]:
 async def test_h9_an_orders_body_is_bounded(path: str) -> None:
     async with admin() as served:
         stream = await anyio.connect_tcp("127.0.0.1", served.port)
-        head = b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head = (
+            b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n"
+        )
         await stream.send(head % (path.encode(), LIMITS.json_bytes + 1))
         answer = await everything(stream)  # Nothing of the body was sent, and none is waited for.
 
@@ -84,7 +87,8 @@ async def test_h9_an_orders_body_without_a_length_is_bounded_too() -> None:
     async with admin() as served:
         stream = await anyio.connect_tcp("127.0.0.1", served.port)
         await stream.send(
-            b"POST /v1/roll HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: "
+            b"POST /v1/roll HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: "
             b"chunked\r\n\r\n"
         )
         piece = b" " * (LIMITS.json_bytes // 2)
