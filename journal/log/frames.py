@@ -14,7 +14,6 @@ an invalid one proves that the invalid one was once good, which is corruption.
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,7 +31,7 @@ JOIN_BYTES_MAX = 128 << 10
 """Up to this size a frame is joined into one buffer: a copy costs less than more buffers in a system call."""
 
 _FRAME_MAGIC = 0xF654_4C47
-_FRAME_MAGIC_BYTES = _FRAME_MAGIC.to_bytes(4, "big")
+FRAME_MAGIC_BYTES = _FRAME_MAGIC.to_bytes(4, "big")
 _FRAME = struct.Struct(">IIQQIQII")
 _FRAME_FIELDS = struct.Struct(">IIQQIQ")
 _CHECKS = struct.Struct(">II")
@@ -43,6 +42,7 @@ _CRC = struct.Struct(">I")
 _POSITION = struct.Struct(">Q")
 _IDENTITY = struct.Struct(">16sQI")
 _SEALS_MAX = 1 << 20
+_BODY_BYTES_MAX = 64 + 20 * _SEALS_MAX
 
 
 @attrs.frozen(order=True)
@@ -90,23 +90,6 @@ class Frame(NamedTuple):
     truncate_before: int
 
 
-class Ending(enum.Enum):
-    CLEAN = "nothing follows the last valid frame"
-    TORN = (
-        "no valid frame is in what follows the last one: a torn group, or the zeros of a file made "
-        "longer ahead of its groups"
-    )
-    CORRUPT = "a valid frame follows an invalid one"
-
-
-@attrs.frozen
-class Scan:
-    frames: Sequence[Frame]
-    end: int
-    """Just behind the last valid frame."""
-    ending: Ending
-
-
 # --- salts --------------------------------------------------------------------------------------
 
 
@@ -133,6 +116,15 @@ def encode_header(header: FileHeader) -> bytes:
     return record + _CRC.pack(crc32c(record))
 
 
+def header_size(data: Buffer) -> int:
+    """How many bytes the header has that begins ``data``; few if it begins with no header."""
+    if len(data) >= _ENVELOPE.size:
+        magic, _, _, length = _ENVELOPE.unpack_from(data)
+        if magic == _HEADER_MAGIC and length <= _BODY_BYTES_MAX:
+            return int(_ENVELOPE.size + length + _CRC.size)
+    return _ENVELOPE.size
+
+
 def decode_header(data: Buffer, path: str) -> tuple[FileHeader, int]:
     """The header at the start of ``data`` and its size in bytes. Raises ``DecodeError`` if it is incomplete
     or invalid.
@@ -144,7 +136,7 @@ def decode_header(data: Buffer, path: str) -> tuple[FileHeader, int]:
         raise DecodeError(f"{len(data)} bytes are too few for a header")
     magic, version, _, length = _ENVELOPE.unpack_from(data)
     end = _ENVELOPE.size + length
-    if magic != _HEADER_MAGIC or end + _CRC.size > len(data):
+    if magic != _HEADER_MAGIC or length > _BODY_BYTES_MAX or end + _CRC.size > len(data):
         raise DecodeError("no header")
     if crc32c(memoryview(data)[:end]) != _CRC.unpack_from(data, end)[0]:
         raise DecodeError("the header's CRC does not match")
@@ -191,56 +183,30 @@ def encode_frame(
     return FRAME_HEADER_BYTES + size, (head + _CHECKS.pack(value, crc32c_of(buffers, value)), *buffers)
 
 
-def decode_frame(view: memoryview, position: int, salt: int, epoch: int) -> Frame | None:
-    """The frame at ``position``, or None if there is no valid one."""
-    payload = position + FRAME_HEADER_BYTES
-    if payload > len(view):
+def frame_end(view: memoryview, at: int, position: int, salt: int, epoch: int) -> int | None:
+    """Where in the file the frame at ``position`` ends, which begins at ``at`` in ``view``; None if its header
+    is not valid, or not whole."""
+    if at + FRAME_HEADER_BYTES > len(view):
         return None
-    magic, size, owner, number, tag, truncate_before, head_crc, crc = _FRAME.unpack_from(view, position)
-    if magic != _FRAME_MAGIC or owner != epoch or size > GROUP_BYTES_MAX or payload + size > len(view):
+    magic, size, owner, _, _, _, head_crc, _ = _FRAME.unpack_from(view, at)
+    if magic != _FRAME_MAGIC or owner != epoch or size > GROUP_BYTES_MAX:
         return None
-    value = crc32c(view[position : payload - _CHECKS.size], crc32c(_POSITION.pack(position), salt))
+    fields = view[at : at + _FRAME_FIELDS.size]
+    if crc32c(fields, crc32c(_POSITION.pack(position), salt)) != head_crc:
+        return None
+    end: int = position + FRAME_HEADER_BYTES + size
+    return end
+
+
+def decode_frame(view: memoryview, at: int, position: int, salt: int, epoch: int) -> Frame | None:
+    """The frame at ``position`` in the file, which begins at ``at`` in ``view``; None if it is not valid, or
+    not whole."""
     # The header first: a payload is read for a valid header only, or user bytes that imitate headers would
     # make a scan quadratic (W2).
-    if value != head_crc or crc32c(view[payload : payload + size], value) != crc:
+    end = frame_end(view, at, position, salt, epoch)
+    if end is None or at + end - position > len(view):
         return None
-    return Frame(position, payload, size, number, tag, truncate_before)
-
-
-def scan(
-    data: bytes, end: int, start: int, first_number: int, salt: int, first_salt: int, epoch: int
-) -> Scan:
-    """Walk the frames of ``data[start:end]``, which must be numbered densely from ``first_number``.
-
-    ``first_salt`` is the salt of the first frame (``relog_salt`` in an opener's file), ``salt`` of all
-    others.
-    """
-    view = memoryview(data)[:end]
-    frames: list[Frame] = []
-    position, expected_salt = start, first_salt
-    # A valid frame with another number ends the run too. ``find_frame`` then finds it, which is corruption:
-    # numbers are dense (W2).
-    while (
-        frame := decode_frame(view, position, expected_salt, epoch)
-    ) is not None and frame.number == first_number + len(frames):
-        frames.append(frame)
-        position = frame.payload + frame.size
-        expected_salt = salt
-
-    if position >= end:
-        return Scan(frames, position, Ending.CLEAN)
-    # W2: a valid frame behind an invalid one means that the invalid one was once durable.
-    found = find_frame(data, position, end, salt, epoch)
-    return Scan(frames, position, Ending.TORN if found is None else Ending.CORRUPT)
-
-
-def find_frame(data: bytes, start: int, end: int, salt: int, epoch: int) -> Frame | None:
-    """The first valid frame at or behind ``start``, at any byte position."""
-    view = memoryview(data)[:end]
-    position = data.find(_FRAME_MAGIC_BYTES, start, end)
-    while position >= 0:
-        frame = decode_frame(view, position, salt, epoch)
-        if frame is not None:
-            return frame
-        position = data.find(_FRAME_MAGIC_BYTES, position + 1, end)
-    return None
+    _, size, _, number, tag, truncate_before, head_crc, crc = _FRAME.unpack_from(view, at)
+    if crc32c(view[at + FRAME_HEADER_BYTES : at + end - position], head_crc) != crc:
+        return None
+    return Frame(position, position + FRAME_HEADER_BYTES, size, number, tag, truncate_before)

@@ -5,8 +5,8 @@ point is the check: a group whose check fails is not acked (W1), and the next gr
 (W2). Programs run one at a time, except for the removal of needless files; their results are applied in the
 event loop after they return. A cancelled append has an unknown outcome, and the log is broken (W6). Nothing
 is kept in memory only. Call ``close`` under a shield with a deadline: past it, descriptors are leaked and
-never reused (W7). The opening is in ``local_open.py``, the reading of files in ``local_history.py``, their
-creation in ``local_writer.py``.
+never reused (W7). The opening is in ``local_open.py``, the reading of files in ``local_history.py`` and
+``local_scan.py``, their creation in ``local_writer.py``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from ...storage_backends.base.files import (
 )
 from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
 from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
-from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
+from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Frame, Seal, encode_frame
 from .lifecycle import LogEvent, LogLifecycle, LogState
-from .local_history import History, Part, list_wal_files, payloads, read_whole
+from .local_history import History, Part, WalFile, list_wal_files, payloads, read_range, windows
 from .local_layout import LocalLogOptions, LogLayout
 from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log, raise_own_epoch
 from .local_writer import (
@@ -193,20 +193,21 @@ class LocalLog(DurableDataLog):
         for wal in history.files:
             if last is None or wal.header.first_group >= last.number or wal.next_number <= low:
                 continue
-            data = await self._load(wal.file)
-            for group in payloads(wal, data, self._context.log_id, range(low, last.number)):
-                yield group
+            for frames in windows(wal, range(low, last.number)):
+                path, data = await self._load(wal, frames)
+                for group in payloads(wal, frames, data, self._context.log_id, path):
+                    yield group
         # The last group comes from memory: its old file was sealed before it, trimmed or removed (W4, W9).
         if last is not None and last.number >= low:
             yield last.number, memoryview(last.payload)
 
-    async def _load(self, file: FileId) -> bytes:
-        path = self._context.layout.wal(file)
+    async def _load(self, wal: WalFile, frames: Sequence[Frame]) -> tuple[str, bytes]:
+        path, end = self._context.layout.wal(wal.file), frames[-1].payload + frames[-1].size
         with self._mapped_errors():
-            data = await self._files.run(read_whole(path))
+            data = await self._files.run(read_range(path, frames[0].position, end))
         if data is None:
             raise Unavailable(f"the log's owner removed {path} while it was read; try again")
-        return data
+        return path, data
 
     # --- appending -------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ on meanwhile can only have made the files longer than the watermark says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NoReturn, TypeVar
 
 import attrs
 
@@ -25,20 +25,21 @@ from ...storage_backends.base.files import Close, FileHandle, ListFolder, Open, 
 from ..registers.local import Watermark
 from .contract import GroupInfo
 from .frames import (
-    Ending,
+    FRAME_HEADER_BYTES,
     FileHeader,
     FileId,
     Frame,
-    Scan,
     Seal,
     decode_frame,
     decode_header,
     file_salt,
-    find_frame,
+    header_size,
     relog_salt,
-    scan,
 )
 from .local_layout import LogLayout, parse_wal_names, wal_name
+from .local_scan import WINDOW_BYTES, Ending, FrameRun, Window, find_frame, scan
+
+T = TypeVar("T")
 
 HISTORY_START = 1
 """The number of a log's first group."""
@@ -53,6 +54,8 @@ class WalFile:
     end: int
     length: int
     """Of the file; behind ``end`` it is free space, a torn tail, or what a later owner does not need."""
+    first_salt: int
+    """Of the first frame (see ``FrameRun``)."""
 
     @property
     def file(self) -> FileId:
@@ -115,28 +118,23 @@ class History:
 
 @attrs.frozen
 class _Content:
-    """A WAL file as read. It has a header if that is valid and, in an opener's file, followed by the
+    """A WAL file that is being read. It has a header if that is valid and, in an opener's file, followed by the
     re-logged frame."""
 
-    file: FileId
     path: str
-    data: bytes
+    window: Window
     header: FileHeader | None
-    start: int
-    """Where the first frame begins."""
-    first_salt: int
+    run: FrameRun
 
 
-def read_whole(path: str) -> Program[bytes | None]:
-    """The file's bytes up to its present size; None if it does not exist. A live owner's next group may be
-    incomplete in them; ``inspect`` then reads again."""
+def read_range(path: str, start: int, end: int) -> Program[bytes | None]:
+    """A part of a file; None if it does not exist."""
     try:
         handle: FileHandle = yield Open(path)
     except FileNotFoundError:
         return None
     try:
-        size = yield Size(handle)
-        data: bytes = yield Read(handle, 0, size)
+        data: bytes = yield Read(handle, start, end - start)
     finally:
         yield Close(handle)
     return data
@@ -163,35 +161,32 @@ class HistoryReader:
             self._check_later_epochs(0)
             return History(files=(), truncate_before=0, last=None, next_group=HISTORY_START)
 
-        content, header = newest
-        wal = self._scan_newest(content, header)
-        self._check_later_epochs(wal.file.epoch)
-        self._check_watermark(wal)
-        return (yield from self._read_sealed(wal, content.data))
+        self._check_later_epochs(newest.file.epoch)
+        self._check_watermark(newest)
+        return (yield from self._read_sealed(newest))
 
-    # --- the newest file -------------------------------------------------------------------------
+    # --- one file --------------------------------------------------------------------------------
 
-    def _find_newest(self, names: Sequence[FileId]) -> Program[tuple[_Content, FileHeader] | None]:
-        for file in reversed(names):
-            content = yield from self._load(file)
-            if content is None:
-                continue
-            if content.header is not None:
-                return content, content.header
-            self._check_never_effective(content)
-        return None
-
-    def _load(self, file: FileId) -> Program[_Content | None]:
-        path = self._layout.wal(file)
-        data = yield from read_whole(path)
-        return None if data is None else self._parse(file, path, data)
-
-    def _parse(self, file: FileId, path: str, data: bytes) -> _Content:
-        salt = file_salt(self._log_id, file)
+    def _visit(self, file: FileId, visit: Callable[[_Content], Program[T]]) -> Program[T | None]:
+        """What ``visit`` finds in a file while it is open; None if it does not exist."""
         try:
-            header, start = decode_header(data, path)
+            handle: FileHandle = yield Open(self._layout.wal(file))
+        except FileNotFoundError:
+            return None
+        try:
+            content = yield from self._parse(file, Window(handle, (yield Size(handle))))
+            return (yield from visit(content))
+        finally:
+            yield Close(handle)
+
+    def _parse(self, file: FileId, window: Window) -> Program[_Content]:
+        path, salt = self._layout.wal(file), file_salt(self._log_id, file)
+        yield from window.load(0, 1)
+        yield from window.load(0, header_size(window.view))
+        try:
+            header, start = decode_header(window.view, path)
         except DecodeError:
-            return _Content(file, path, data, None, 0, salt)
+            return _Content(path, window, None, FrameRun(0, 0, file.epoch, salt, salt))
 
         if header.log_id != self._log_id:
             raise StoreMismatch(
@@ -200,38 +195,53 @@ class HistoryReader:
             )
         if header.file != file:
             raise DataCorruption(f"this file is {wal_name(header.file)}, renamed", file=path, offset=0)
-        first_salt = relog_salt(salt, data[:start]) if header.relogged else salt
-        if header.relogged and decode_frame(memoryview(data), start, first_salt, file.epoch) is None:
-            # Header and re-logged frame are written together: one without the other is a torn open, which
-            # never took effect (W4).
-            return _Content(file, path, data, None, start, salt)
-        return _Content(file, path, data, header, start, first_salt)
+        first_salt = relog_salt(salt, bytes(window.view[:start])) if header.relogged else salt
+        run = FrameRun(start, header.first_group, file.epoch, salt, first_salt)
+        if header.relogged:
+            yield from window.load_frame(start, first_salt, file.epoch)
+            at = start - window.start
+            if decode_frame(window.view, at, start, first_salt, file.epoch) is None:
+                # Header and re-logged frame are written together: one without the other is a torn open, which
+                # never took effect (W4).
+                return _Content(path, window, None, run)
+        return _Content(path, window, header, run)
 
-    def _check_never_effective(self, content: _Content) -> None:
+    # --- the newest file -------------------------------------------------------------------------
+
+    def _find_newest(self, names: Sequence[FileId]) -> Program[WalFile | None]:
+        for file in reversed(names):
+            wal = yield from self._visit(file, self._scan_newest)
+            if wal is not None:
+                return wal
+        return None
+
+    def _scan_newest(self, content: _Content) -> Program[WalFile | None]:
+        if content.header is None:
+            yield from self._check_never_effective(content)
+            return None
+
+        wal, ending = yield from self._scan(content, content.header, content.window.size)
+        if ending is Ending.CORRUPT:
+            raise DataCorruption(
+                "a damaged group is followed by valid ones", file=content.path, offset=wal.end
+            )
+        return wal
+
+    def _check_never_effective(self, content: _Content) -> Program[None]:
         """A file without a valid start counts as empty. But a group behind it was begun only after the start
         was durable, so it proves damage (W2)."""
-        salt = file_salt(self._log_id, content.file)
-        found = find_frame(content.data, 0, len(content.data), salt, content.file.epoch)
+        found = yield from find_frame(content.window, 0, content.run)
         if found is not None:
             raise DataCorruption(
                 f"the file's start is damaged, but group {found.number} follows",
                 file=content.path,
-                offset=content.start,
+                offset=content.run.start,
             )
 
-    def _scan(self, content: _Content, header: FileHeader, end: int) -> Scan:
-        salt = file_salt(self._log_id, content.file)
-        return scan(
-            content.data, end, content.start, header.first_group, salt, content.first_salt, content.file.epoch
-        )
-
-    def _scan_newest(self, content: _Content, header: FileHeader) -> WalFile:
-        found = self._scan(content, header, len(content.data))
-        if found.ending is Ending.CORRUPT:
-            raise DataCorruption(
-                "a damaged group is followed by valid ones", file=content.path, offset=found.end
-            )
-        return WalFile(header, found.frames, found.end, len(content.data))
+    def _scan(self, content: _Content, header: FileHeader, end: int) -> Program[tuple[WalFile, Ending]]:
+        length = content.window.size
+        found = yield from scan(content.window, content.run, end)
+        return WalFile(header, found.frames, found.end, length, content.run.first_salt), found.ending
 
     # --- watermarks ------------------------------------------------------------------------------
 
@@ -263,37 +273,44 @@ class HistoryReader:
 
     # --- the sealed files ------------------------------------------------------------------------
 
-    def _read_sealed(self, newest: WalFile, newest_data: bytes) -> Program[History]:
+    def _read_sealed(self, newest: WalFile) -> Program[History]:
         """Read backwards through the seal set until the truncation address is reached."""
         files = [newest]
-        holder = (newest, newest_data)
         truncate_before = _truncation(newest)
         for seal in reversed(newest.header.seals):
             if files[0].header.first_group <= max(truncate_before, HISTORY_START):
                 break
-            wal, data = yield from self._read_part(seal, files[0])
+            wal = yield from self._read_part(seal, files[0])
             files.insert(0, wal)
             truncate_before = max(truncate_before, _truncation(wal))
-            # A file that was just rolled to has no group yet; the last group is in the file before it.
-            if not holder[0].frames:
-                holder = (wal, data)
 
         self._check_start(files[0], max(truncate_before, HISTORY_START))
-        return History(files, truncate_before, _last_group(*holder), newest.next_number)
+        holder = next((wal for wal in reversed(files) if wal.frames), None)
+        last = None if holder is None else (yield from self._read_last(holder))
+        return History(files, truncate_before, last, newest.next_number)
 
-    def _read_part(self, seal: Seal, successor: WalFile) -> Program[tuple[WalFile, bytes]]:
-        path = self._layout.wal(seal.file)
-        content = yield from self._load(seal.file)
-        if content is None:
+    def _read_part(self, seal: Seal, successor: WalFile) -> Program[WalFile]:
+        def read(content: _Content) -> Program[WalFile]:
+            if content.header is None:
+                raise DataCorruption(
+                    "the file's start is damaged", file=content.path, offset=content.run.start
+                )
+            wal, _ = yield from self._scan(content, content.header, seal.end)
+            self._check_sealed(wal, seal, successor)
+            return wal
+
+        found = yield from self._visit(seal.file, read)
+        if found is None:
+            path = self._layout.wal(seal.file)
             raise DataCorruption("a file above the truncation address is missing", file=path, offset=0)
-        if content.header is None:
-            raise DataCorruption("the file's start is damaged", file=path, offset=content.start)
-        found = self._scan(content, content.header, seal.end)
-        wal = WalFile(content.header, found.frames, found.end, len(content.data))
-        if found.end != seal.end:
-            what = "a group is missing" if len(content.data) < seal.end else "a damaged group"
+        return found
+
+    def _check_sealed(self, wal: WalFile, seal: Seal, successor: WalFile) -> None:
+        path = self._layout.wal(seal.file)
+        if wal.end != seal.end:
+            what = "a group is missing" if wal.length < seal.end else "a damaged group"
             raise DataCorruption(
-                f"{what} in a file that was sealed at byte {seal.end}", file=path, offset=found.end
+                f"{what} in a file that was sealed at byte {seal.end}", file=path, offset=wal.end
             )
         if wal.next_number != successor.header.first_group:
             raise DataCorruption(
@@ -302,7 +319,13 @@ class HistoryReader:
                 file=path,
                 offset=seal.end,
             )
-        return wal, content.data
+
+    def _read_last(self, wal: WalFile) -> Program[LastGroup]:
+        frame = wal.frames[-1]
+        path = self._layout.wal(wal.file)
+        data = yield from read_range(path, frame.position, frame.payload + frame.size)
+        [(number, payload)] = payloads(wal, [frame], data or b"", self._log_id, path)
+        return LastGroup(number, frame.tag, frame.truncate_before, bytes(payload))
 
     def _check_start(self, first: WalFile, needed: int) -> None:
         if first.header.first_group > needed:
@@ -320,30 +343,33 @@ def _truncation(wal: WalFile) -> int:
     )
 
 
-def _last_group(wal: WalFile, data: bytes) -> LastGroup | None:
-    if not wal.frames:
-        return None
-    frame = wal.frames[-1]
-    return LastGroup(
-        frame.number, frame.tag, frame.truncate_before, data[frame.payload : frame.payload + frame.size]
-    )
-
-
-def payloads(wal: WalFile, data: bytes, log_id: bytes, numbers: range) -> Iterator[tuple[int, memoryview]]:
-    """Yield (number, payload) of the groups ``numbers``, each checked again against the frame that the open
-    found."""
-    view = memoryview(data)
-    salt = file_salt(log_id, wal.file)
-    for index, frame in enumerate(wal.frames):
+def windows(wal: WalFile, numbers: range) -> Iterator[Sequence[Frame]]:
+    """The frames of the groups ``numbers``, as many at a time as are read at once."""
+    batch: list[Frame] = []
+    for frame in wal.frames:
         if frame.number not in numbers:
             continue
-        expected_salt = salt
-        if index == 0 and wal.header.relogged:
-            expected_salt = relog_salt(salt, data[: frame.position])
-        if decode_frame(view, frame.position, expected_salt, wal.file.epoch) != frame:
+        if batch and frame.payload + frame.size - batch[0].position > WINDOW_BYTES:
+            yield batch
+            batch = []
+        batch.append(frame)
+    if batch:
+        yield batch
+
+
+def payloads(
+    wal: WalFile, frames: Sequence[Frame], data: bytes, log_id: bytes, path: str
+) -> Iterator[tuple[int, memoryview]]:
+    """Yield (number, payload) of consecutive frames, of which ``data`` are the bytes, each checked again
+    against the frame that the scan found."""
+    view = memoryview(data)
+    salt = file_salt(log_id, wal.file)
+    start = frames[0].position
+    for frame in frames:
+        expected_salt = wal.first_salt if frame.number == wal.header.first_group else salt
+        at = frame.position - start
+        if decode_frame(view, at, frame.position, expected_salt, wal.file.epoch) != frame:
             raise DataCorruption(
-                f"group {frame.number} changed since the log was opened",
-                file=wal_name(wal.file),
-                offset=frame.position,
+                f"group {frame.number} changed since the log was opened", file=path, offset=frame.position
             )
-        yield frame.number, view[frame.payload : frame.payload + frame.size]
+        yield frame.number, view[at + FRAME_HEADER_BYTES : at + FRAME_HEADER_BYTES + frame.size]

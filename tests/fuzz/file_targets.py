@@ -3,11 +3,12 @@ history out of whole files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 
 from fuzz.target import Target
+from support.memory_files import MemoryHandle, run_on, scan_bytes
 from tierlog.journal.log.frames import (
     FileHeader,
     FileId,
@@ -18,10 +19,10 @@ from tierlog.journal.log.frames import (
     encode_header,
     file_salt,
     relog_salt,
-    scan,
 )
-from tierlog.journal.log.local_history import HistoryReader, payloads
+from tierlog.journal.log.local_history import HistoryReader, payloads, windows
 from tierlog.journal.log.local_layout import LogLayout, parse_wal_names, wal_name
+from tierlog.journal.log.local_scan import FrameRun
 from tierlog.journal.registers.local import (
     EPOCH_RECORD_BYTES,
     REGISTER_BYTES,
@@ -38,7 +39,6 @@ from tierlog.journal.registers.local import (
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
-from tierlog.storage_backends.base.files import Close, FileHandle, Lock, Open, Program, Read, Size, T
 
 LOG_ID = bytes(range(16))
 REFUSED = (DataCorruption, StoreMismatch)
@@ -47,39 +47,6 @@ REFUSED = (DataCorruption, StoreMismatch)
 def sealed(body: bytes) -> bytes:
     """``body`` with a right checksum behind it."""
     return body + crc32c(body).to_bytes(4, "big")
-
-
-@attrs.frozen
-class _Handle(FileHandle):
-    _path: str
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-
-def run_on(contents: Mapping[str, bytes], program: Program[T]) -> T:
-    """Drive a program that only reads, over files that are given as a dict."""
-    answer: object = None
-    while True:
-        try:
-            call = program.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        match call:
-            case Open(path):
-                answer = _Handle(path)
-            case Read(handle, offset, size):
-                answer = contents[handle.path][offset : offset + size]
-            case Size(handle):
-                answer = len(contents[handle.path])
-            case Lock():
-                answer = True
-            case Close():
-                answer = None
-            case _:
-                raise AssertionError(f"{call} does more than read")
 
 
 # --- header and frames --------------------------------------------------------------------------
@@ -109,7 +76,7 @@ def _frames(data: bytes, file: FileId, first: int, contents: Sequence[bytes], fi
 
 
 def _decode_frame(data: bytes) -> tuple[int, int, int, bytes] | None:
-    frame = decode_frame(memoryview(data), 0, _SALT, _OLD.epoch)
+    frame = decode_frame(memoryview(data), 0, 0, _SALT, _OLD.epoch)
     return frame and (
         frame.number,
         frame.tag,
@@ -119,7 +86,7 @@ def _decode_frame(data: bytes) -> tuple[int, int, int, bytes] | None:
 
 
 def _scan(data: bytes) -> tuple[bytes, ...]:
-    found = scan(data, len(data), 0, 1, _SALT, _SALT, _OLD.epoch)
+    found = scan_bytes(data, FrameRun(0, 1, _OLD.epoch, _SALT, _SALT))
     return tuple(data[frame.payload : frame.payload + frame.size] for frame in found.frames)
 
 
@@ -194,10 +161,10 @@ def _history(old: bytes, new: bytes) -> tuple[tuple[int, bytes], ...]:
     history = run_on(contents, HistoryReader(_LAYOUT, LOG_ID, {_MARK.epoch: _MARK}).read([_OLD, _NEW]))
     found: dict[int, bytes] = {}
     for wal in history.files:
-        content = contents[_LAYOUT.wal(wal.file)]
-        found |= {
-            number: bytes(data) for number, data in payloads(wal, content, LOG_ID, range(1, wal.next_number))
-        }
+        path = _LAYOUT.wal(wal.file)
+        for frames in windows(wal, range(1, wal.next_number)):
+            part = contents[path][frames[0].position :]
+            found |= {number: bytes(data) for number, data in payloads(wal, frames, part, LOG_ID, path)}
     return tuple(found.items())
 
 
@@ -240,7 +207,7 @@ def _is_part_of_the_register(found: tuple[int, dict[int, Watermark]]) -> bool:
 
 
 def _read_register(data: bytes) -> tuple[int, dict[int, Watermark]]:
-    program = read_register(_Handle("register"), LOG_ID)
+    program = read_register(MemoryHandle("register"), LOG_ID)
     image = run_on({"register": data}, program)
     assert image == decode_image(data, LOG_ID, "register")
     return image.epoch, image.watermarks

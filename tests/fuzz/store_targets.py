@@ -10,8 +10,9 @@ import attrs
 from hypothesis import strategies as st
 from simulation.legacy import format_concat
 
-from fuzz.file_targets import REFUSED, run_on, sealed
+from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
+from support.memory_files import run_on
 from tierlog.actors.container.claims import (
     Identity,
     claim_name,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.memory_files import scan_bytes
 from tierlog.journal.log import frames
 from tierlog.journal.log.frames import (
     FRAME_HEADER_BYTES,
     JOIN_BYTES_MAX,
-    Ending,
     FileHeader,
     FileId,
     Seal,
@@ -24,8 +24,8 @@ from tierlog.journal.log.frames import (
     encode_header,
     file_salt,
     relog_salt,
-    scan,
 )
+from tierlog.journal.log.local_scan import Ending, FrameRun
 from tierlog.storage_backends.base.checksum import Buffer, crc32c
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import StoreMismatch
@@ -49,7 +49,7 @@ def frames_of(*payloads: bytes) -> bytes:
 
 
 def scan_all(data: bytes) -> tuple[list[bytes], Ending]:
-    found = scan(data, len(data), 0, 41, SALT, SALT, FILE.epoch)
+    found = scan_bytes(data, FrameRun(0, 41, FILE.epoch, SALT, SALT))
     return [data[frame.payload : frame.payload + frame.size] for frame in found.frames], found.ending
 
 
@@ -140,11 +140,11 @@ def test_a_frame_counts_only_in_its_own_file_and_offset() -> None:
     frame = frame_at(100, 41, b"x")
     padded = memoryview(bytes(100) + frame + frame)
 
-    assert decode_frame(padded, 100, SALT, 7) is not None
-    assert decode_frame(padded, 100 + len(frame), SALT, 7) is None
+    assert decode_frame(padded, 100, 100, SALT, 7) is not None
+    assert decode_frame(padded, 100 + len(frame), 100 + len(frame), SALT, 7) is None
     for other in (FileId(7, 3), FileId(6, 2)):
-        assert decode_frame(padded, 100, file_salt(LOG_ID, other), other.epoch) is None
-    assert decode_frame(padded, 100, file_salt(bytes(16), FILE), 7) is None
+        assert decode_frame(padded, 100, 100, file_salt(LOG_ID, other), other.epoch) is None
+    assert decode_frame(padded, 100, 100, file_salt(bytes(16), FILE), 7) is None
 
 
 def test_a_relogged_frame_counts_only_behind_its_own_header() -> None:
@@ -154,9 +154,9 @@ def test_a_relogged_frame_counts_only_behind_its_own_header() -> None:
     other = encode_header(attrs.evolve(HEADER, relogged=True, truncate_before=34))
     data = header + frame_at(len(header), 41, b"again", relog_salt(SALT, header))
 
-    assert decode_frame(memoryview(data), len(header), relog_salt(SALT, header), 7) is not None
-    assert decode_frame(memoryview(data), len(header), relog_salt(SALT, other), 7) is None
-    assert decode_frame(memoryview(data), len(header), SALT, 7) is None
+    assert decode_frame(memoryview(data), len(header), len(header), relog_salt(SALT, header), 7) is not None
+    assert decode_frame(memoryview(data), len(header), len(header), relog_salt(SALT, other), 7) is None
+    assert decode_frame(memoryview(data), len(header), len(header), SALT, 7) is None
 
 
 def test_large_payloads_are_not_copied_and_small_ones_are_one_buffer() -> None:

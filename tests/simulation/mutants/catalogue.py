@@ -127,12 +127,12 @@ def last_group_is_not_logged_again(plant: Planter) -> None:
 def seals_are_not_obeyed(plant: Planter) -> None:
     """What a zombie wrote to its file after the take-over comes to life in the next recovery."""
 
+    def read(self: HistoryReader, content: Any) -> _Program:
+        return (yield from self._scan(content, content.header, content.window.size))[0]
+
     def read_part(original: Any, self: HistoryReader, seal: Any, successor: WalFile) -> _Program:
-        content = yield from self._load(seal.file)
-        if content is None or content.header is None:
-            return (yield from original(self, seal, successor))
-        found = self._scan(content, content.header, len(content.data))
-        return WalFile(content.header, found.frames, found.end, len(content.data)), content.data
+        found = yield from self._visit(seal.file, lambda content: read(self, content))
+        return found or (yield from original(self, seal, successor))
 
     plant(HistoryReader._read_part, read_part)
 

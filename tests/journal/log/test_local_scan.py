@@ -1,0 +1,96 @@
+"""A log file is read in windows: what is found does not depend on where they end, and memory holds one (W2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulation.disk import SimulatedDisk
+from simulation.file_layer import Fault, SimulatedFiles
+
+from support.log_world import make_log
+from support.memory_files import scan_bytes
+from tierlog.journal.log import local_history, local_scan
+from tierlog.journal.log.frames import FRAME_HEADER_BYTES, FileId, encode_frame, file_salt
+from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.journal.log.local_scan import Ending, FrameRun
+from tierlog.storage_backends.base.files import IoCall, Read
+from tierlog.testing.log_conformance import contents
+
+pytestmark = pytest.mark.anyio
+
+FILE = FileId(7, 2)
+SALT = file_salt(bytes(16), FILE)
+RUN = FrameRun(0, 41, FILE.epoch, SALT, SALT)
+OPTIONS = LocalLogOptions(reserve=0, low_water=0, length_step=3000)
+
+
+@contextmanager
+def windows_of(size: int) -> Iterator[None]:
+    with (
+        mock.patch.object(local_scan, "WINDOW_BYTES", size),
+        mock.patch.object(local_history, "WINDOW_BYTES", size),
+    ):
+        yield
+
+
+def frames_of(payloads: list[bytes]) -> bytes:
+    data = b""
+    for number, payload in enumerate(payloads, 41):
+        data += b"".join(encode_frame(SALT, len(data), FILE.epoch, number, 0, 0, [payload])[1])
+    return data
+
+
+@given(
+    st.lists(st.one_of(st.binary(max_size=300), st.just(b"\xf6TLG" * 40)), max_size=8),
+    st.integers(1, 400),
+    st.data(),
+)
+def test_where_windows_end_makes_no_difference(
+    payloads: list[bytes], window: int, data: st.DataObject
+) -> None:
+    content = bytearray(frames_of(payloads) + data.draw(st.sampled_from([b"", bytes(500), b"\xf6TL" * 99])))
+    if content and data.draw(st.booleans()):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1
+    whole = scan_bytes(bytes(content), RUN)
+    with windows_of(window):
+        assert scan_bytes(bytes(content), RUN) == whole
+
+
+@pytest.mark.parametrize("window", range(1, 130, 7))
+def test_a_frame_behind_damage_is_found_across_the_end_of_any_window(window: int) -> None:
+    content = bytearray(frames_of([b"first", b"x" * 90, b"third"]))
+    content[FRAME_HEADER_BYTES] ^= 1
+    with windows_of(window):
+        assert scan_bytes(bytes(content), RUN).ending is Ending.CORRUPT
+
+
+async def test_memory_holds_one_window_or_one_larger_group() -> None:
+    """A file of 3 GiB needed 6.2 GiB once."""
+    disk, sizes = SimulatedDisk(Random(1)), list[int]()
+
+    def note(index: int, call: IoCall) -> Fault | None:
+        if isinstance(call, Read) and call.handle.path.endswith(".wal"):
+            sizes.append(call.size)
+        return None
+
+    log = make_log(SimulatedFiles(disk), OPTIONS)
+    await log.open()
+    expected = {}
+    for size in [700] * 50 + [9000] + [10] * 300:
+        number = await log.append([bytes([size % 251]) * size])
+        expected[number] = bytes([size % 251]) * size
+    await log.close(clean=False)
+    with windows_of(2000):
+        log = make_log(SimulatedFiles(disk, note), OPTIONS)
+        await log.open()
+        assert await contents(log) == expected
+        await log.close()
+    assert max(sizes) == 9000 + FRAME_HEADER_BYTES
+    assert sorted(sizes)[-4] <= 2000
+    assert len(sizes) < 120
