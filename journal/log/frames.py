@@ -184,8 +184,8 @@ def encode_frame(
 
 
 def frame_end(view: memoryview, at: int, position: int, salt: int, epoch: int) -> int | None:
-    """Where in the file the frame at ``position`` ends, which begins at ``at`` in ``view``; None if its header
-    is not valid, or not whole."""
+    """Where in the file the frame at ``position`` ends, which begins at ``at`` in ``view``; None if its
+    header is not valid, or not whole."""
     if at + FRAME_HEADER_BYTES > len(view):
         return None
     magic, size, owner, _, _, _, head_crc, _ = _FRAME.unpack_from(view, at)

@@ -118,8 +118,8 @@ class History:
 
 @attrs.frozen
 class _Content:
-    """A WAL file that is being read. It has a header if that is valid and, in an opener's file, followed by the
-    re-logged frame."""
+    """A WAL file that is being read. It has a header if that is valid and, in an opener's file, followed by
+    the re-logged frame."""
 
     path: str
     window: Window

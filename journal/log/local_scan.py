@@ -1,5 +1,5 @@
-"""Reads a WAL file in windows: the scan that finds where its valid frames end (rule W2), and the search behind
-that. However long the file is, memory holds one window, or one frame that is larger."""
+"""Reads a WAL file in windows: the scan that finds where its valid frames end (rule W2), and the search
+behind that. However long the file is, memory holds one window, or one frame that is larger."""
 
 from __future__ import annotations
 

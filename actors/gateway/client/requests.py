@@ -66,7 +66,8 @@ BYTES_TYPE = "application/octet-stream"
 APPEND_BYTES_MAX = 32 << 20
 """The largest size of an append that a configuration can allow."""
 POLL_SECONDS = 20.0
-"""Seconds that a server may hold a poll or a stream of ``tail`` without bytes: a peer that is gone is noticed."""
+"""Seconds that a server may hold a poll or a stream of ``tail`` without bytes: a peer that is gone is
+noticed."""
 WAIT_MAX = 60.0
 """Seconds that a server holds a poll back at most."""
 _REDIRECTS = (301, 302, 303, 307, 308)

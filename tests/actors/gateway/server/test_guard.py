@@ -54,7 +54,8 @@ CREATE = "POST /v1/segments/a/create HTTP/1.1"
 HOSTS = ["localhost", "LOCALHOST:1", "app.localhost:80", "127.0.0.1", "127.9.9.9:5", "[::1]", "[::1]:8470",
          "10.0.0.1:8470", "store.example.org", "store.example.org.:8470"]  # fmt: skip
 FOREIGN = ["evil.example", "evil.example:8470", "10.0.0.2", "localhost.evil.example",
-           "127.0.0.1.evil.example", "", ":8470", "127.0.0.1:x", "store.example.org@evil.example", "[::1", "0", "a b"]  # fmt: skip
+           "127.0.0.1.evil.example", "", ":8470", "127.0.0.1:x", "store.example.org@evil.example",
+           "[::1", "0", "a b"]  # fmt: skip
 
 
 @pytest.mark.parametrize("host", HOSTS)
