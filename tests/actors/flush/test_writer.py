@@ -26,7 +26,7 @@ from tierlog.storage_backends.base.errors import (
     StoreMismatch,
     Unavailable,
 )
-from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every, nth
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -402,11 +402,20 @@ async def test_f7_a_requested_flush_waits_for_the_late_segment_and_gets_its_erro
         assert world.parts.segment("hangs").is_flushed
 
 
+def slow_for(world: FlushWorld, name: str) -> None:
+    """Writes of this segment take 20 seconds."""
+    sid = f"{world.parts.segment(name).sid:016x}"
+    slow = Fault(FaultKind.DELAY, seconds=20.0)
+    world.chunks.script = lambda call: (
+        slow if call.verb == "create_with_content" and sid in call.name else None
+    )
+
+
 async def test_f7_a_requested_flush_returns_once_the_late_segment_is_flushed() -> None:
     async with running() as (world, writer):
         world.parts.create("slow")
         world.parts.do(append("slow", b"x"))
-        world.chunks.script = nth(1, Fault(FaultKind.DELAY, seconds=20.0), "create_with_content")
+        slow_for(world, "slow")
         began = anyio.current_time()
         await writer.flush()
 
@@ -421,10 +430,7 @@ async def test_f7_what_is_merged_with_a_late_segment_waits_for_it() -> None:
         target = world.parts.create("t")
         world.parts.create("s", "other")
         world.parts.do(append("t", b"t"), append("s", b"s"), append("other", b"o"), SealRequest("s"))
-        source, delay = f"/{world.parts.segment('s').sid:016x}/", Fault(FaultKind.DELAY, seconds=20.0)
-        world.chunks.script = lambda call: (
-            delay if call.verb == "create_with_content" and source in call.name else None
-        )
+        slow_for(world, "s")
         world.parts.do(MergeRequest("t", ["s"], []))
         writer.request_cycle()
         await anyio.sleep(2)
@@ -441,7 +447,7 @@ async def test_f2_what_a_late_flush_commits_belongs_to_the_next_cycle() -> None:
     async with running() as (world, writer):
         world.parts.create("slow", "other")
         world.parts.do(append("slow", b"x"), append("other", b"y"))
-        world.chunks.script = nth(1, Fault(FaultKind.DELAY, seconds=20.0), "create_with_content")
+        slow_for(world, "slow")
         writer.request_cycle()
         await anyio.sleep(2)
         assert world.cycles == [("begins", 1), ("begins", 2), ("completed", 1)]
