@@ -29,6 +29,9 @@ from .calls import ChunkCall, PendingCall, Verb
 
 T = TypeVar("T")
 
+_SLOWEST = 1 << 20
+"""Bytes per second. A call may take so much longer for the data that it carries."""
+
 
 def _immutable(buffer: Buffer) -> Buffer:
     """``buffer``, or a copy of it if its bytes could change."""
@@ -139,6 +142,7 @@ class StorageClient(ChunkStorage):
         pending = PendingCall(call, mailbox.events)
         options = self._actor.options
         deadline = options.write_deadline if call.verb.mutates else options.read_deadline
+        deadline += call.size / _SLOWEST
         try:
             with anyio.move_on_after(deadline):
                 await mailbox.put(pending, call.size, call.lane)

@@ -56,11 +56,18 @@ def build_components(container: Container) -> ContainerComponents:
         options=options.chunked,
     )
     view = ContainerFlushSource(container)
-    flusher = SegmentFlusher(storage, cache, view.segment_of, view.forget)
+    can_append = container.chunks.capabilities.append
+    flusher = SegmentFlusher(storage, cache, view.segment_of, view.forget, whole_chunks=not can_append)
     writer = StorageWriter(view, flusher, storage, collector, container.prove_ownership, options.writer)
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
-    publisher = Publisher(state, cache, due_bytes=options.flush_bytes, listeners=listeners)
+    publisher = Publisher(
+        state,
+        cache,
+        due_bytes=options.flush_bytes,
+        aggregate_bytes=0 if can_append else options.admission.soft_bytes // 2,
+        listeners=listeners,
+    )
     hooks = PipelineHooks(container.group_published, options.protect, options.span)
     read_ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
     return ContainerComponents(

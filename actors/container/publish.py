@@ -34,7 +34,7 @@ class Listeners:
     """Functions that are called in the step in which something becomes durable."""
 
     segment_due: Callable[[int], None] = lambda sid: None
-    """A segment has at least ``due_bytes`` unflushed bytes."""
+    """A segment has enough unflushed bytes to be flushed."""
     transaction_changed: Callable[[BeginTransaction | CommitTransaction | AbortTransaction], None] = (
         lambda op: None
     )
@@ -47,12 +47,22 @@ class Listeners:
 
 class Publisher:
     def __init__(
-        self, state: ContainerState, cache: TailCache, *, due_bytes: int, listeners: Listeners = Listeners()
+        self,
+        state: ContainerState,
+        cache: TailCache,
+        *,
+        due_bytes: int,
+        aggregate_bytes: int = 0,
+        listeners: Listeners = Listeners(),
     ) -> None:
+        """``due_bytes``: unflushed bytes of a segment that make it due. ``aggregate_bytes``: for long-term
+        storage in which chunks cannot grow, unflushed bytes of the container up to which a segment waits for a
+        whole chunk; 0 otherwise (rule F5)."""
         self.segments = state.segments
         self.by_id = state.segments.by_id
         self.cache = cache
         self.due_bytes = due_bytes
+        self._aggregate_bytes = aggregate_bytes
         self.listeners = listeners
         self._evict_above = 0
         """The next search for idle segments begins above this number of active ones: the last search left so
@@ -94,6 +104,10 @@ class Publisher:
 
             for op in run:  # large data is cached as it is: joining would copy it
                 publish_appends(self, [op], group)
+
+    def is_due(self, segment: SegmentState, unflushed: int) -> bool:
+        """Whether a segment with at least ``due_bytes`` unflushed bytes is to be flushed now."""
+        return unflushed >= segment.rolling_size or self.cache.pinned_bytes >= self._aggregate_bytes
 
     # --- recovery --------------------------------------------------------------------------------
 

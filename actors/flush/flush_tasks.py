@@ -68,6 +68,10 @@ class FlushTasks:
     def __contains__(self, sid: object) -> bool:
         return sid in self._under_way
 
+    def is_late(self, sid: int) -> bool:
+        flush = self._under_way.get(sid)
+        return flush is not None and flush.is_late
+
     def take_errors(self) -> dict[int, TierlogError]:
         """The errors of the cycle, and of late flushes that ended since the last one."""
         errors, self._errors = self._errors, {}

@@ -19,8 +19,10 @@ from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from .aggregation import DataPiece, FlushableSegment, Piece, SegmentFlush
 
 PIECE_BYTES = 4 << 20
-"""The largest write to a chunk."""
+"""The largest write to a chunk that can grow."""
 _PIECES_PER_COMMIT = 4
+WHOLE_BYTES_MAX = 128 << 20
+"""The largest chunk that is written with one call, where chunks cannot grow."""
 
 
 class UnflushedBytes(Protocol):
@@ -36,12 +38,16 @@ class SegmentFlusher:
         cache: UnflushedBytes,
         segment_of: Callable[[int], FlushableSegment | None],
         forget: Callable[[int], Awaitable[object]],
+        *,
+        whole_chunks: bool = False,
     ) -> None:
-        """``forget(sid)`` logs that a deleted segment has no record any more."""
+        """``forget(sid)`` logs that a deleted segment has no record any more. ``whole_chunks``: chunks cannot
+        grow, so each is written at once, as large as it may be."""
         self._storage = storage
         self._cache = cache
         self._segment_of = segment_of
         self._forget = forget
+        self._whole_chunks = whole_chunks
 
     async def flush(self, plan: SegmentFlush) -> int:
         """Bring long-term storage to the captured state; returns the bytes written. It is not an error if the
@@ -87,11 +93,13 @@ class SegmentFlusher:
 
     async def _advance(self, plan: SegmentFlush, segment: FlushableSegment) -> int:
         written = 0
-        pieces = plan.pieces(segment.flushed, PIECE_BYTES)
+        whole = min(plan.rolling_size, WHOLE_BYTES_MAX)
+        size, count = (whole, 2) if self._whole_chunks else (PIECE_BYTES, _PIECES_PER_COMMIT)
+        pieces = plan.pieces(segment.flushed, size)
         while True:
-            step = list(islice(pieces, _PIECES_PER_COMMIT))
+            step = list(islice(pieces, count))
             # If the pieces fill the last step exactly, one more transaction only truncates and seals.
-            is_last = len(step) < _PIECES_PER_COMMIT
+            is_last = len(step) < count
             with self._storage.begin(plan.sid, create=True, rolling_size=plan.rolling_size) as txn:
                 await self._storage.create(txn)
                 for piece in step:

@@ -218,7 +218,9 @@ class StorageWriter:
 
     def segment_due(self, sid: int) -> None:
         """A segment has enough unflushed bytes."""
-        if sid not in self._due and sid not in self.failing:
+        if self._flushes.is_late(sid):
+            self._waiting_for_late[sid] = None
+        elif sid not in self._due and sid not in self.failing:
             self._due[sid] = None
             self._wake.set()
 

@@ -196,9 +196,12 @@ class TailCache:
                 break
 
             stop = min(end, start + len(block))
+            if type(block) is bytearray and index < len(tail.starts) - 1:
+                # It grows no more. As ``bytes`` it can be sent to storage without being copied again.
+                block = tail.blocks[index] = bytes(block)
             if type(block) is bytes and offset == start and stop == start + len(block):
                 found.append(block)
-            elif index == len(tail.starts) - 1:
+            elif type(block) is bytearray:
                 # A copy: the last block may still grow, which a ``bytearray`` with a view cannot.
                 found.append(bytes(memoryview(block)[offset - start : stop - start]))
             else:

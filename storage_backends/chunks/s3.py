@@ -15,7 +15,10 @@ here.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import NoReturn
+
+import anyio
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, check_chunk_name
@@ -34,7 +37,8 @@ from .base import BaseChunkStorage, bad_offset, size_of
 from .s3_concat import Concat
 from .s3_errors import RequestInfo, mapped
 from .s3_location import S3Location
-from .s3_requests import ListedObject, S3Options, S3Requests
+from .s3_requests import ListedObject, S3Options, S3Requests, UploadedPart
+from .s3_upload import Upload
 
 
 class S3ChunkStorage(BaseChunkStorage):
@@ -47,6 +51,8 @@ class S3ChunkStorage(BaseChunkStorage):
         self._world = world
         self._requests = S3Requests(location.bucket, options)
         self._read_only: set[str] = set()
+        self._parts = anyio.CapacityLimiter(options.parallel)
+        """Each part that is being sent is copied into one buffer: so many at a time, over all puts."""
 
     def __repr__(self) -> str:
         return f"<S3ChunkStorage {self._location}>"
@@ -98,12 +104,23 @@ class S3ChunkStorage(BaseChunkStorage):
         await self._create_with_content(name, [])
 
     async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        put_id = self._world.new_id()
+        put_id, size = self._world.new_id(), size_of(data)
         try:
-            await self._requests.put(self._key(name), name, data, put_id)
+            if size <= self._options.part_bytes:
+                await self._requests.put(self._key(name), name, data, put_id)
+            else:
+                upload = Upload(self._requests, self._key(name), name, put_id)
+                parts = [
+                    partial(self._put_part, name, part) for part in _parts(data, self._options.part_bytes)
+                ]
+                await upload.run(parts, self._options.parallel)
         except ChunkExists as refusal:
             await self._accept_own(name, put_id, refusal)
-        return size_of(data)
+        return size
+
+    async def _put_part(self, name: str, data: Sequence[Buffer], upload_id: str, number: int) -> UploadedPart:
+        async with self._parts:
+            return await self._requests.put_part(self._key(name), name, upload_id, number, data)
 
     async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         if name in self._read_only:
@@ -226,6 +243,21 @@ class S3ChunkStorage(BaseChunkStorage):
 
         if head.put_id != put_id:
             raise refusal
+
+
+def _parts(data: Sequence[Buffer], size: int) -> list[list[Buffer]]:
+    """``data`` in pieces of ``size`` bytes, not copied; the last one has the rest."""
+    parts: list[list[Buffer]] = [[]]
+    room = size
+    for buffer in data:
+        view = memoryview(buffer)
+        while view:
+            if not room:
+                parts.append([])
+                room = size
+            parts[-1].append(view[:room])
+            view, room = view[room:], room - min(room, len(view))
+    return parts
 
 
 class S3ChunkReader(S3ChunkStorage):

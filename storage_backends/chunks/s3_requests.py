@@ -58,7 +58,9 @@ class S3Options:
     """``open`` and ``sweep`` abort multipart uploads older than this by the service's clock: dead owners left
     them."""
     parallel: int = 4
-    """Concurrent requests of one concat."""
+    """Concurrent requests of one concat, and of all puts in parts together."""
+    part_bytes: int = 8 << 20
+    """An object of more bytes is put in parts of this size, at least 5 MiB."""
 
 
 class S3Client(Protocol):
@@ -95,6 +97,13 @@ class ObjectHead:
     """The id of the call that made it; empty if it was not made here."""
     read_only: bool
     tag: str
+
+
+@attrs.frozen
+class UploadedPart:
+    tag: str
+    checksum: str
+    """The part's CRC32C in base64, which the service has verified or computed; empty if it told none."""
 
 
 @attrs.frozen
@@ -275,28 +284,27 @@ class S3Requests:
         """The new upload's id. After ``OutcomeUnknown`` there may be one whose id was lost (``uploads`` shows
         it)."""
         answer = await self._ask(
-            "create_multipart_upload", key, name, visible=True, Metadata={_ID: put_id}, ContentType=_CONTENT
+            "create_multipart_upload",
+            key,
+            name,
+            visible=True,
+            Metadata={_ID: put_id},
+            ContentType=_CONTENT,
+            ChecksumAlgorithm="CRC32C",
         )
         return str(answer["UploadId"])
 
-    async def put_part(self, key: str, name: str, upload_id: str, number: int, data: Sequence[Buffer]) -> str:
-        """The part's tag."""
-        body = _body(data)
-        answer = await self._ask(
-            "upload_part",
-            key,
-            name,
-            UploadId=upload_id,
-            PartNumber=number,
-            Body=io.BytesIO(body),
-            ContentLength=len(body),
-        )
-        return str(answer["ETag"])
+    async def put_part(
+        self, key: str, name: str, upload_id: str, number: int, data: Sequence[Buffer]
+    ) -> UploadedPart:
+        verified = _verified(_body(data))
+        answer = await self._ask("upload_part", key, name, UploadId=upload_id, PartNumber=number, **verified)
+        return UploadedPart(str(answer["ETag"]), verified["ChecksumCRC32C"])
 
     async def copy_part(
         self, key: str, name: str, upload_id: str, number: int, source: str, offset: int, length: int
-    ) -> str:
-        """The tag of a part copied by the service from a range of the object ``source``."""
+    ) -> UploadedPart:
+        """A part that the service copies from a range of the object ``source``."""
         answer = await self._ask(
             "upload_part_copy",
             key,
@@ -306,11 +314,18 @@ class S3Requests:
             CopySource={"Bucket": self._bucket, "Key": source},
             CopySourceRange=f"bytes={offset}-{offset + length - 1}",
         )
-        return str(answer["CopyPartResult"]["ETag"])
+        copied = answer["CopyPartResult"]
+        return UploadedPart(str(copied["ETag"]), str(copied.get("ChecksumCRC32C", "")))
 
-    async def complete_upload(self, key: str, name: str, upload_id: str, tags: Sequence[str]) -> None:
+    async def complete_upload(
+        self, key: str, name: str, upload_id: str, uploaded: Sequence[UploadedPart]
+    ) -> None:
         """Create the object from the parts, or raise ``ChunkExists``."""
-        parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+        parts = [
+            {"PartNumber": number, "ETag": part.tag}
+            | ({"ChecksumCRC32C": part.checksum} if part.checksum else {})
+            for number, part in enumerate(uploaded, 1)
+        ]
         await self._ask(
             "complete_multipart_upload",
             key,

@@ -202,7 +202,7 @@ def publish_appends(publisher: Publisher, run: list[Append], group: int) -> None
         publisher.cache.append(sid, offset, data)
         segment.add_log_reference(end, group)
         segment.add_append_boundaries(run, end)
-        if end - segment.flushed >= publisher.due_bytes:
+        if end - segment.flushed >= publisher.due_bytes and publisher.is_due(segment, end - segment.flushed):
             publisher.listeners.segment_due(sid)
     if segment.waiter is not None:
         segment.wake()
