@@ -9,6 +9,7 @@ import pytest
 
 from support.s3 import s3_storage
 from support.s3_server import Fault, S3Server
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import ChunkExists, OutcomeUnknown, Unavailable
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage, _parts
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_loop, pytest.mark.usefixtures("
 
 MIB = 1 << 20
 DATA = Random(1).randbytes(12 * MIB)
-PIECES = [DATA[: 3 * MIB], memoryview(DATA)[3 * MIB : 11 * MIB], bytearray(DATA[11 * MIB :])]
+PIECES: list[Buffer] = [DATA[: 3 * MIB], memoryview(DATA)[3 * MIB : 11 * MIB], bytearray(DATA[11 * MIB :])]
 
 
 @pytest.fixture
