@@ -62,6 +62,7 @@ _chunks.command(rich_help_panel=_READ)(chunks.ls)
 _chunks.command(rich_help_panel=_READ)(chunks.layout)
 _chunks.command(rich_help_panel=_READ)(chunks.verify)
 _chunks.command(rich_help_panel=_WRITE)(chunks.defrag)
+_chunks.command(rich_help_panel=_WRITE)(chunks.confirm)
 
 app.command(rich_help_panel=_SERVICE)(serve.serve)
 app.command(rich_help_panel=_SERVICE)(status.status)

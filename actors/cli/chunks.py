@@ -1,4 +1,4 @@
-"""Commands about chunks in long-term storage: list, lay out, verify, defragment."""
+"""Commands about chunks in long-term storage: list, lay out, verify, defragment, confirm deletions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from . import output
 from .options import DEFAULT_DATA, Config, Data, Json, Name, Names, TakeOver, check_selection
-from .running import FAILED, execute, owning, viewing
+from .running import FAILED, execute, fail, owning, viewing
 
 if TYPE_CHECKING:
     from ...storage_backends.segments.operations.defrag import DefragResult
@@ -170,3 +170,48 @@ def _show(report: VerifyReport) -> None:
     screen.print(f"read {chunks} of {segments} with {output.show_bytes(report.bytes)}")
     result = "sound" if report.sound else f"not sound, problems: {len(report.problems)}"
     screen.print(result, style="green" if report.sound else "red")
+
+
+def confirm(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, for scripts.")] = False,
+    json: Json = False,
+    data: Data = DEFAULT_DATA,
+    config: Config = None,
+    take_over: TakeOver = False,
+) -> None:
+    """Let a store that was adopted, restored or moved delete the chunks that it does not know.
+
+    Such a store deletes nothing, because another folder may need what it does not know: data newer than a
+    backup, or that of the folder that it is a copy of. Confirm it once it is clear that no other folder will
+    be used with this long-term storage. What would be deleted is shown first, and cannot be brought back
+    afterwards. A moved folder confirms itself after it was open for 24 hours.
+    """
+    from ..maintenance.report import UnconfirmedContainer, list_unconfirmed
+
+    async def survey() -> list[UnconfirmedContainer]:
+        async with viewing(data) as view:
+            return await list_unconfirmed(view)
+
+    found = execute(survey)
+    if not json:
+        rows = [(each.container, each.chunks, output.show_bytes(each.bytes), each.reason) for each in found]
+        output.print_table(("container", "chunks", "size", "reason"), rows)
+    if not found:
+        output.print_json([]) if json else output.print_lines(["nothing to confirm"])
+        return
+
+    chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)
+    question = f"Let the store delete {output.count(chunks, 'chunk')}, {output.show_bytes(size)}?"
+    if not yes and not typer.confirm(question, err=True):
+        fail("nothing was confirmed")
+
+    async def command() -> None:
+        async with owning(data, config, take_over=take_over) as store:
+            for each in found:
+                await store.on_container(each.container, lambda container: container.claims.confirm())
+
+    execute(command)
+    if json:
+        output.print_json([output.as_json(each) for each in found])
+    else:
+        output.print_lines([f"confirmed {output.count(len(found), 'container')}"])

@@ -83,6 +83,14 @@ def _show(report: StoreReport) -> None:
     _show_containers(screen, report.containers)
     screen.print()
     _show_sums(screen, report)
+    for container in report.containers:
+        if container.unconfirmed:
+            screen.print(
+                f"container {container.index} deletes no chunks: {container.unconfirmed}; `tierlog chunks "
+                f"confirm` lets it",
+                style="yellow",
+                soft_wrap=True,
+            )
     for problem in report.problems:
         _show_problem(screen, problem)
     screen.print(

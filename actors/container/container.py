@@ -34,7 +34,7 @@ from ...storage_backends.base.world import World
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..flush.writer import WriterOptions
-from ..gc.collector import CollectorOptions, Kept
+from ..gc.collector import CollectorOptions
 from ..kernel.event_source import Answer, EventSource
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.reply import Reply, fail_all
@@ -404,10 +404,6 @@ class Container:
     async def prove_ownership(self) -> None:
         """``claim_storage``, and that no stranger has claimed long-term storage until now (rules W8, G1)."""
         await self._claim.prove()
-
-    async def survey_garbage(self) -> Kept:
-        """What an unconfirmed container would delete once it is confirmed (rule G4)."""
-        return await self._components.collector.survey()
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -77,14 +77,6 @@ class CollectorStatistics:
     )
 
 
-@attrs.frozen
-class Kept:
-    """What an unconfirmed container would delete."""
-
-    chunks: int
-    bytes: int
-
-
 class ReleasedFiles(Protocol):
     """The durable records of released files that no listing finds (rule S19)."""
 
@@ -298,15 +290,6 @@ class Collector:
         return created is not None and bool(
             orphans([(name, created)], epoch=source.epoch, referenced=source.referenced)
         )
-
-    async def survey(self) -> Kept:
-        """What waits for its deletion or would be taken over: what confirming lets go (rule G4)."""
-        lengths = [
-            info.length
-            async for info in self._chunks.list(self._source.chunk_prefix)
-            if info.name in self._queue or self._is_orphan(info.name)
-        ]
-        return Kept(len(lengths), sum(lengths))
 
     async def _collect(self, ready: list[Garbage]) -> None:
         try:

@@ -20,6 +20,7 @@ from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import ChunkRecord, SegmentRecord, chunk_key, released_names
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import Flaw, find_flaws
+from ..container.claims import unconfirmed_record
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
 
@@ -96,6 +97,18 @@ class VerifyReport:
     @property
     def sound(self) -> bool:
         return not self.problems
+
+
+@attrs.frozen
+class UnconfirmedContainer:
+    """A container that deletes nothing until an operator confirms it (rule G4)."""
+
+    container: int
+    reason: str
+    chunks: int
+    """Chunks in long-term storage that no segment of the container refers to: confirming lets it delete
+    them."""
+    bytes: int
 
 
 @attrs.frozen
@@ -215,6 +228,21 @@ async def _verify(
     return VerifyReport(
         len(segments), len(records), size, len(unreferenced), sum(unreferenced), tuple(problems)
     )
+
+
+async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
+    """The unconfirmed containers, with what confirming them lets them delete."""
+    found = []
+    for container in view.containers:
+        snapshot = await container.snapshot()
+        record = unconfirmed_record(snapshot.state.metadata)
+        if record is not None:
+            index = await _index_chunks(container.index, snapshot)
+            lengths = await _unreferenced(view, container.index, index)
+            found.append(
+                UnconfirmedContainer(container.index, record.explanation, len(lengths), sum(lengths))
+            )
+    return found
 
 
 async def _flaws(view: StoreView, record: ChunkRecord, progress: Progress) -> list[Flaw]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import anyio
@@ -156,3 +158,40 @@ def test_truncated_bytes_do_not_count_as_unflushed(run: Run, tmp_path: Path) -> 
     assert "4 bytes from 6 on, 4 not flushed" in run("chunks", "layout", NAME).out
     backup = run("backup", "b", "--read-only", "--to", str(tmp_path / "backups"))
     assert "not in the backup: 4 bytes only in the log" in backup.out
+
+
+@pytest.fixture
+def adopted(store: Path) -> Path:
+    """The store lost the log of its container and was adopted without it."""
+
+    async def adopt() -> None:
+        async with tierlog.open_store(store, containers=1, adopt=True) as opened:
+            await opened.create_segment("app/other")
+
+    shutil.rmtree(store / "wal" / "0000")
+    anyio.run(adopt)
+    return store
+
+
+def test_g4_what_confirming_lets_go_is_shown_and_nothing_is_confirmed_unasked(
+    run: Run, adopted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = chunk_files(adopted)
+    assert "container 0 deletes no chunks: the folder was adopted" in run("doctor").out
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    refused = run("chunks", "confirm")
+    assert "it is a copy or an old backup" in refused.out
+    assert f"Let the store delete {len(kept)} chunks, " in refused.err
+    assert refused.code == 1
+    assert refused.err.endswith("error: nothing was confirmed\n")
+    assert "deletes no chunks" in run("doctor").out
+
+
+def test_g4_a_script_confirms_with_yes_and_only_once(run: Run, adopted: Path) -> None:
+    [confirmed] = json.loads(run("chunks", "confirm", "--yes", "--json").out)
+    assert (confirmed["container"], confirmed["chunks"]) == (0, len(chunk_files(adopted)))
+    assert confirmed["bytes"] == sum(path.stat().st_size for path in chunk_files(adopted))
+
+    assert "deletes no chunks" not in run("doctor").out
+    assert run("chunks", "confirm").out.splitlines()[-1] == "nothing to confirm"
