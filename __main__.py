@@ -1,10 +1,24 @@
-"""``python -m tierlog``: the command line without its installed script."""
+"""The program ``tierlog``, also as ``python -m tierlog``.
+
+Ctrl-C while the command line is imported ends the process without a traceback, because nothing is open yet.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
-from .actors.cli import main
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the command line with the process's arguments; returns the exit code."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    from .actors.cli import main as run  # takes most of the time of a short command
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,8 @@
 """The command line, ``tierlog``.
 
-Exit codes: 0 done, 1 failed (one line ``error: ...`` on stderr), 2 wrong usage, 130 interrupted, 141 the
-reader of the output is gone. Commands that read own nothing and fence nothing. Heavy imports are inside the
-commands, so that ``--help`` is quick.
+Exit codes: 0 done, 1 failed (one line ``error: ...`` on stderr), also if stdout cannot be written, 2 wrong
+usage, 130 interrupted, 141 the reader of the output is gone. Commands that read own nothing and fence
+nothing. Heavy imports are inside the commands, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import typer
 from ..kernel.process_memory import skip_final_collection
 from .app import app
 from .interrupts import INTERRUPTED, end_at_once
-from .running import print_error
+from .output import BROKEN_PIPE, discard_stdout, reserve_standard_streams
+from .running import print_error, report_os_error
 
 USAGE = 2
 
@@ -33,14 +34,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_app(app, arguments or ["--help"], "tierlog")
 
     end_at_once()  # until a command owns something
+    reserve_standard_streams()
     code = run_app(app, sys.argv[1:] or ["--help"], "tierlog")
     skip_final_collection()
     return code
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
-    """Run a typer application and return its exit code. A usage error is one line on stderr and exit code
-    2."""
+    """Run a typer application and return its exit code. A usage error is one line on stderr and exit code 2;
+    a stdout that cannot be written is one line and exit code 1."""
+    code = _run(app, arguments, program)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        discard_stdout()
+        if code == 0:
+            return report_os_error(error)
+    return code
+
+
+def _run(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name=program, standalone_mode=False)
     except UsageError as error:
@@ -49,4 +62,8 @@ def run_app(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except OSError as error:
+        return report_os_error(error)
+    except SystemExit:  # from typer and rich, when the reader of a help page is gone
+        return BROKEN_PIPE
     return code if isinstance(code, int) else 0

@@ -1,12 +1,16 @@
 """What commands write to stdout and stderr: bytes, tables, JSON and progress.
 
-Tables have colours on a terminal only and are never cut. Progress is shown on stderr if that is a terminal.
+Tables have colours on a terminal only. Progress is shown on stderr if that is a terminal. Control characters
+in names, reasons and other text are escaped, because others choose that text and a terminal obeys them. A
+stdout that takes no more ends the command with exit code 1, or with 141 if its reader is gone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,50 +23,88 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-STDIN, STDOUT = 0, 1
+STDIN, STDOUT, STDERR = 0, 1, 2
 BROKEN_PIPE = 141
 """The exit code of a program that a closed pipe ends, as shells report it."""
 _UNBOUNDED = 10_000
 _TIME_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, in milliseconds since 1970: ``datetime`` ends there."""
+_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, those that change the direction of text, and what has no encoding."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of ``data``. Raises ``BrokenPipeError`` if the reader is gone."""
+def write_all(descriptor: int, data: bytes, name: str = "stdout") -> None:
+    """Write all of ``data``. Raises ``BrokenPipeError`` if the reader is gone, ``OSError`` with ``name`` if
+    the bytes cannot be written."""
     view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, name) from error
 
 
 def exit_broken_pipe() -> NoReturn:
-    """Exit quietly after the reader of stdout is gone. The rest of the buffer goes to the null device,
-    because writing it would fail again at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, STDOUT)
-    os.close(null)
+    """Exit quietly after the reader of stdout is gone."""
+    discard_stdout()
     raise typer.Exit(BROKEN_PIPE)
 
 
-def console() -> Console:
-    """Stdout for tables and reports. Lines are never cut or broken: a narrow terminal wraps them itself."""
+def discard_stdout() -> None:
+    """Send what stdout still holds to the null device, because writing it would fail again at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, STDOUT)
+    os.close(null)
+
+
+def reserve_standard_streams() -> None:
+    """Open a closed stdin, stdout or stderr, so that no file of a store gets its number. Reading or writing
+    it fails, except that errors of a closed stderr are dropped."""
+    for descriptor, flags in ((STDIN, os.O_WRONLY), (STDOUT, os.O_RDONLY), (STDERR, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, flags)  # takes the lowest free number
+    sys.stdout = sys.stdout or os.fdopen(STDOUT, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters escaped as in Python's literals."""
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def console(*, width: int = _UNBOUNDED) -> Console:
+    """Stdout for tables and reports. By default lines are never cut or broken: a narrow terminal wraps them
+    itself."""
     from rich.console import Console
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
             exit_broken_pipe()
 
-    return Quiet(highlight=False, markup=False, emoji=False, width=_UNBOUNDED)
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text), **options)
+
+    return Quiet(highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_json(value: Any) -> None:
-    print_lines([json.dumps(value, indent=2, ensure_ascii=False)])
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    # JSON escapes those below a blank itself; its own line breaks stay.
+    _write(re.sub(f"(?!\n){_HIDDEN.pattern}", lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def print_lines(lines: list[str]) -> None:
+    _write("".join(f"{printable(line)}\n" for line in lines))
+
+
+def _write(text: str) -> None:
     try:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         exit_broken_pipe()
@@ -99,17 +141,27 @@ def print_table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     console().print(table(headers, rows), crop=False)
 
 
-def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
-    """The table that ``print_table`` prints."""
+def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]], *, wrapped: str = "") -> Table:
+    """The table that ``print_table`` prints. The column ``wrapped`` takes the width that the others leave."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index, header in enumerate(headers):
         is_number = bool(rows) and isinstance(rows[0][index], int)
-        made.add_column(header, justify="right" if is_number else "left", no_wrap=True)
+        made.add_column(
+            header,
+            justify="right" if is_number else "left",
+            no_wrap=header != wrapped,
+            overflow="fold" if header == wrapped else "ellipsis",
+        )
     for row in rows:
         made.add_row(*map(str, row))
     return made
+
+
+def terminal_width() -> int:
+    """The columns of the terminal that stdout is, without bound for a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNBOUNDED
 
 
 def count(number: int, noun: str) -> str:

@@ -26,7 +26,7 @@ from ...storage_backends.base.errors import (
     TransactionNotFound,
 )
 from .interrupts import INTERRUPTED, Interrupts, end_at_once
-from .output import exit_broken_pipe
+from .output import BROKEN_PIPE, exit_broken_pipe, printable
 
 if TYPE_CHECKING:
     from ..folder.lock_files import Owner
@@ -53,7 +53,15 @@ _ALLOWED_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
 
 def print_error(message: str) -> None:
     """Print the message as one line on stderr."""
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"error: {printable(' '.join(message.split()))}\n")
+
+
+def report_os_error(error: OSError) -> int:
+    """Print what the system refused, and return the exit code. Outside of a command that is stdout."""
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    print_error(f"{error.filename or 'stdout'}: {error.strerror}")
+    return FAILED
 
 
 def fail(message: str) -> NoReturn:

@@ -55,7 +55,7 @@ def read(
             ):
                 while position < end:
                     block = await view.read(name, position, min(_BLOCK_BYTES, end - position))
-                    output.write_all(target, block)
+                    output.write_all(target, block, os.fspath(file or "stdout"))
                     position += len(block)
                     advance(len(block), 0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +11,8 @@ import typer
 
 from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
+from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data
-from .output import count
 from .running import check_new_folder, execute, print_error, read_settings
 
 if TYPE_CHECKING:
@@ -138,8 +137,7 @@ def _announce(served: ServerAddress, supervisor: Supervisor) -> None:
                 f"{assignment['reason'] or 'see the log'}"
             )
     hosts, assignments = (
-        count(len(supervisor.fleet.hosts), "host"),
-        count(len(supervisor.fleet.assignments), "container"),
+        output.count(len(supervisor.fleet.hosts), "host"),
+        output.count(len(supervisor.fleet.assignments), "container"),
     )
-    sys.stdout.write(f"serving {assignments} on {hosts} at {served.url}\n")
-    sys.stdout.flush()
+    output.print_lines([f"serving {assignments} on {hosts} at {served.url}"])

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _WATCH_SECONDS = 1.0
 _HOST_COLUMNS = ("host", "phase", "pid", "containers", "lag", "storage", "starts", "last exit")
 _CONTAINER_COLUMNS = ("container", "phase", "host", "epoch", "segments", "WAL", "unflushed", "reason")
+_LEAST_IMPORTANT = ("pid", "starts", "lag", "WAL", "epoch", "segments")
+"""The columns that a narrow terminal does without, in this order."""
+_TEXT_WIDTH_MIN = 16
 
 
 def status(
@@ -36,7 +39,8 @@ def status(
         if json:
             output.print_json(found)
         else:
-            output.console().print(_shown(found), crop=False)
+            width = output.terminal_width()
+            output.console(width=width).print(render_status(found, width), crop=False)
 
     execute(command)
 
@@ -45,30 +49,60 @@ async def _watch(url: str) -> None:
     import anyio
     from rich.live import Live
 
-    with Live(_shown(await ask_service(url, "GET", "/v1/status")), screen=False, auto_refresh=False) as live:
+    async def now() -> RenderableType:
+        return render_status(await ask_service(url, "GET", "/v1/status"), output.terminal_width())
+
+    console = output.console(width=output.terminal_width())
+    with Live(await now(), console=console, screen=False, auto_refresh=False) as live:
         while True:
             await anyio.sleep(_WATCH_SECONDS)
-            live.update(_shown(await ask_service(url, "GET", "/v1/status")), refresh=True)
+            console.width = output.terminal_width()
+            live.update(await now(), refresh=True)
 
 
-def _shown(status: dict[str, Any]) -> RenderableType:
+def render_status(status: dict[str, Any], width: int) -> RenderableType:
+    """The status for a terminal of ``width`` columns."""
     from rich.console import Group
     from rich.text import Text
+
+    def fitted(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> RenderableType:
+        return _fitted(headers, rows, width)
 
     word = "ready" if status["ready"] else "stopping" if status["stopping"] else "not ready"
     times = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:])
     tail = f", the last ones took {times}" if times else ""
     return Group(
-        Text.assemble(f"{status['folder']}: ", (word, "green" if status["ready"] else "red")),
+        Text.assemble(
+            f"{output.printable(status['folder'])}: ", (word, "green" if status["ready"] else "red")
+        ),
         Text(
             f"supervisor: process {status['pid']}, term {status['term']}; failovers: "
             f"{status['failovers']}{tail}"
         ),
         Text(),
-        output.table(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
+        fitted(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
         Text(),
-        output.table(_CONTAINER_COLUMNS, [_container_row(assignment) for assignment in status["containers"]]),
+        fitted(_CONTAINER_COLUMNS, [_container_row(assignment) for assignment in status["containers"]]),
         *_unhealthy(status),
+    )
+
+
+def _fitted(headers: tuple[str, ...], rows: list[tuple[Any, ...]], width: int) -> RenderableType:
+    """A table in which the last column, a text, is wrapped, without the columns that a narrow terminal has no
+    room for."""
+    from rich.cells import cell_len
+
+    *kept, text = range(len(headers))
+    sizes = [max(cell_len(str(row[index])) for row in (headers, *rows)) + 2 for index in kept]
+    needed = min(_TEXT_WIDTH_MIN, max(len(str(row[text])) for row in (headers, *rows)))
+    for name in _LEAST_IMPORTANT:
+        if name in headers and sum(sizes[index] for index in kept) + needed > width:
+            kept.remove(headers.index(name))
+    chosen = [*kept, text]
+    return output.table(
+        tuple(headers[index] for index in chosen),
+        [tuple(row[index] for index in chosen) for row in rows],
+        wrapped=headers[text],
     )
 
 
@@ -78,7 +112,11 @@ def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:
 
     unhealthy = [(host["id"], host["storage"]) for host in status["hosts"] if host["storage"]["cause"]]
     lines = [
-        Text.assemble(f"\n{host}: long-term storage is ", (storage["state"], "red"), f": {storage['cause']}")
+        Text.assemble(
+            f"\n{host}: long-term storage is ",
+            (storage["state"], "red"),
+            f": {output.printable(storage['cause'])}",
+        )
         for host, storage in unhealthy
     ]
     return list(lines)

@@ -9,6 +9,7 @@ _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
 body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.3rem } h2 { font-size: 1rem; margin: 2rem 0 .5rem }
+div { overflow-x: auto } p { overflow-wrap: anywhere }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #8884 }
 th { font-weight: 600 } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
@@ -49,6 +50,7 @@ def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
     recent = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:]) or "none"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>tierlog: {word}</title><style>{_STYLE}</style></head><body>
 <h1>tierlog: <span class="{mood}">{word}</span></h1>
 <p class="dim">{escape(str(status.get("folder", "")))} &middot; supervisor: process {status.get("pid", "")},
@@ -76,7 +78,7 @@ def _table(
 ) -> str:
     head = "".join(f"<th{_kind(rows, key)}>{escape(title)}</th>" for title, key in columns)
     body = "".join(f"<tr>{''.join(_cell(rows, row, key, escape) for _, key in columns)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _cell(rows: Sequence[dict[str, Any]], row: dict[str, Any], key: str, escape: Callable[[str], str]) -> str:

@@ -162,3 +162,23 @@ async def command():
 """
     with subprocess.Popen(started(program), stdout=subprocess.PIPE) as process:
         assert process.wait(timeout=scaled(20)) == 130
+
+
+def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_traceback() -> None:
+    program = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["tierlog", "--version"]
+from tierlog.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=scaled(20), check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

@@ -181,6 +181,7 @@ def test_metrics_show_hosts_assignments_and_failovers(service: Service) -> None:
 def test_the_page_shows_the_status_and_polls(service: Service) -> None:
     answer = service.client.get("/")
     assert answer.headers["content-type"].startswith("text/html")
+    assert b"width=device-width" in answer.content  # a phone shows it at its own width
     assert 'http-equiv="refresh"' in answer.text
     assert "host-1" in answer.text
 

@@ -1,0 +1,75 @@
+"""The status on terminals of several widths."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tierlog.actors.cli.status import render_status
+
+REASON = "the log of this container is damaged at 0003.wal, offset 4096, see tierlog doctor"
+STATUS: dict[str, Any] = {
+    "folder": "/srv/data",
+    "pid": 4711,
+    "term": 3,
+    "ready": True,
+    "stopping": False,
+    "failovers": 1,
+    "failover_seconds": [0.25],
+    "hosts": [
+        {
+            "id": f"host-{number}",
+            "phase": "serving",
+            "pid": 123_456,
+            "containers": [number],
+            "lag_seconds": 0.0125,
+            "storage": {"state": "healthy", "cause": ""},
+            "starts": 1,
+            "last_exit": "",
+        }
+        for number in range(2)
+    ],
+    "containers": [
+        {
+            "container": number,
+            "phase": "quarantined" if number else "serving",
+            "host": f"host-{number}",
+            "epoch": 12,
+            "segments": 100_000,
+            "wal_bytes": 67_108_864,
+            "unflushed_bytes": 1_048_576,
+            "reason": REASON if number else "",
+        }
+        for number in range(2)
+    ],
+}
+
+
+def lines(width: int) -> list[str]:
+    screen = Console(file=io.StringIO(), width=width)
+    screen.print(render_status(STATUS, width), crop=False)
+    text: str = screen.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+    return text.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_tables_fit_a_narrow_terminal_and_keep_phase_host_and_the_whole_reason(width: int) -> None:
+    shown = lines(width)
+
+    assert max(map(len, shown)) <= width
+    head = next(line for line in shown if line.startswith("container"))
+    assert {"phase", "host", "unflushed", "reason"} <= set(head.split())
+    table = shown[shown.index(head) :]
+    reason = "".join(line[head.index("reason") :].rstrip() for line in table[1:])
+    assert reason.replace(" ", "") == REASON.replace(" ", "")
+
+
+def test_a_wide_terminal_shows_every_column_on_one_line_each() -> None:
+    shown = lines(200)
+
+    every = "host phase pid containers lag storage starts last exit"
+    assert any(" ".join(line.split()) == every for line in shown)
+    assert any(line.rstrip().endswith(REASON) for line in shown)
