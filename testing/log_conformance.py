@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from ..journal.log.contract import GROUP_BYTES_MAX, DurableDataLog, OpenedLog
-from ..storage_backends.base.errors import ClosedError, InvalidArgument, NotOwner
+from ..storage_backends.base.errors import ClosedError, DataCorruption, InvalidArgument, NotOwner
 
 
 async def contents(log: DurableDataLog, first: int = 0) -> dict[int, bytes]:
@@ -192,6 +192,65 @@ class DurableDataLogConformance(ABC):
         assert await contents(log) == {4: b"4", 5: b"5"}
         assert found.next_group == 6
         await log.close()
+
+    async def test_the_window_of_any_durable_group_is_read_at_any_time(self) -> None:
+        first, _ = await self.opened()
+        for size in (0, 10, 700 << 10, 700 << 10, 3 << 20):
+            await first.append([bytes([size % 251]) * size])
+        log, _ = await self.opened()
+        for number in range(6, 30):
+            await log.append([b"%d" % number])
+
+        found = {n: await log.read_window(log.window_of(n)) for n in range(1, 30)}
+        assert {n: bytes(dict(window)[n]) for n, window in found.items()} == {
+            **{
+                n: bytes([size % 251]) * size
+                for n, size in enumerate((0, 10, 700 << 10, 700 << 10, 3 << 20), 1)
+            },
+            **{n: b"%d" % n for n in range(6, 30)},
+        }
+        assert all(window[0][0] == log.window_of(n) for n, window in found.items())
+        assert max(sum(len(payload) for _, payload in window) for window in found.values()) == 3 << 20
+        await log.close()
+
+    async def test_a_window_is_read_beside_appends_and_truncations(self) -> None:
+        log, _ = await self.opened()
+        for number in range(1, 11):
+            await log.append([b"%d" % number])
+
+        async def read(number: int) -> None:
+            for _ in range(10):
+                assert bytes(dict(await log.read_window(number))[number]) == b"%d" % number
+
+        async with anyio.create_task_group() as tasks:
+            for number in (8, 9, 10):
+                tasks.start_soon(read, number)
+            for number in range(11, 21):
+                await log.append([b"%d" % number], truncate_before=8)
+                await log.truncate()
+        await log.close()
+
+    async def test_a_group_that_the_log_does_not_have_is_refused_and_harmless(self) -> None:
+        log, _ = await self.opened()
+        for _ in range(3):
+            await log.append([b"group"])
+        for number in (0, 4):
+            with pytest.raises(DataCorruption):
+                await log.read_window(number)
+
+        assert await log.append([b"next"]) == 4
+        await log.close()
+
+    async def test_inspect_reads_windows_too(self) -> None:
+        owner, _ = await self.opened()
+        await owner.append([b"one"])
+        await owner.append([b"two"])
+        view = await self.make_log()
+        await view.inspect()
+
+        assert bytes(dict(await view.read_window(2))[2]) == b"two"
+        await view.close()
+        await owner.close()
 
     async def test_a_log_can_be_truncated_to_its_newest_group_again_and_again(self) -> None:
         for index in range(1, 5):

@@ -5,7 +5,7 @@ group's frame carries ``tag`` and ``truncate_before``, so that recovery finds ch
 payloads.
 
 The promise: every later owner reads every acked append. An append that failed, or whose outcome is unknown,
-may or may not be read; if the next owner does not read it, no later one will. Rules W1 to W9 are in
+may or may not be read; if the next owner does not read it, no later one will. Rules W1 to W10 are in
 ``docs/protocols/wal.md``.
 
 * ``open`` fences every earlier owner and returns a strictly larger epoch. Before it returns it has sealed the
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -35,6 +36,9 @@ from ...storage_backends.base.statistics import counter, gauge
 
 GROUP_BYTES_MAX = 64 << 20
 """The largest payload of one group, in bytes. Decoders reject larger lengths as corruption."""
+
+GroupPayload: TypeAlias = tuple[int, memoryview]
+"""A group's number and payload."""
 
 
 @attrs.frozen
@@ -99,9 +103,19 @@ class DurableDataLog(ABC):
         long-term storage (rule W8)."""
 
     @abstractmethod
-    def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
+    def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         """Yield (number, payload) of every recovered group from ``first`` on. After ``open`` or ``inspect``,
         before the first ``append``."""
+
+    @abstractmethod
+    def window_of(self, number: int) -> int:
+        """The first group of the window that holds durable group ``number`` (rule W10)."""
+
+    @abstractmethod
+    async def read_window(self, number: int) -> Sequence[GroupPayload]:
+        """The groups of the window that holds durable group ``number``, checked, in order (rule W10). At any
+        time after ``open`` or ``inspect``, beside appends and truncations. Raises ``DataCorruption`` (file,
+        offset) if the group is damaged, or truncated; the log goes on."""
 
     @abstractmethod
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:

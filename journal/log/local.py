@@ -38,10 +38,11 @@ from ...storage_backends.base.files import (
     Write,
 )
 from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
-from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
+from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Frame, Seal, encode_frame
 from .lifecycle import LogEvent, LogLifecycle, LogState
 from .local_history import History, Part, WalFile, list_wal_files, payloads, read_range, windows
+from .local_index import GroupIndex, window_payloads
 from .local_layout import LocalLogOptions, LogLayout
 from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log, raise_own_epoch
 from .local_writer import (
@@ -99,6 +100,8 @@ class LocalLog(DurableDataLog):
         self._files = files.lane(f"wal {folder}")
         self._sweeper = files.lane(f"wal sweep {folder}")
         """Removing a large file takes as long as many appends, which need not wait for it."""
+        self._reading = files.lane(f"wal read {folder}")
+        """Windows are read beside appends and removals."""
         self._options = options or LocalLogOptions()
         self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
         self._life = LogLifecycle(folder)
@@ -113,6 +116,7 @@ class LocalLog(DurableDataLog):
         self._epoch = 0
         self._epoch_record = b""
         self._parts: tuple[Part, ...] = ()
+        self._index = GroupIndex()
         self._next_group = 0
         self._truncate_before = 0
         """The newest truncation address that is durable under this owner's epoch (W5)."""
@@ -156,6 +160,7 @@ class LocalLog(DurableDataLog):
         self._current = owned.current
         self._parts = tuple(owned.parts)
         self._next_group = self._history.next_group
+        self._index = _index_of(self._history, self._current)
         self._note_room(owned.room)
 
     @property
@@ -168,6 +173,7 @@ class LocalLog(DurableDataLog):
             found: Inspected = await self._files.run(inspect_log(self._context))
         self._history = found.history
         self._epoch, self._next_group = found.epoch, found.history.next_group
+        self._index = _index_of(found.history, None)
         self._life.step(LogEvent.INSPECTED)
         return OpenedLog(found.epoch, found.epoch, found.history.groups(), found.history.next_group)
 
@@ -183,7 +189,7 @@ class LocalLog(DurableDataLog):
                 self._own(epoch, owned)
         return epoch
 
-    async def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
+    async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)
         history = self._history
         if history is None:
@@ -208,6 +214,19 @@ class LocalLog(DurableDataLog):
         if data is None:
             raise Unavailable(f"the log's owner removed {path} while it was read; try again")
         return path, data
+
+    def window_of(self, number: int) -> int:
+        return self._index.window_of(number)
+
+    async def read_window(self, number: int) -> Sequence[GroupPayload]:
+        self._life.require("read_window", LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
+        window = self._index.find(number)
+        path = self._context.layout.wal(window.file)
+        with self._mapped_errors():
+            data = await self._reading.run(read_range(path, window.start, window.end))
+        if data is None:
+            raise DataCorruption(f"the file of group {number} is missing", file=path, offset=window.start)
+        return window_payloads(window, data, self._context.log_id, path)
 
     # --- appending -------------------------------------------------------------------------------
 
@@ -303,6 +322,8 @@ class LocalLog(DurableDataLog):
         self._appended_groups += 1
         self._appended_bytes += size
         self._syncs += 1
+        end = found.current.position
+        self._index.add(found.current.file, number, end - size - FRAME_HEADER_BYTES, end)
         self._gauge.spend(size)
         if found.free is not None:
             self._note_room(Room(found.free, found.current.allocated, self._reserve_file))
@@ -336,6 +357,7 @@ class LocalLog(DurableDataLog):
             # Last: if the check fails, the seal set stays as it was, and the next truncation computes it
             # again.
             self._parts = kept
+            self._index.drop_before(self._truncate_before)
             return needless
 
     def _find_needless(
@@ -454,3 +476,16 @@ class LocalLog(DurableDataLog):
         except BaseException as error:
             self._life.failed(error)
             raise
+
+
+def _index_of(history: History, current: CurrentFile | None) -> GroupIndex:
+    """Of the groups that an opener found; ``current`` is the file in which it logged the last one again."""
+    index, last = GroupIndex(), history.last
+    for wal in history.files:
+        for frame in wal.frames:
+            if current is None or (last is not None and frame.number < last.number):
+                index.add(wal.file, frame.number, frame.position, frame.payload + frame.size)
+    if current is not None and last is not None:
+        end = current.position
+        index.add(current.file, last.number, end - len(last.payload) - FRAME_HEADER_BYTES, end)
+    return index

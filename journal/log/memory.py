@@ -14,8 +14,8 @@ import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import InvalidArgument, NotOwner
-from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
+from ...storage_backends.base.errors import DataCorruption, InvalidArgument, NotOwner
+from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog
 from .lifecycle import LogEvent, LogLifecycle, LogState
 
 
@@ -115,7 +115,7 @@ class MemoryLog(DurableDataLog):
         self._take_epoch(max(self._epoch, above))
         return self._epoch
 
-    async def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
+    async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)
         if self._recovered is None:
             raise RuntimeError("read is possible before the first append only")
@@ -123,6 +123,19 @@ class MemoryLog(DurableDataLog):
             if stored.info.number >= first:
                 await anyio.lowlevel.checkpoint()
                 yield stored.info.number, memoryview(stored.payload)
+
+    def window_of(self, number: int) -> int:
+        return number
+
+    async def read_window(self, number: int) -> Sequence[GroupPayload]:
+        self._life.require("read_window", LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
+        await anyio.lowlevel.checkpoint()
+        groups = self._journal.groups
+        at = number - groups[0].info.number if groups else -1
+        if not 0 <= at < len(groups):
+            raise DataCorruption(f"group {number} is not in the log", file=f"group {number}")
+
+        return [(number, memoryview(groups[at].payload))]
 
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         size = sum(map(len, buffers))

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from tierlog.journal.log.contract import DurableDataLog, LogStatistics, OpenedLog
+from tierlog.journal.log.contract import DurableDataLog, GroupPayload, LogStatistics, OpenedLog
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import (
     Capabilities,
@@ -63,13 +63,19 @@ class ServiceLog(DurableDataLog):
     async def raise_epoch(self, above: int) -> int:
         return await self._call("raise_epoch", 0, lambda: self._inner.raise_epoch(above))
 
-    async def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
+    async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         await self._call("read", 0, trio.lowlevel.checkpoint)
         # A generator that is left to the garbage collector ends at a moment that no seed decides.
         async with aclosing(self._inner.read(first)) as groups:
             async for number, payload in groups:
                 await self._gate.stay()
                 yield number, payload
+
+    def window_of(self, number: int) -> int:
+        return self._inner.window_of(number)
+
+    async def read_window(self, number: int) -> Sequence[GroupPayload]:
+        return await self._call("read_window", 0, lambda: self._inner.read_window(number))
 
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         size = sum(map(len, buffers))

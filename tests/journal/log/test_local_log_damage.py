@@ -277,3 +277,29 @@ async def test_inspect_writes_nothing() -> None:
 
     assert set(calls) <= {"Open", "Read", "Size", "ListFolder", "Close"}
     assert {path: disk.content(path) for path in [REGISTER, *wal_paths(disk)]} == before
+
+
+async def test_every_flipped_bit_of_a_window_is_reported_with_file_and_offset() -> None:
+    """W10: the file is damaged under a running owner, which goes on."""
+    disk = SimulatedDisk(Random(0))
+    log = make_log(SimulatedFiles(disk), TINY)
+    await log.open()
+    for index in range(3):
+        await log.append([b"group %d" % index])
+    [path, *_] = wal_paths(disk)
+    window = await log.read_window(1)
+    whole = disk.content(path)
+    end = whole.index(bytes(window[-1][1])) + len(window[-1][1])
+    for bit in range(end * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        disk.replace(path, bytes(damaged))
+        with pytest.raises(DataCorruption) as refused:
+            await log.read_window(1)
+        assert refused.value.file == path
+        assert 0 <= refused.value.offset < end
+    disk.replace(path, whole)
+
+    assert bytes(dict(await log.read_window(1))[1]) == b"group 0"
+    assert await log.append([b"group 3"]) == 4
+    await log.close()
