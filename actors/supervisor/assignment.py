@@ -87,6 +87,10 @@ class Assignment:
     reason: str = ""
     failures: int = 0
     """Openings in a row that failed."""
+    failed_on: str = ""
+    """The host on which it failed last."""
+    avoided_until: float = 0
+    """Until then it is not opened there if another host accepts it."""
     crashes: int = 0
     """Hosts in a row that exited while they opened it."""
     failovers: list[float] = attrs.field(factory=list)

@@ -20,11 +20,14 @@ from random import Random
 import attrs
 
 from ..kernel.backoff import Backoff
+from ..kernel.exits import ExitKind
 from .assignment import Assignment, AssignmentEvent, AssignmentPhase
 from .commands import CloseContainer, Command, DrainHost, KillHost, SpawnHost
 from .hosts import Host, HostEvent, HostPhase
 from .placement import Placement
 
+AVOIDED_SECONDS = 300.0
+"""How long a container is not opened on the host on which it failed, if there is another one."""
 PERMANENT_FAILURES = frozenset({"corrupt", "mismatch", "poisoned"})
 """Kinds of failure that no other attempt can repair."""
 HOUR = 3600.0
@@ -235,6 +238,7 @@ class Fleet:
         """An operator allows a fenced or quarantined container to be opened again."""
         assignment = self.assignments[index]
         assignment.failures, assignment.crashes, assignment.due = 0, 0, now
+        assignment.avoided_until = now
         assignment.step(AssignmentEvent.RELEASED, now)
         return self._next_orders(now)
 
@@ -374,6 +378,9 @@ class Fleet:
 
     def _fail(self, index: int, kind: str, reason: str, now: float) -> list[Command]:
         assignment = self.assignments[index]
+        if kind == ExitKind.FAILED.value:
+            # V8: the fault may be the host's own, which may have no descriptors left.
+            assignment.failed_on, assignment.avoided_until = assignment.host, now + AVOIDED_SECONDS
         assignment.host, assignment.reason = "", reason
         assignment.due = now + self.options.retry.delay(assignment.failures, self._random)
         assignment.failures += 1

@@ -58,7 +58,8 @@ class Placement:
                 for assignment in self._assignments
                 if assignment.phase is AssignmentPhase.UNASSIGNED
             )
-            yield from (due for due in waiting if due > self._ordered_at)
+            avoided = (assignment.avoided_until for assignment in self._assignments)
+            yield from (due for due in (*waiting, *avoided) if due > self._ordered_at)
 
     def orders(self, now: float) -> Iterator[OpenContainer | CloseContainer]:
         self._ordered_at = now
@@ -66,7 +67,7 @@ class Placement:
             return
 
         accepting = [host.id for host in self._hosts.values() if host.accepts_containers]
-        targets = self._targets(accepting)
+        targets = self._targets(accepting, now)
         for assignment in self._assignments:
             if (
                 assignment.phase is AssignmentPhase.UNASSIGNED
@@ -82,13 +83,17 @@ class Placement:
             closing.step(AssignmentEvent.CLOSE_ORDERED, now)
             yield CloseContainer(closing.host, closing.index, self._requests)
 
-    def _targets(self, accepting: list[str]) -> dict[int, str]:
+    def _targets(self, accepting: list[str], now: float) -> dict[int, str]:
         """The host of each container that should have one; empty if no host accepts any."""
         pinned = {
             assignment.index: assignment.pinned_to
             for assignment in self._assignments
             if assignment.pinned_to in accepting
         }
+        for assignment in self._assignments:
+            others = [host for host in accepting if host != assignment.failed_on]
+            if others and assignment.failed_on in accepting and now < assignment.avoided_until:
+                pinned[assignment.index] = self._elsewhere(assignment, others)
         current = {
             assignment.index: assignment.host for assignment in self._assignments if assignment.has_host
         }
@@ -100,6 +105,12 @@ class Placement:
         return balance(free, accepting, current) | {
             index: host for index, host in pinned.items() if not self._assignments[index].is_withheld
         }
+
+    def _elsewhere(self, assignment: Assignment, others: list[str]) -> str:
+        """Where it is, or the host with the fewest."""
+        if assignment.has_host and assignment.host in others:
+            return assignment.host
+        return min(others, key=lambda host: (len(self.held(host)), host))
 
     def _may_open(self, assignment: Assignment, targets: Mapping[int, str]) -> bool:
         """A container that crashed hosts opens alone on its host."""

@@ -226,6 +226,31 @@ def test_an_opening_that_fails_for_now_is_retried_later() -> None:
     assert world.phase(3) is AssignmentPhase.SERVING
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_v8_a_container_that_fails_on_a_host_is_opened_on_another_one_for_a_while(pinned: bool) -> None:
+    world = machine()
+    assignment = world.fleet.assignments[3]
+    first = assignment.host
+    if pinned:
+        world.do(world.fleet.move(3, first, world.now))
+    world.do(world.fleet.ended(first, 3, "failed", "too many open files", world.now))
+    world.run(1)
+    second = assignment.host
+    assert (assignment.phase, second != first) == (AssignmentPhase.SERVING, True)
+    world.run(200)
+    assert assignment.host == second
+    world.run(200)
+    loads = sorted(list(world.owners.values()).count(host) for host in world.alive)
+    assert (loads == [2, 2], assignment.host == first or not pinned) == (True, True)
+
+
+def test_v8_a_container_that_fails_is_opened_again_on_the_only_host() -> None:
+    world = machine(hosts=1)
+    world.do(world.fleet.ended("host-0", 3, "failed", "too many open files", world.now))
+    world.run(1)
+    assert world.phase(3) is AssignmentPhase.SERVING
+
+
 def test_a_restarted_supervisor_adopts_its_hosts_and_moves_nothing() -> None:
     world = machine()
     before, opens = world.owners, world.count(OpenContainer)
