@@ -53,20 +53,13 @@ READ_BYTES = 256 << 10
 BODY_BYTES_MAX = 64 << 10
 """Bytes of a body that wait for the handler before reading pauses."""
 
-_NOT_HTTP = InvalidArgument("this is not an HTTP/1.1 request: see RFC 9112")
-_FRAMING = InvalidArgument(
-    "Transfer-Encoding is chunked, once, in a request of HTTP/1.1: nothing else is decoded"
-)
-_HEAD_TOO_LARGE = TooLarge(
-    f"the head of a request has at most {HEAD_BYTES_MAX} bytes and {HEADERS_MAX} headers"
-)
-_PIPELINE_FULL = Throttled(
-    f"at most {PIPELINE_MAX} requests of one connection wait: read their answers first"
-)
-_NO_ROOM = Unavailable("this server has as many connections as it takes: close some, or try again later")
-_HEAD_LATE = RequestTimeout(
-    "the head of the request was not complete in time: nothing was done, send it again"
-)
+# Texts and not errors: one that is raised again keeps the frames of all the times before.
+_NOT_HTTP = "this is no HTTP/1.1 request: see RFC 9112"
+_FRAMING = "Transfer-Encoding is chunked, once, in a request of HTTP/1.1: nothing else is decoded"
+_HEAD_TOO_LARGE = f"the head of a request has at most {HEAD_BYTES_MAX} bytes and {HEADERS_MAX} headers"
+_PIPELINE_FULL = f"at most {PIPELINE_MAX} requests of one connection wait: read their answers first"
+_NO_ROOM = "this server has as many connections as it takes: close some, or try again later"
+_HEAD_LATE = "the head of the request was not complete in time: nothing was done, send it again"
 _VERSIONS = ("1.1", "1.0")
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings", b"connection")
 _FORBIDDEN_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -104,8 +97,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_lingering = self._is_dropping = self._is_stopping = self._is_paused = False
         self.is_input_ended = False
         """The client sends no more: it has closed its half, or all of it."""
-        self._last_error: TierlogError | None = None
-        """Answered behind the requests that are complete."""
+        self._last_answer = b""
+        """What a refusal sends behind the answers to the requests that are complete."""
         self._bytes_dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
@@ -124,7 +117,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         }
         self._start_head_timer()
         if not self._connections.admit(self):
-            self._refuse(_NO_ROOM)
+            self._refuse(Unavailable(_NO_ROOM))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
@@ -183,13 +176,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._feed(self._buffer[:nbytes])
         except httptools.HttpParserError as error:
             cause = error.__context__
-            self._refuse(cause if isinstance(cause, TierlogError) else _NOT_HTTP)
+            self._refuse(cause if isinstance(cause, TierlogError) else InvalidArgument(_NOT_HTTP))
             return
 
         if self._parsed is None:
             self._framing_bytes = 0
         elif self._framing_bytes > len(self._buffer) + HEAD_BYTES_MAX:
-            self._refuse(_HEAD_TOO_LARGE)
+            self._refuse(TooLarge(_HEAD_TOO_LARGE))
             return
 
         if self._in_head and not was_in_body and not self._heads:
@@ -204,7 +197,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         # While a request runs, a head that is too large only pauses reading. It is refused when reading goes
         # on.
         if not self._requests and self._head_bytes > HEAD_BYTES_MAX:
-            self._refuse(_HEAD_TOO_LARGE)
+            self._refuse(TooLarge(_HEAD_TOO_LARGE))
         # H11: reading cannot pause here, or the request would not notice that its client left. So the bytes
         # that pile up behind it are bounded by ending the connection.
         elif self._requests and self._requests[0].is_watching and self._bytes_behind > HEAD_BYTES_MAX:
@@ -252,7 +245,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._new_parser()
 
     def _head_without_upgrade(self) -> bytes:
-        lines = [b"%s %s HTTP/1.1" % (self._parser.get_method(), self._url)]
+        version = self._parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self._parser.get_method(), self._url, version)]
         lines += [b"%s: %s" % header for header in self._headers if header[0] not in _UPGRADE_HEADERS]
         if b"close" in _connection_tokens(self._headers):
             lines.append(b"connection: close")
@@ -278,16 +272,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         method, version = self._parser.get_method(), self._parser.get_http_version()
         # A tunnel (CONNECT) would be an upgrade without an end.
         if method == b"CONNECT" or version not in _VERSIONS:
-            raise _NOT_HTTP
+            raise InvalidArgument(_NOT_HTTP)
 
         if self._parser.should_upgrade():
             return
 
         if len(self._requests) >= PIPELINE_MAX:
-            raise _PIPELINE_FULL
+            raise Throttled(_PIPELINE_FULL)
 
         if len(self._headers) > HEADERS_MAX:
-            raise _HEAD_TOO_LARGE
+            raise TooLarge(_HEAD_TOO_LARGE)
 
         if self._head_bytes + self._chunk_bytes > HEAD_BYTES_MAX:
             # The read that completed the head may hold a part of the body too: only the head counts.
@@ -295,7 +289,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 len(name) + len(value) + 4 for name, value in self._headers
             )
             if self._head_bytes > HEAD_BYTES_MAX:
-                raise _HEAD_TOO_LARGE
+                raise TooLarge(_HEAD_TOO_LARGE)
 
         self._head_bytes = 0
         expects_continue = self._check_framing(version)
@@ -327,7 +321,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if name == b"transfer-encoding":
                 codings += 1
                 if codings > 1 or version == "1.0" or value.strip().lower() != b"chunked":
-                    raise _FRAMING
+                    raise InvalidArgument(_FRAMING)
             elif name == b"expect":
                 expects_continue = version != "1.0" and value.lower() == b"100-continue"
         return expects_continue
@@ -388,7 +382,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif self._requests:
             self.update_reading()
             self._start(self._requests[0])
-        elif self._last_error is not None:
+        elif self._last_answer:
             self._answer_last()
         elif self._is_stopping or self.is_input_ended:
             self.transport.close()
@@ -405,17 +399,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._linger()
             return
 
-        self._last_error = error
+        problem = to_problem(error)
+        body = problem.body()
+        headers = {**problem.headers, "Content-Length": str(len(body)), "Connection": "close"}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self._last_answer = _head(problem.status, raw) + body
         if not self._requests:
             self._answer_last()
 
     def _answer_last(self) -> None:
-        assert self._last_error is not None
-        problem = to_problem(self._last_error)
-        body = problem.body()
-        headers = {**problem.headers, "Content-Length": str(len(body)), "Connection": "close"}
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self.transport.write(_head(problem.status, raw) + body)
+        self.transport.write(self._last_answer)
         self._linger()
 
     def _drop_incomplete(self) -> _Request | None:
@@ -460,7 +453,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._requests:
             self._start_head_timer()  # it waits behind another request
         elif self._in_head:
-            self._refuse(_HEAD_LATE)
+            self._refuse(RequestTimeout(_HEAD_LATE))
         else:
             self.transport.close()
 
@@ -577,7 +570,7 @@ class _Request:
         return LargeBody(self._connection, begun, size, admit)
 
     def _allow_body(self) -> None:
-        if self.expects_continue and not self._connection.transport.is_closing():
+        if self.expects_continue and not self.is_disconnected and not self._connection.transport.is_closing():
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.expects_continue = False
 

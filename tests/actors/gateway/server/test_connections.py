@@ -103,6 +103,7 @@ async def test_a_request_with_an_ambiguous_end_is_refused_and_ends_the_connectio
         b"GET /health\r\n\r\n",
         b"GET /health HTTP/1.2\r\nhost: localhost\r\n\r\n",
         b"POST /v1/flush HTTP/1.0\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/flush HTTP/1.0\r\nconnection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET /health\x00 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ],
 )
