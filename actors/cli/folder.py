@@ -104,6 +104,7 @@ _LOG_COLUMNS = {
     "epoch": "epoch",
     "log files": "log_files",
     "log bytes": "log_bytes",
+    "on disk": "log_allocated_bytes",
     "groups": "groups",
 }
 _DATA_COLUMNS = {

@@ -59,6 +59,8 @@ class ContainerReport:
     epoch: int = 0
     log_files: int = 0
     log_bytes: int = 0
+    log_allocated_bytes: int = 0
+    """Of the disk blocks that the log's folder holds, also those allocated ahead."""
     groups: int = 0
     """Groups in the log that are not truncated."""
     segments: int = 0
@@ -132,7 +134,8 @@ async def _examine(view: StoreView, container: ContainerView, verify: Progress |
 
 def _with_log(report: ContainerReport, container: ContainerView) -> ContainerReport:
     sizes = [entry.size for entry in container.log_files if entry.name.endswith(".wal")]
-    return attrs.evolve(report, log_files=len(sizes), log_bytes=sum(sizes))
+    allocated = sum(entry.allocated for entry in container.log_files)
+    return attrs.evolve(report, log_files=len(sizes), log_bytes=sum(sizes), log_allocated_bytes=allocated)
 
 
 def _problem(error: TierlogError, advice: str) -> Problem:

@@ -73,6 +73,9 @@ class LogStatistics:
     appended_groups: int = attrs.field(metadata=counter("Groups made durable."))
     appended_bytes: int = attrs.field(metadata=counter("Bytes of groups made durable."))
     retained_bytes: int = attrs.field(metadata=gauge("Bytes in files that truncation has not removed."))
+    allocated_bytes: int = attrs.field(
+        metadata=gauge("Disk blocks that the log holds, also those allocated ahead, when last measured.")
+    )
     files: int = attrs.field(metadata=gauge("Log files that truncation has not removed."))
     syncs: int = attrs.field(metadata=counter("Disk syncs."))
 

@@ -30,7 +30,6 @@ from ...storage_backends.base.files import (
     NOT_A_FILE,
     FileHandle,
     Files,
-    FreeSpace,
     Program,
     Read,
     Sync,
@@ -49,11 +48,13 @@ from .local_writer import (
     CurrentFile,
     LogContext,
     Room,
+    Space,
     SpaceGauge,
     allocate_ahead,
     is_full,
     lengthen,
     measure_room,
+    measure_space,
     roll,
     trim,
     unlink_files,
@@ -75,7 +76,7 @@ class _Appended(NamedTuple):
     current: CurrentFile
     register: FileHandle
     parts: tuple[Part, ...]
-    free: int | None
+    space: Space | None
 
 
 class LocalLog(DurableDataLog):
@@ -123,6 +124,7 @@ class LocalLog(DurableDataLog):
         self._reserve_file = False
         self._appended_groups = 0
         self._appended_bytes = 0
+        self._allocated_bytes = 0
         self._syncs = 0
 
     # --- opening ---------------------------------------------------------------------------------
@@ -298,8 +300,8 @@ class LocalLog(DurableDataLog):
             length,
         )
         yield from note_watermark(self._context, register, written, self._next_group)
-        free = (yield FreeSpace(self._context.layout.folder)) if self._gauge.due else None
-        return _Appended(written, register, parts, free)
+        space = (yield from measure_space(self._context.layout)) if self._gauge.due else None
+        return _Appended(written, register, parts, space)
 
     def _needed_parts(self, current: CurrentFile) -> tuple[Part, ...]:
         """The seal set of the next file: the files needed above the truncation address, and the current file
@@ -325,8 +327,8 @@ class LocalLog(DurableDataLog):
         end = found.current.position
         self._index.add(found.current.file, number, end - size - FRAME_HEADER_BYTES, end)
         self._gauge.spend(size)
-        if found.free is not None:
-            self._note_room(Room(found.free, found.current.allocated, self._reserve_file))
+        if found.space is not None:
+            self._note_room(Room(found.space, found.current.allocated, self._reserve_file))
         # ``check_owner`` may have found a new epoch meanwhile. The group is acked all the same: it was
         # durable before the register changed (W1).
         if self._life.state is LogState.APPENDING:
@@ -403,7 +405,8 @@ class LocalLog(DurableDataLog):
         self._current = attrs.evolve(self._current, allocated=room.allocated)
         self._reserve_file = room.reserve_file
         ahead = room.allocated >= self._current.position + self._options.reserve
-        self._gauge.observe(room.free, reserved=ahead and room.reserve_file)
+        self._allocated_bytes = room.space.log
+        self._gauge.observe(room.space.free, reserved=ahead and room.reserve_file)
 
     @property
     def next_group(self) -> int:
@@ -419,6 +422,7 @@ class LocalLog(DurableDataLog):
             self._appended_groups,
             self._appended_bytes,
             retained,
+            self._allocated_bytes,
             files,
             self._syncs,
         )

@@ -21,6 +21,7 @@ from ...storage_backends.base.files import (
     FileHandle,
     FreeSpace,
     IoCall,
+    ListFolder,
     Open,
     Program,
     Rename,
@@ -80,10 +81,18 @@ class CurrentFile:
 
 
 @attrs.frozen
-class Room:
+class Space:
     """What was measured on the disk."""
 
     free: int
+    """Of the file system."""
+    log: int
+    """Of the blocks that the log's folder holds."""
+
+
+@attrs.frozen
+class Room:
+    space: Space
     allocated: int
     reserve_file: bool
 
@@ -312,8 +321,14 @@ def measure_room(context: LogContext, current: CurrentFile) -> Program[Room]:
     """Restore the allocated blocks and the reserve file as far as possible, and measure free space."""
     allocated = yield from allocate_ahead(context.options, current, current.position)
     reserve_file = yield from _restore_reserve(context)
-    free = yield FreeSpace(context.layout.folder)
-    return Room(free, allocated, reserve_file)
+    space = yield from measure_space(context.layout)
+    return Room(space, allocated, reserve_file)
+
+
+def measure_space(layout: LogLayout) -> Program[Space]:
+    entries = yield ListFolder(layout.folder)
+    free = yield FreeSpace(layout.folder)
+    return Space(free, sum(entry.allocated for entry in entries))
 
 
 def _restore_reserve(context: LogContext) -> Program[bool]:

@@ -198,7 +198,7 @@ class MemoryLog(DurableDataLog):
     def statistics(self) -> LogStatistics:
         retained = sum(stored.info.size for stored in self._journal.groups)
         return LogStatistics(
-            self._epoch, self._next_group, self._appended_groups, self._appended_bytes, retained, 0, 0
+            self._epoch, self._next_group, self._appended_groups, self._appended_bytes, retained, 0, 0, 0
         )
 
     async def _checkpoint(self) -> None:

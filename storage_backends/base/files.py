@@ -169,6 +169,9 @@ class FolderEntry:
     name: str
     is_folder: bool
     size: int
+    allocated: int = attrs.field(default=0, eq=False)
+    """Bytes of the blocks that it holds: more than its size if some are allocated ahead, fewer if it has
+    holes."""
 
 
 @attrs.frozen

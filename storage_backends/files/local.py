@@ -60,6 +60,7 @@ from .local_write import write_bulk, write_whole
 from .nofollow import NoFollowFolder, open_file
 
 _KEEP_SIZE = 1
+_STAT_BLOCK_BYTES = 512
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -214,7 +215,9 @@ def _entries(folder: str | int) -> list[tuple[FolderEntry, bool]]:
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # It was removed after it was listed.
-            known = FolderEntry(name=entry.name, is_folder=stat.S_ISDIR(info.st_mode), size=info.st_size)
+            known = FolderEntry(
+                entry.name, stat.S_ISDIR(info.st_mode), info.st_size, info.st_blocks * _STAT_BLOCK_BYTES
+            )
             entries.append((known, stat.S_ISREG(info.st_mode)))
     return sorted(entries, key=lambda pair: pair[0].name)
 

@@ -55,7 +55,7 @@ from tierlog.storage_backends.base.files import (
     Write,
 )
 
-from .disk import SECTOR, SimulatedDisk, SimulatedInode
+from .disk import BLOCK, SECTOR, SimulatedDisk, SimulatedInode
 
 __all__ = [
     "Fail",
@@ -406,7 +406,9 @@ class SimulatedFiles(Files):
     def _list_folder(self, call: ListFolder) -> list[FolderEntry]:
         names = self.disk.folder(call.path).names
         entries = [
-            FolderEntry(name, entry is None, 0 if entry is None else len(entry.cache))
+            FolderEntry(name, True, 0)
+            if entry is None
+            else FolderEntry(name, False, len(entry.cache), entry.blocks * BLOCK)
             for name, entry in names.items()
         ]
         return sorted(entries, key=lambda entry: entry.name)

@@ -252,6 +252,10 @@ async def test_the_doctor_counts_what_is_there(tmp_path: Path) -> None:
     assert container.log_bytes == sum(
         path.stat().st_size for path in (tmp_path / "wal" / "0000").glob("*.wal")
     )
+    assert container.log_allocated_bytes == 512 * sum(
+        path.stat().st_blocks for path in (tmp_path / "wal" / "0000").iterdir()
+    )
+    assert container.log_allocated_bytes > container.log_bytes  # the reserve
 
 
 async def test_the_doctor_names_damage_in_a_log_and_checks_the_other_containers(

@@ -132,7 +132,14 @@ def test_a_number_without_metadata_is_exported_untyped() -> None:
 
 def test_the_contracts_own_snapshots_are_typed() -> None:
     log = LogStatistics(
-        epoch=2, next_group=5, appended_groups=4, appended_bytes=100, retained_bytes=100, files=1, syncs=4
+        epoch=2,
+        next_group=5,
+        appended_groups=4,
+        appended_bytes=100,
+        retained_bytes=100,
+        allocated_bytes=4096,
+        files=1,
+        syncs=4,
     )
 
     assert {

@@ -189,6 +189,16 @@ async def test_a_closed_log_leaves_its_room_to_others_on_a_small_disk() -> None:
     assert disk.used() == 3 * BLOCK  # the register, the reserve and one file
 
 
+async def test_statistics_tell_what_is_allocated_from_what_is_used() -> None:
+    disk = SimulatedDisk(Random(9))
+    log = await open_log(disk)
+    await log.append([b"x"])
+    statistics = log.statistics()
+    held = sum(disk.find(path).blocks * BLOCK for path in disk.files_below(FOLDER))
+    assert statistics.allocated_bytes == held > statistics.retained_bytes + OPTIONS.reserve
+    await log.close()
+
+
 def test_the_options_of_these_tests_allocate_and_extend_ahead() -> None:
     assert isinstance(OPTIONS, LocalLogOptions)
     assert min(OPTIONS.reserve, OPTIONS.allocation_step, OPTIONS.length_step) > 0
