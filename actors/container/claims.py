@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import anyio
 import attrs
@@ -31,6 +31,7 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from ...storage_backends.base.errors import (
     ChunkExists,
+    ChunkNotFound,
     DataCorruption,
     OutcomeUnknown,
     StorageFull,
@@ -56,6 +57,7 @@ _VERSION = 2
 _ADVICE = (
     "Close both and go on with the newest one; if that is this one, adopt it on purpose (adopt=True, --adopt)"
 )
+_DEAD_MAX = 8
 _LIMITS = {Reason.MOVED: 86_400.0}
 """Seconds after which a container confirms itself (rule G4)."""
 _BYTES_MAX = 4 + 1 + 4 * 16 + 2 + LOCATION_BYTES_MAX + 4
@@ -336,6 +338,27 @@ class StorageClaim:
             # Without room too: reads and deletes, which make room, need no claim. If an answer was lost,
             # ``ensure`` finds the claim, or makes it.
             _log.warning("claim_retried", container=self.container, error=str(error))
+        else:
+            await self._delete_dead()
+
+    async def _delete_dead(self) -> None:
+        """Delete the claims of dead owners if there are many: brief owners end before their collector does it,
+        and each opening reads what is left. The record of this owner's claim is a barrier (rule G1): it was
+        appended after they were listed."""
+        listed = {claim.epoch for claim in self._listed or ()}
+        dead = sorted(epoch for epoch in listed | self._records.known.keys() if epoch < self.epoch)
+        if len(dead) <= _DEAD_MAX or self._records.unconfirmed is not None:
+            return
+
+        deleted = []
+        try:
+            for epoch in dead:
+                with suppress(ChunkNotFound):
+                    await self._chunks.delete(claim_name(self.container, epoch))
+                deleted.append(epoch)
+        except (Unavailable, OutcomeUnknown) as error:
+            _log.warning("claims_not_deleted", container=self.container, error=str(error))
+        await self._records.forget(deleted)
 
     async def ensure(self) -> None:
         """Return once long-term storage is claimed: call it before a write there. Raises ``StoreMismatch`` if

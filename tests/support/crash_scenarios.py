@@ -333,8 +333,23 @@ RECOVERY = Scenario(
     twice=True,
     reaches=["Begin 2 > Relogged * > Logged Append"],
 )
+BRIEF = Scenario(
+    rules="W8, G1, C7, W9: brief owners left a claim and a log file each; a checkpoint makes the files "
+    "needless, and an opener deletes the claims and their records.",
+    before=[
+        alone(create("a/s"), append("a/s", "first", 20)),
+        *(alone(append("a/s", f"{number}", 10)) for number in range(7)),
+    ],
+    sessions=[alone(append("a/s", "files", 10)), alone(append("a/s", "claims", 10))],
+    limits=PATIENT,
+    reaches=[
+        "Begin 9 > Logged RelogData > Logged CheckpointEnd > Unlink *.wal > Unlink *.wal > Trim *.wal",
+        "Begin 10 > Link */epoch.* > Unlink */epoch.* > Unlink */epoch.* > Logged CommitMetadata > Trim *.wal",
+    ],
+)
 
 SCENARIOS = {
+    "brief": BRIEF,
     "fresh": FRESH,
     "container": CONTAINER,
     "wal": WAL,

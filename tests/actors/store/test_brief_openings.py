@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from simulation.disk import SimulatedDisk
@@ -23,32 +25,51 @@ def wal_files(disk: SimulatedDisk) -> int:
     return sum(path.endswith(".wal") for path in disk.files_below(f"{FOLDER}/wal"))
 
 
-async def test_log_files_do_not_add_up() -> None:
-    """Their bytes are nowhere else, and yet old files need not be kept for them (F4)."""
-    disk, most = SimulatedDisk(Random(1)), 0
-    for number in range(30):
-        async with opened(SimulatedFiles(disk), number, PATIENT) as store:
+async def test_neither_log_files_nor_claims_add_up() -> None:
+    """Their bytes are nowhere else, and yet old files need not be kept for them (F4). So an opening never
+    needs more calls."""
+    disk, most, calls = SimulatedDisk(Random(1)), 0, []
+    for number in range(60):
+        files = SimulatedFiles(disk)
+        async with opened(files, number, PATIENT) as store:
             if number == 0:
                 await store.create_segment("a/s")
             assert await store.append("a/s", b"%c" % number) == number
         assert store.local_containers[0].statistics().restarts == 0
-        most = max(most, wal_files(disk))
+        most = max(most, wal_files(disk), len(disk.files_below(f"{FOLDER}/lts/_system")))
+        calls.append(files.calls)
     assert most <= 10
+    assert max(calls[30:]) <= max(calls[:30])
     async with opened(SimulatedFiles(disk), 99, PATIENT) as store:
-        assert await store.read("a/s", 0, 100) == bytes(range(30))
+        assert await store.read("a/s", 0, 100) == bytes(range(60))
+
+
+async def open_briefly(folder: Path, **options: Any) -> float:
+    """Append one byte; returns the seconds from the opening to its ack."""
+    begin = time.perf_counter()
+    async with open_store(folder, **options) as store:
+        await store.create_segment("s", exist_ok=True)
+        await store.append("s", b"x")
+        return time.perf_counter() - begin
+
+
+def allocated(folder: Path) -> int:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sum(path.stat().st_blocks * 512 for path in files)
 
 
 async def test_what_is_left_on_the_disk_is_what_the_reserves_need(tmp_path: Path) -> None:
     """A hundred openings left 1.2 GiB of allocated blocks once."""
     config = StoreConfig(containers=1)
-    for number in range(30):
-        async with open_store(tmp_path / "data", containers=1, config=config) as store:
-            if number == 0:
-                await store.create_segment("s")
-            await store.append("s", b"x")
+    for _ in range(30):
+        await open_briefly(tmp_path / "data", containers=1, config=config)
+    assert allocated(tmp_path) < config.wal.reserve + (1 << 20)
 
-    def allocated() -> int:
-        files = [path for path in (tmp_path / "data" / "wal").rglob("*") if path.is_file()]
-        return sum(path.stat().st_blocks * 512 for path in files)
 
-    assert allocated() < config.wal.reserve + (1 << 20)
+@pytest.mark.extended
+@pytest.mark.timeout(1200)
+async def test_a_thousand_openings_stay_under_64_mib_and_the_last_are_no_slower(tmp_path: Path) -> None:
+    """The fastest of twenty, so that other work on the machine makes no difference."""
+    seconds = [await open_briefly(tmp_path / "data") for _ in range(1000)]
+    assert allocated(tmp_path) < 64 << 20
+    assert min(seconds[-20:]) < 2 * min(seconds[:20])

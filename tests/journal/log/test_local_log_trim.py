@@ -193,6 +193,7 @@ async def test_statistics_tell_what_is_allocated_from_what_is_used() -> None:
     disk = SimulatedDisk(Random(9))
     log = await open_log(disk)
     await log.append([b"x"])
+    await log.check_space()
     statistics = log.statistics()
     held = sum(disk.find(path).blocks * BLOCK for path in disk.files_below(FOLDER))
     assert statistics.allocated_bytes == held > statistics.retained_bytes + OPTIONS.reserve
