@@ -197,6 +197,8 @@ class StorageWriter:
         """The cut of a full cycle whose callers are not answered yet; None if there is none."""
         self._full_left: dict[int, None] = {}
         """Segments that are not flushed up to it."""
+        self._recorded_cut = 0
+        """The cut of the newest ``CycleComplete``: cuts only grow."""
         self.failing: dict[int, TierlogError] = {}
         """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append;
         only the writer changes it."""
@@ -308,10 +310,11 @@ class StorageWriter:
             # (rule S7).
             self._recorded_steps += steps
             self._room_made = False
-            full_cut = cut if full and is_whole and not failed else self._settled_cut()
-            record = CycleComplete(
-                self._source.epoch, number, cut if full_cut is None else full_cut, full_cut is not None
-            )
+            is_full = full and is_whole and not failed
+            settled, before, self._recorded_cut = self._settled_cut(), self._recorded_cut, cut
+            if not is_full and settled is not None and settled >= before:
+                self._recorded_cut, is_full = settled, True
+            record = CycleComplete(self._source.epoch, number, self._recorded_cut, is_full)
             await self._source.log(record)
             self._observer.cycle_completed(number)
             self._report_progress()
@@ -511,7 +514,9 @@ class StorageWriter:
         self._answer(cut, error)
         if error is None:
             self._is_flushed_to(cut)
-        self._requested |= bool(self._waiting)
+        # Without a record of all this, a later opening would flush again (rule F5).
+        is_unrecorded = error is None and cut < self._recorded_cut and self._source.client_sequence <= cut
+        self._requested |= bool(self._waiting) or is_unrecorded
 
     def _is_flushed_to(self, cut: int) -> None:
         self._cut = cut

@@ -25,6 +25,10 @@ class LockTable(Generic[K]):
         """How many keys are held."""
         return len(self._locks)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether somebody holds the key."""
+        return key in self._locks
+
     async def acquire(self, key: K) -> None:
         """Return once the calling task holds ``key``. Does not suspend if nobody else does."""
         lock = self._locks.get(key)

@@ -16,6 +16,7 @@ import trio
 
 from tierlog.storage_backends.base.errors import TierlogError
 
+from .beside import BesideTheWriter
 from .clients import list_transactions, observe_family
 from .compound_faults import CompoundFaults
 from .disk import Keep
@@ -52,6 +53,7 @@ class Nemesis:
         self._watermarks_hold = True
         self._zombies: list[Process] = []
         self._compound = CompoundFaults(run, tasks, self)
+        self._beside = BesideTheWriter(run)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             FaultKind.ADVANCE: self._advance,
             FaultKind.STOP: self._stop,
@@ -90,6 +92,10 @@ class Nemesis:
             run.trace.note("nemesis", f"{fault.number} {fault.kind}: {fault.count}, {fault.seconds:g} s")
             run.counts[fault.kind.value] += 1
             await self._act[fault.kind](fault, Random(f"fault {fault.chance}"))
+
+    async def act_beside(self) -> None:
+        """Carry out what happens beside the writer."""
+        await self._beside.carry_out()
 
     def _is_due(self, fault: PlannedFault) -> bool:
         return self._run.reached > fault.number

@@ -96,6 +96,8 @@ WEIGHTS: Mapping[Verb, int] = {
 }
 AGAIN = 0.03
 """Of the later actions about a name in the legacy layout, those that import it."""
+BESIDE_SHARE = 0.15
+"""Of the seeds, those with defrags or hanging calls beside the writer."""
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
 """A world without these has nothing to be wrong about."""
 
@@ -131,6 +133,8 @@ class FaultKind(StrEnum):
     SLOW_READ = "slow read of a segment that changes"
     FIRST_OPENING = "the first opening fails, and much later a power loss"
     """Before the first action, or not at all."""
+    DEFRAG = "defrag by an operator"
+    HANGING_CHUNK_CALL = "call to a chunk storage that hangs"
 
 
 QUIET = (FaultKind.ADVANCE,)
@@ -154,7 +158,9 @@ COMPOUND = (
     FaultKind.FAILED_RAISE,
     FaultKind.SLOW_READ,
 )
-ALL = tuple(FaultKind)
+BESIDE = (FaultKind.DEFRAG, FaultKind.HANGING_CHUNK_CALL)
+"""Carried out by themselves, in some seeds (``beside.py``)."""
+ALL = tuple(kind for kind in FaultKind if kind not in BESIDE)
 
 
 @attrs.frozen
@@ -201,12 +207,15 @@ class Plan:
     legacy: tuple[LegacyFiles, ...] = ()
     """What long-term storage holds in the legacy layout from before the first opening."""
 
+    beside: tuple[PlannedFault, ...] = ()
+    """What happens beside the writer. The ``count`` of each is the number of the action with which it
+    begins."""
+
     @property
     def numbers(self) -> tuple[int, ...]:
         """Of all steps, in order."""
-        return tuple(
-            sorted([*(action.number for action in self.actions), *(fault.number for fault in self.faults)])
-        )
+        steps: Sequence[Action | PlannedFault] = (*self.actions, *self.faults, *self.beside)
+        return tuple(sorted(step.number for step in steps))
 
 
 def make_plan(seed: int, operations: int = 200) -> Plan:
@@ -221,6 +230,7 @@ def keep(plan: Plan, numbers: Collection[int]) -> Plan:
         plan,
         actions=tuple(action for action in plan.actions if action.number in wanted),
         faults=tuple(fault for fault in plan.faults if fault.number in wanted),
+        beside=tuple(fault for fault in plan.beside if fault.number in wanted),
     )
 
 
@@ -250,7 +260,8 @@ class _Planner:
             else:
                 actions.append(self._action(number, verbs, clients, families))
         plan = Plan(self._seed, site, families, clients, tuple(actions), tuple(faults))
-        return _with_legacy(plan, Random(f"older {self._seed}"))
+        plan = _with_legacy(plan, Random(f"older {self._seed}"))
+        return _with_beside(plan, Random(f"beside the writer 587 {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -381,6 +392,26 @@ def _with_imports(
         met.add(name)
         actions.append(attrs.evolve(action, verb=Verb.IMPORT) if random.random() < share else action)
     return tuple(actions)
+
+
+def _with_beside(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with defrags and hanging calls beside the writer. Chances and numbers of its own: no
+    step of any seed has another meaning."""
+    if random.random() >= BESIDE_SHARE:
+        return plan
+
+    last, kinds = plan.numbers[-1], random.choice((*((kind,) for kind in BESIDE), BESIDE))
+    beside = tuple(
+        PlannedFault(
+            last + number,
+            kind=random.choice(kinds),
+            count=random.randint(1, last),
+            seconds=0.0,
+            chance=random.getrandbits(32),
+        )
+        for number in range(1, random.choice((5, 15, 40)))
+    )
+    return attrs.evolve(plan, beside=beside)
 
 
 def _weighted(random: Random, weights: Mapping[T, int]) -> T:

@@ -141,7 +141,7 @@ class _Run:
         plan, nemesis = self._plan, self._nemesis
         nemesis.begin()
         async with anyio.create_task_group() as helpers:
-            for help_ in (nemesis.keep_serving, nemesis.run, nemesis.watch_progress):
+            for help_ in (nemesis.keep_serving, nemesis.run, nemesis.act_beside, nemesis.watch_progress):
                 helpers.start_soon(self._site.or_all_end, help_)
             async with anyio.create_task_group() as clients:
                 for number in range(plan.clients):

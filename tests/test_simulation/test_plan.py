@@ -18,7 +18,7 @@ def test_a_seed_decides_everything() -> None:
 def test_actions_and_faults_share_one_numbering() -> None:
     plan = next(plan for plan in map(make_plan, range(20)) if plan.faults)
     assert len(plan.actions) == 200
-    assert plan.numbers == tuple(range(1, len(plan.actions) + len(plan.faults) + 1))
+    assert plan.numbers == tuple(range(1, len(plan.actions) + len(plan.faults) + len(plan.beside) + 1))
 
 
 def test_cut_steps_leave_the_others_as_they_are() -> None:
@@ -32,7 +32,7 @@ def test_cut_steps_leave_the_others_as_they_are() -> None:
 def test_seeds_differ_in_what_they_enable() -> None:
     plans = [make_plan(seed, 60) for seed in range(60)]
     assert any(not plan.faults for plan in plans)
-    assert {fault.kind for plan in plans for fault in plan.faults} == set(FaultKind)
+    assert {fault.kind for plan in plans for fault in (*plan.faults, *plan.beside)} == set(FaultKind)
     assert {action.verb for plan in plans for action in plan.actions} == set(Verb)
     enabled = Counter(frozenset(action.verb for action in plan.actions) for plan in plans)
     assert len(enabled) > 30

@@ -21,6 +21,7 @@ from tierlog.actors.container.segments import SegmentState, SegmentTable
 from tierlog.actors.container.sources import ReleasedRecords
 from tierlog.actors.container.state import ContainerState, Snapshot
 from tierlog.actors.flush.aggregation import capture
+from tierlog.actors.flush.flush_tasks import FlushTasks
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
 from tierlog.actors.flush.writer import StorageWriter
 from tierlog.actors.gc import rules as gc_rules
@@ -36,6 +37,7 @@ from tierlog.journal.registers import local as registers
 from tierlog.storage_backends.base.errors import OutOfOrder
 from tierlog.storage_backends.base.files import IoCall, Sync, SyncFolder
 from tierlog.storage_backends.base.ids import segment_id
+from tierlog.storage_backends.base.lock_table import LockTable
 from tierlog.storage_backends.base.transactions import StagedPart
 from tierlog.storage_backends.chunks import filesystem_programs
 from tierlog.storage_backends.segments.context import StorageContext
@@ -404,6 +406,18 @@ def deferred_work_is_forgotten(plant: Planter) -> None:
     plant(deferred_work._record, lambda original, txn, stored, left: original(txn, stored, None))
 
 
+@mutant("S12")
+def second_transaction_on_a_segment_is_refused(plant: Planter) -> None:
+    """An operator's defrag beside a flush fails, or fails the flush."""
+
+    async def acquire(original: Any, self: LockTable[Any], key: Any) -> None:
+        if key in self:
+            raise RuntimeError(f"segment {key} has an open transaction")
+        await original(self, key)
+
+    plant(LockTable.acquire, acquire)
+
+
 @mutant("S14")
 def name_is_imported_twice(plant: Planter) -> None:
     """A segment of the legacy layout that was imported and deleted comes back at the next access."""
@@ -457,11 +471,22 @@ def merge_sources_are_not_flushed_with_their_target(plant: Planter) -> None:
 def failed_flush_is_reported_as_done(plant: Planter) -> None:
     """Flush returns although a segment could not be flushed."""
 
-    async def flush(original: Any, self: StorageWriter, plans: Any) -> Any:
-        await original(self, plans)
+    def take(original: Any, self: FlushTasks) -> Any:
+        original(self)
         return {}
 
-    plant(StorageWriter._flush_to, flush)
+    plant(FlushTasks.take_errors, take)
+
+
+@mutant("F7")
+def cycle_waits_for_a_call_that_hangs(plant: Planter) -> None:
+    """A flush that takes long keeps all other segments of its container from being flushed."""
+
+    async def run(original: Any, self: FlushTasks, tasks: Any, plans: Any) -> Any:
+        self._deadline = float("inf")
+        return await original(self, tasks, plans)
+
+    plant(FlushTasks.run, run)
 
 
 @mutant("F5")

@@ -1,0 +1,134 @@
+"""What happens beside the storage writer: an operator defragments segments that are in use, and calls of
+long-term storage hang.
+
+Both find flushes that wait for each other. A defrag may be refused, but takes turns with flushes (rule S12).
+While one call hangs, the other segments of its owner reach long-term storage (rule F7); that is checked only
+where nothing else goes wrong, because other faults delay flushes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from random import Random
+
+import anyio
+import anyio.abc
+import trio
+
+from tierlog.actors.container.container import Container
+from tierlog.actors.maintenance.defrag import defrag_segment
+
+from .faults import Fault, Kind, Nth, Target
+from .invariants import Broken
+from .plan import QUIET, FaultKind, PlannedFault
+from .process import Process
+from .records import OWN_CHUNKS
+from .run_state import RunState
+
+_DEFRAG_SECONDS = 60.0
+_OTHERS_SECONDS = 3.5
+"""Longer than cycles wait for a segment, shorter than the deadline of a call."""
+_HANG_SECONDS = 8.0
+
+
+class BesideTheWriter:
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._act: Mapping[FaultKind, Callable[[PlannedFault, anyio.abc.TaskGroup], None]] = {
+            FaultKind.DEFRAG: self._defrag,
+            FaultKind.HANGING_CHUNK_CALL: self._hang,
+        }
+        self._hangs_until = 0.0
+
+    async def carry_out(self) -> None:
+        """Each fault begins when the action of its number does; none waits for another."""
+        async with anyio.create_task_group() as tasks:
+            for fault in sorted(self._run.plan.beside, key=lambda fault: fault.count):
+                await self._run.until(partial(self._is_due, fault))
+                self._run.counts[fault.kind.value] += 1
+                self._act[fault.kind](fault, tasks)
+
+    def _is_due(self, fault: PlannedFault) -> bool:
+        return self._run.reached >= fault.count
+
+    def _start(self, tasks: anyio.abc.TaskGroup, part: Callable[[], Awaitable[object]]) -> None:
+        async def act() -> None:
+            await part()
+
+        tasks.start_soon(self._run.site.or_all_end, act)
+
+    def _defrag(self, fault: PlannedFault, tasks: anyio.abc.TaskGroup) -> None:
+        process, random = self._run.current, Random(f"fault {fault.chance}")
+        name = random.choice(random.choice(self._run.plan.families))
+        if process is not None and not process.frozen:
+            call = partial(defrag_segment, name=name)
+            self._start(
+                tasks,
+                partial(self._run.attempt, process, f"defrag {name}", call, seconds=_DEFRAG_SECONDS),
+            )
+
+    def _hang(self, fault: PlannedFault, tasks: anyio.abc.TaskGroup) -> None:
+        process, random = self._run.current, Random(f"fault {fault.chance}")
+        if process is None or process.frozen or trio.current_time() < self._hangs_until:
+            return
+
+        def met(_: int) -> None:
+            self._hangs_until = trio.current_time() + 2 * _HANG_SECONDS
+            if all(fault.kind in QUIET for fault in self._run.plan.faults):
+                self._start(tasks, partial(self._check_others, process))
+
+        verbs = ("create_with_content", "write")
+        self._hangs_until = float("inf")
+        self._run.site.faults.add(
+            Fault(
+                Target.CHUNKS,
+                Kind.STALL,
+                Nth(random.randint(1, 3)),
+                verbs,
+                process.number,
+                OWN_CHUNKS,
+                seconds=_HANG_SECONDS,
+                then=met,
+            )
+        )
+
+    async def _check_others(self, process: Process) -> None:
+        """Rule F7: what was unflushed when the call began to hang is flushed soon, but for its own segment."""
+        before = {container: _unflushed(container) for container in process.containers()}
+        with trio.move_on_after(_OTHERS_SECONDS):
+            await self._run.attempt(process, "flush beside", lambda store: store.flush())
+            await trio.sleep_forever()
+        if not process.serving or process.frozen:
+            return
+
+        for container in set(before) & set(process.containers()):
+            for sid, length in before[container].items():
+                if _may_wait(container, sid):
+                    continue
+
+                segment = container.state.segments.by_id[sid]
+                if segment.flushed < length:
+                    raise Broken(
+                        f"it does not hold that a call that hangs delays its own segment only\n{segment!r} "
+                        f"has not {length} flushed bytes after {_OTHERS_SECONDS} s"
+                    )
+
+
+def _unflushed(container: Container) -> dict[int, int]:
+    """Live segments in memory with unflushed bytes, and their lengths."""
+    segments = container.state.segments.by_id.values()
+    return {s.sid: s.durable_length for s in segments if not s.is_gone and s.flushed < s.durable_length}
+
+
+def _may_wait(container: Container, sid: int) -> bool:
+    """Whether the segment may be unflushed: it is gone, or the call that hangs is its own or that of a source."""
+    segment = container.state.segments.by_id.get(sid)
+    writer = container._components.writer
+    return (
+        segment is None
+        or segment.is_gone
+        or bool(segment.merges)
+        or sid in writer._flushes
+        or sid in container.storage._context.writers
+    )
