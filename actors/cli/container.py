@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from . import output
-from .options import DEFAULT_URL, Url
+from .options import DEFAULT_URL, Json, Url
 from .running import ask_service, execute
 
 Index = Annotated[
@@ -16,46 +16,46 @@ Index = Annotated[
 Host = Annotated[
     str, typer.Argument(metavar="HOST", help="The host's id, such as host-0.", show_default=False)
 ]
+_PROGRESS = "; `tierlog status` shows the progress"
 
 
-def move(container: Index, host: Host, url: Url = DEFAULT_URL) -> None:
+def move(container: Index, host: Host, url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Move a container to another host."""
     now = _assignment(_order(url, f"/v1/containers/{container}/move", {"host": host}), container)
     if (now["phase"], now["host"]) == ("serving", host):
-        output.print_lines([f"container {container} is already on {host}"])
+        _print(now, json, f"container {container} is already on {host}")
     else:
-        _print_progress(f"container {container} is moving to {host}")
+        _print(now, json, f"container {container} is moving to {host}{_PROGRESS}")
 
 
-def open_again(container: Index, url: Url = DEFAULT_URL) -> None:
+def open_again(container: Index, url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Reopen a container that was fenced or quarantined. If it is damaged, repair it first; see `tierlog
     doctor`."""
     now = _assignment(_order(url, f"/v1/containers/{container}/open"), container)
     if now["phase"] == "serving":
-        output.print_lines([f"container {container} is already open on {now['host']}"])
+        _print(now, json, f"container {container} is already open on {now['host']}")
     else:
-        _print_progress(f"container {container} is being opened")
+        _print(now, json, f"container {container} is being opened{_PROGRESS}")
 
 
-def drain(host: Host, url: Url = DEFAULT_URL) -> None:
+def drain(host: Host, url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Move a host's containers to other hosts, let it finish its requests, and restart it."""
-    phase = _phase(_order(url, f"/v1/hosts/{host}/drain"), host)
-    _print_progress(f"{host} is {phase}")
+    now = _host(_order(url, f"/v1/hosts/{host}/drain"), host)
+    _print(now, json, f"{host} is {now['phase']}{_PROGRESS}")
 
 
-def start(host: Host, url: Url = DEFAULT_URL) -> None:
+def start(host: Host, url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Start a host that stays down because it exited too often."""
-    phase = _phase(_order(url, f"/v1/hosts/{host}/start"), host)
-    if phase == "serving":
-        output.print_lines([f"{host} is already serving"])
+    now = _host(_order(url, f"/v1/hosts/{host}/start"), host)
+    if now["phase"] == "serving":
+        _print(now, json, f"{host} is already serving")
     else:
-        _print_progress(f"{host} is {phase}")
+        _print(now, json, f"{host} is {now['phase']}{_PROGRESS}")
 
 
-def roll(url: Url = DEFAULT_URL) -> None:
+def roll(url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Drain and restart every host, one after the other, while the others serve."""
-    _order(url, "/v1/roll")
-    _print_progress("the hosts are restarting, one after the other")
+    _print(_order(url, "/v1/roll"), json, f"the hosts are restarting, one after the other{_PROGRESS}")
 
 
 def _order(url: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
@@ -68,9 +68,12 @@ def _assignment(status: dict[str, Any], container: int) -> dict[str, Any]:
     return found
 
 
-def _phase(status: dict[str, Any], host: str) -> str:
-    return next(str(each["phase"]) for each in status["hosts"] if each["id"] == host)
+def _host(status: dict[str, Any], host: str) -> dict[str, Any]:
+    return next(each for each in status["hosts"] if each["id"] == host)
 
 
-def _print_progress(message: str) -> None:
-    output.print_lines([f"{message}; `tierlog status` shows the progress"])
+def _print(now: dict[str, Any], json: bool, message: str) -> None:
+    if json:
+        output.print_json(now)
+    else:
+        output.print_lines([message])

@@ -28,6 +28,7 @@ def init(
         ),
     ] = Path(_CONFIG_NAME),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    json: Json = False,
 ) -> None:
     """Write a commented tierlog.toml with every setting and its default, for --config."""
     from ..settings.configuration import StoreConfig, render_config
@@ -40,7 +41,10 @@ def init(
         fail(f"{file} already exists: name another file, or overwrite it with --force")
     except OSError as error:
         fail(f"{file} cannot be written: {error.strerror}")
-    output.print_lines([f"wrote {file}"])
+    if json:
+        output.print_json({"file": os.fspath(file)})
+    else:
+        output.print_lines([f"wrote {file}"])
 
 
 def doctor(

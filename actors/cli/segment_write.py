@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, Name, Service, TakeOver
+from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Name, Service, TakeOver
 from .running import execute, writing
 
 if TYPE_CHECKING:
@@ -22,20 +23,22 @@ _DIGITS = re.compile(r"[0-9]{1,20}")
 
 
 def _run(
-    data: Path,
-    config: Path | None,
-    take_over: bool,
-    url: str | None,
+    target: AbstractAsyncContextManager[SegmentStore | Client],
     act: Callable[[SegmentStore | Client], Awaitable[int | None]],
+    json: bool,
+    result: str = "",
 ) -> None:
-    """Run ``act`` on the folder's store or the service's client; print the number that it returns, if any."""
+    """Run ``act`` on the folder's store or the service's client; print the number that it returns, if any.
+    In JSON it is the field ``result``, as in the service's answer."""
 
     async def command() -> int | None:
-        async with writing(data, config, take_over=take_over, url=url) as store:
+        async with target as store:
             return await act(store)
 
     number = execute(command)
-    if number is not None:
+    if json:
+        output.print_json({result: number} if result else {})
+    elif number is not None:
         output.print_lines([str(number)])
 
 
@@ -68,15 +71,13 @@ def create(
     chunks: Chunks = None,
     take_over: TakeOver = False,
     url: Service = None,
+    json: Json = False,
 ) -> None:
     """Create an empty segment, and the data folder if there is none."""
     size = None if rolling_size is None else _parse_size(rolling_size)
 
-    async def command() -> None:
-        async with writing(data, config, take_over=take_over, create=True, url=url, chunks=chunks) as store:
-            await store.create_segment(name, rolling_size=size, exist_ok=exist_ok)
-
-    execute(command)
+    store = writing(data, config, take_over=take_over, create=True, url=url, chunks=chunks)
+    _run(store, lambda store: store.create_segment(name, rolling_size=size, exist_ok=exist_ok), json)
 
 
 def append(
@@ -105,6 +106,7 @@ def append(
     config: Config = None,
     take_over: TakeOver = False,
     url: Service = None,
+    json: Json = False,
 ) -> None:
     """Append bytes and print the offset at which they begin, once they are durable.
 
@@ -127,7 +129,9 @@ def append(
                 return await append_input(store, name, source, options)
 
     offset = execute(command)
-    if offset is not None:
+    if json:
+        output.print_json({"offset": offset})
+    elif offset is not None:
         output.print_lines([str(offset)])
 
 
@@ -137,9 +141,11 @@ def seal(
     config: Config = None,
     take_over: TakeOver = False,
     url: Service = None,
+    json: Json = False,
 ) -> None:
     """Seal a segment against further appends and print its final length. A sealed segment stays sealed."""
-    _run(data, config, take_over, url, lambda store: store.seal_segment(name))
+    store = writing(data, config, take_over=take_over, url=url)
+    _run(store, lambda store: store.seal_segment(name), json, "length")
 
 
 def truncate(
@@ -151,9 +157,11 @@ def truncate(
     config: Config = None,
     take_over: TakeOver = False,
     url: Service = None,
+    json: Json = False,
 ) -> None:
     """Truncate a segment: the bytes before OFFSET can no longer be read, and their space is freed later."""
-    _run(data, config, take_over, url, lambda store: store.truncate_segment(name, offset))
+    store = writing(data, config, take_over=take_over, url=url)
+    _run(store, lambda store: store.truncate_segment(name, offset), json)
 
 
 def merge(
@@ -168,13 +176,15 @@ def merge(
     config: Config = None,
     take_over: TakeOver = False,
     url: Service = None,
+    json: Json = False,
 ) -> None:
     """Merge sealed segments into another, atomically, and print the offset of the first one in it.
 
     The sources are deleted. They must be in the target's container: give them its name and a suffix, such as
     app/events#part-1.
     """
-    _run(data, config, take_over, url, lambda store: store.merge_segments(target, sources))
+    store = writing(data, config, take_over=take_over, url=url)
+    _run(store, lambda store: store.merge_segments(target, sources), json, "offset")
 
 
 def delete(
@@ -183,6 +193,8 @@ def delete(
     config: Config = None,
     take_over: TakeOver = False,
     url: Service = None,
+    json: Json = False,
 ) -> None:
     """Delete a segment and its bytes. The name can be reused at once."""
-    _run(data, config, take_over, url, lambda store: store.delete_segment(name))
+    store = writing(data, config, take_over=take_over, url=url)
+    _run(store, lambda store: store.delete_segment(name), json)

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import attrs
 import typer
 
 from ...storage_backends.base.errors import InvalidArgument
@@ -85,6 +84,8 @@ def serve(
 
     async def command() -> None:
         with importing():
+            import attrs
+
             from ..folder.paths import check_path
             from ..supervisor.service import ServiceOptions, host_count, listen_of, run_service
 

@@ -98,8 +98,8 @@ def _openapi_endpoint(endpoints: Sequence[Endpoint], title: str, summary: str) -
 
 
 class _OneMethod(Route):
-    """A route that matches its own method only: what is left goes to ``_NotFound``, which knows all methods
-    of a path."""
+    """A route that matches its own method only, and HEAD where that is GET: what is left goes to
+    ``_NotFound``, which knows all methods of a path."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
         match, child = super().matches(scope)
@@ -110,7 +110,7 @@ def _route(context: ServerContext, endpoint: Endpoint) -> Route:
     route = _OneMethod(
         endpoint.path, EndpointApp(context, endpoint), methods=[endpoint.method], name=endpoint.operation
     )
-    route.methods = {endpoint.method}
+    route.methods = {"GET", "HEAD"} if endpoint.method == "GET" else {endpoint.method}
     # Whatever a name is, it is a name: Starlette's pattern stops at a line feed, and ignores one at the end.
     route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
     return route

@@ -271,7 +271,14 @@ class HttpCall(Generic[S]):
         )
 
     async def block(self, data: Buffer, *, more: bool) -> None:
-        """One block of the body; waits while the client does not read."""
+        """One block of the body; waits while the client does not read. The answer to HEAD ends with its
+        head, a stream too."""
+        if self.scope["method"] == "HEAD":
+            await self._send_message({"type": "http.response.body", "body": b"", "more_body": False})
+            if more:
+                raise Disconnected
+            return
+
         self.counts.response_bytes += len(data)
         await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
 

@@ -20,7 +20,7 @@ from .endpoint import refuse
 
 App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 _HEADER = REQUEST_ID.lower().encode()
-_METHODS = ("GET", "POST")
+_METHODS = ("GET", "HEAD", "POST")
 _TRACE_HEADERS = (b"traceparent", b"tracestate")
 _TEXT_MAX = 256
 CLIENT_GONE = 499

@@ -55,3 +55,14 @@ def test_every_command_that_is_documented_exists() -> None:
     documented = {" ".join(word for word in head if word.islower() and "/" not in word) for head in heads}
 
     assert documented == known
+
+
+def test_every_command_that_prints_a_result_has_json() -> None:
+    tree = typer.main.get_command(app)
+    without = {
+        " ".join(path)
+        for path, command in commands(tree)
+        if not any("--json" in parameter.opts for parameter in command.params)
+    }
+
+    assert without == {"segment read", "segment tail", "serve"}

@@ -7,6 +7,7 @@ import json
 import os
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from support.command_line import NAME, Run, is_one_line, make_store, piped
 from tierlog.actors.settings.configuration import StoreConfig, load_config
@@ -188,3 +189,16 @@ def test_init_writes_the_defaults_and_does_not_overwrite(run: Run, tmp_path: Pat
     assert tomllib.loads((tmp_path / "tierlog.toml").read_text()) == {"containers": 2}
     assert run("init", "--force").code == 0
     assert run("init", str(tmp_path / "no" / "folder")).code == 1
+
+
+def test_json_of_changes_is_what_the_service_answers(run: Run) -> None:
+    def answer(*arguments: str) -> Any:
+        return json.loads(run("segment", *arguments, "--json").out)
+
+    part = f"{NAME}#part"
+    assert answer("create", NAME) == answer("create", part) == {}
+    assert answer("append", NAME, "--data-text", "ab") == {"offset": 0}
+    assert answer("append", part, "--data-text", "c") == {"offset": 0}
+    assert answer("seal", part) == {"length": 1}
+    assert answer("merge", NAME, part) == {"offset": 2}
+    assert answer("truncate", NAME, "1") == answer("delete", NAME) == {}

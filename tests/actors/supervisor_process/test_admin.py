@@ -112,7 +112,7 @@ def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
         ("GET", "/v1/containers?soon=1", None, 400, "soon"),
         ("GET", "/v1/nothing", None, 404, "there is nothing here"),
         ("GET", "/v1/roll", None, 405, "this path takes POST"),
-        ("PUT", "/v1/status", {}, 405, "this path takes GET"),
+        ("PUT", "/v1/status", {}, 405, "this path takes GET, HEAD"),
         ("GET", "/v1/segments/app", None, 404, "the path of a segment ends with a verb"),
     ],
 )
@@ -184,6 +184,13 @@ def test_the_page_shows_the_status_and_polls(service: Service) -> None:
     assert b"width=device-width" in answer.content  # a phone shows it at its own width
     assert 'http-equiv="refresh"' in answer.text
     assert "host-1" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/v1/status"])
+def test_head_is_answered_like_get_without_a_body(service: Service, path: str) -> None:
+    get, head = service.client.get(path), service.client.head(path)
+    assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
+    assert head.content == b""
 
 
 def test_the_openapi_document_has_every_path(service: Service) -> None:

@@ -254,12 +254,11 @@ async def test_a_path_does_not_climb(a: Service) -> None:
     assert answer.startswith(b"HTTP/1.1 404 ")
 
 
-@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "PATCH", "POST"])
+@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "PUT", "DELETE", "PATCH", "POST"])
 async def test_other_methods_are_answered_with_the_allowed_one(a: Service, method: str) -> None:
     response = await a.http.request(method, "/v1/segments/a/bytes")
 
-    assert (response.status_code, response.headers["allow"]) == (405, "GET")
-    assert (response.content == b"") == (method == "HEAD")
+    assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
     assert (await a.http.request(method, "/v1/nothing")).status_code == 404
 
 

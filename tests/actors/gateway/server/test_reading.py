@@ -33,6 +33,29 @@ async def get(served: Service, range: str, name: str = "a") -> httpx.Response:
     return await served.http.get(f"/v1/segments/{name}/bytes", headers={"Range": range})
 
 
+# --- HEAD ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/segments/a/bytes", "/v1/segments/a/info", "/v1/segments", "/health"])
+async def test_head_has_the_head_of_get_and_no_body(small: Service, path: str) -> None:
+    get, head = await small.http.get(path), await small.http.head(path)
+
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    own = ("date", "x-request-id")
+    assert {name: value for name, value in head.headers.items() if name not in own} == {
+        name: value for name, value in get.headers.items() if name not in own
+    }
+
+
+async def test_head_of_a_stream_ends_with_its_head_and_the_connection_goes_on(small: Service) -> None:
+    head = await small.http.head("/v1/segments/a/tail?offset=0&stream=true")
+    assert (head.status_code, head.content) == (200, b"")
+
+    missing = await small.http.head("/v1/segments/missing/bytes")
+    assert (missing.status_code, missing.content) == (404, b"")
+    assert (await small.http.get("/v1/segments/a/bytes")).content == DATA
+
+
 # --- ranges -------------------------------------------------------------------------------------
 
 
