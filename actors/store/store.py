@@ -15,6 +15,7 @@ import anyio
 import attrs
 
 from ...storage_backends.base.arguments import (
+    WRITERS_MAX,
     JoinedAppend,
     WriterId,
     check_data,
@@ -311,6 +312,10 @@ class SegmentStore(SegmentVerbs):
         )
         if not writers:
             raise InvalidArgument("expire_writers takes at least one writer id")
+        if len(writers) > WRITERS_MAX:
+            raise InvalidArgument(
+                f"expire_writers takes at most {WRITERS_MAX} writer ids, not {len(writers)}: expire them in parts"
+            )
 
         known: int = await self._ask("expire_writers", name, ExpireWritersRequest(name, writers))
         return known

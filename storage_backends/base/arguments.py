@@ -25,6 +25,8 @@ READ_BYTES_MAX = 64 << 20
 OFFSET_MAX = 1 << 62
 EVENTS_MAX = 1 << 20
 """The most events in one ``append_many``."""
+WRITERS_MAX = 1 << 16
+"""The most writers in one ``expire_writers``, which logs them all in one group."""
 REASON_MAX = 1_000
 """The most characters of the reason of an abort."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")

@@ -265,8 +265,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
         ...
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
-        """Forgets the event numbers of these writers; returns how many of the writers were known. The next
-        append of a forgotten writer raises ``UnknownWriter``.
+        """Forgets the event numbers of these writers, at most 65,536; returns how many of the writers were
+        known. The next append of a forgotten writer raises ``UnknownWriter``.
 
         Raises:
             SegmentNotFound: There is no such segment.

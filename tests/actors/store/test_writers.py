@@ -148,6 +148,12 @@ async def test_an_unknown_predecessor_is_reported(store: SegmentStore) -> None:
     assert await post(store, 5) == 0
 
 
+async def test_a_call_expires_a_bounded_number_of_writers(store: SegmentStore) -> None:
+    """They are one group of the log, whose size is limited."""
+    with pytest.raises(InvalidArgument, match="at most 65536 writer ids, not 65537"):
+        await store.expire_writers("s", [f"writer-{number}" for number in range(65_537)])
+
+
 async def test_an_expired_writer_never_starts_afresh_silently(store: SegmentStore) -> None:
     await post(store, 5)
     assert await store.expire_writers("s", ["w", "nobody", "w"]) == 1
