@@ -36,6 +36,9 @@ from .rules import Garbage, is_ready, orphans
 
 _log = get_logger("gc")
 
+_NAMED = 10
+"""The most chunks that one log event names."""
+
 
 @attrs.frozen
 class CollectorOptions:
@@ -148,6 +151,7 @@ class Collector:
         self._queue: dict[str, Garbage] = {}
         self._attempts: dict[str, int] = {}
         self._retry_later = RetryLater(options.retry_pause, options.retry_pause_max, options.retry_names_max)
+        self._unlogged: dict[str, TierlogError] = {}
         self._open: dict[str, None] = {}
         self._cycle = 0
         self._completed = 0
@@ -210,6 +214,7 @@ class Collector:
             ready = self._ready()
             if ready:
                 await self._collect(ready)
+                self._log_failures()
                 continue
 
             with anyio.move_on_after(self._wait_seconds()):
@@ -351,13 +356,19 @@ class Collector:
 
     def _keep_for_retry(self, garbage: Garbage, error: TierlogError, *, is_first: bool) -> None:
         if is_first:
-            _log.error(
-                "gc_retry_later", chunk=garbage.name, attempts=self._options.attempts, error=str(error)
-            )
+            self._unlogged[garbage.name] = error
         if self._retry_later.add(garbage, anyio.current_time()):
             self._retried += 1
         else:
             self._given_up += 1
+
+    def _log_failures(self) -> None:
+        """One event for a batch, however many of its deletions have failed for the last time (rule S7)."""
+        failed, self._unlogged = self._unlogged, {}
+        if failed:
+            names = list(failed)
+            error = str(failed[names[0]])
+            _log.error("gc_retry_later", count=len(names), chunks=names[:_NAMED], error=error)
 
     def statistics(self) -> CollectorStatistics:
         return CollectorStatistics(

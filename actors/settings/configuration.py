@@ -166,7 +166,12 @@ class CheckpointConfig:
 class WriterConfig:
     """The storage writer flushes acked bytes from the log to long-term storage."""
 
-    flush_bytes: int = _size(4 * MiB, KiB, GiB, "A segment with this much unflushed data is flushed.")
+    flush_bytes: int = _size(
+        4 * MiB,
+        KiB,
+        GiB,
+        "A segment with this much unflushed data is flushed; with a whole chunk of it, where chunks cannot grow.",
+    )
     flush_age: float = _duration(
         30.0, 0.01, 86_400.0, "A segment whose oldest unflushed byte is this old is flushed."
     )

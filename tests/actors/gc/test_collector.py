@@ -465,3 +465,16 @@ async def test_g3_a_released_file_that_a_segment_refers_to_stays() -> None:
 
         assert await world.left() == [FILE]
         assert world.released.names() == [FILE]
+
+
+async def test_s7_deletions_that_fail_for_the_last_time_are_one_log_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = [chunk(number) for number in range(4)]
+    async with collecting(*names) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release(names)
+        await anyio.sleep(600)
+
+        assert caplog.text.count("gc_retry_later") == 1
+        assert "count=4" in caplog.text

@@ -195,3 +195,26 @@ async def test_a15_a_truncation_makes_room_also_where_the_segment_has_bytes_that
         assert health(store) is StorageHealth.OK
         info = await store.segment_info("s")
         assert (info.start_offset, info.flushed_length) == (3 * MIB, 4 * MIB + 100 * KIB)
+
+
+@virtual_time
+async def test_s7_an_outage_with_5000_unflushed_segments_costs_a_few_calls_and_log_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the real breaker. Each cycle tried and logged all of them once: 10,000 warnings in 15 s."""
+    chunks = FaultyChunkStorage(MemoryChunkStorage())
+    async with opened(chunks, UNLIMITED) as store:
+        names = [f"s{number}" for number in range(5_000)]
+        for name in names:
+            await make(store, name, b"x")
+        chunks.script = every(Fault(FaultKind.BEFORE), *GROWTH)
+        caplog.clear()
+        before = len(chunks.calls)
+        await anyio.sleep(120)
+
+        assert len(chunks.calls) - before < 120
+        assert len(caplog.records) < 10
+        chunks.script = None
+        await anyio.sleep(30)
+        assert health(store) is StorageHealth.OK
+        assert (await store.segment_info(names[-1])).flushed_length == 1
