@@ -5,7 +5,7 @@ Owns: the names and bytes of claims, what is known of them (``ClaimRecords``), t
 
 The log makes epochs unique among owners that share it. A copied folder, a restored machine, or two folders on
 one bucket do not share it. So each owner creates ``_system/containers/<c>/epoch.<E>`` conditionally, after a
-record of that claim is durable in the log. A claim that the log has no record of was made by a stranger: this
+record of that claim is durable in the log. A claim that the log has no record of is foreign: this
 folder is a copy or an old backup, or a copy of it was opened. Whoever finds one stops. It is looked for at
 the opening, before each flush cycle, and before each batch of deletions, so a copy is found by its original
 too.
@@ -218,7 +218,7 @@ class ClaimRecords:
 # --- validation ---------------------------------------------------------------------------------
 
 
-def find_strangers(
+def find_foreign_claims(
     claims: Sequence[Claim], known: Mapping[int, bytes], history_epoch: int, identity: Identity
 ) -> list[Claim]:
     """The claims that are not of this log's past. Raises ``StoreMismatch`` for a claim of another store.
@@ -255,15 +255,15 @@ def validate_claims(
     claims: Sequence[Claim], known: Mapping[int, bytes], history_epoch: int, identity: Identity
 ) -> None:
     """Raises ``StoreMismatch`` if one of the claims is not of this log's past."""
-    if strangers := find_strangers(claims, known, history_epoch, identity):
-        raise _mismatch(strangers[-1])
+    if foreign := find_foreign_claims(claims, known, history_epoch, identity):
+        raise _mismatch(foreign[-1])
 
 
-def _mismatch(stranger: Claim) -> StoreMismatch:
-    location = stranger.identity.folder.location
+def _mismatch(claim: Claim) -> StoreMismatch:
+    location = claim.identity.folder.location
     owner = f" by {location}" if location else ""
     return StoreMismatch(
-        f"long-term storage was claimed with epoch {stranger.epoch}{owner}, which this log never did: "
+        f"long-term storage was claimed with epoch {claim.epoch}{owner}, which this log never did: "
         f"the folder is a copy or an old backup, or a copy of it was opened. {_ADVICE}"
     )
 
@@ -295,7 +295,7 @@ class StorageClaim:
         *,
         adopt: bool,
     ) -> None:
-        """``adopt``: go on in spite of strangers' claims, unconfirmed (rule G4)."""
+        """``adopt``: go on in spite of foreign claims, unconfirmed (rule G4)."""
         self._chunks = chunks
         self.container = container
         self.identity = identity
@@ -306,7 +306,7 @@ class StorageClaim:
         self._listed: list[Claim] | None = None
         """The claims before the log was opened; None if long-term storage did not answer."""
         self._seen: set[str] = set()
-        """Names of claims that are no stranger's."""
+        """Names of claims that are not foreign."""
         self._history_epoch = 0
         self._claiming = anyio.Lock()
         self.epoch = 0
@@ -371,12 +371,12 @@ class StorageClaim:
             try:
                 await self._claim(await list_claims(self._chunks, self.container))
             except StoreMismatch:
-                # A successor that came meanwhile is no stranger: it fenced the log before it made its claim.
+                # A successor that came meanwhile is not foreign: it fenced the log before it made its claim.
                 self._log.check_owner()
                 raise
 
     async def prove(self) -> None:
-        """``ensure``, and that no stranger has claimed long-term storage until now (rules W8, G1)."""
+        """``ensure``, and that there is no foreign claim until now (rules W8, G1)."""
         await self.ensure()
         claims = await list_claims(self._chunks, self.container, self._seen)
         try:
@@ -388,22 +388,20 @@ class StorageClaim:
 
     async def _claim(self, claims: Sequence[Claim]) -> None:
         """Write the record, then create the claim."""
-        strangers = find_strangers(claims, self._records.known, self._history_epoch, self.identity)
-        if strangers and not self._adopt:
-            raise _mismatch(strangers[-1])
+        foreign = find_foreign_claims(claims, self._records.known, self._history_epoch, self.identity)
+        if foreign and not self._adopt:
+            raise _mismatch(foreign[-1])
 
-        owners = {claim.epoch: claim.identity.owner for claim in strangers} | {
-            self.epoch: self.identity.owner
-        }
-        await self._records.enter(owners, self._doubt(claims, strangers))
+        owners = {claim.epoch: claim.identity.owner for claim in foreign} | {self.epoch: self.identity.owner}
+        await self._records.enter(owners, self._doubt(claims, foreign))
         await self._create()
         self._note_seen(claims)
 
-    def _doubt(self, claims: Sequence[Claim], strangers: Sequence[Claim]) -> UnconfirmedRecord | None:
+    def _doubt(self, claims: Sequence[Claim], foreign: Sequence[Claim]) -> UnconfirmedRecord | None:
         """Why this owner must not delete anything yet (rule G4)."""
         others = [claim.identity.folder for claim in claims if claim.epoch != self.epoch]
         last = others[-1] if others else Fingerprint()
-        if strangers:
+        if foreign:
             return UnconfirmedRecord(Reason.ADOPTED, last.location)
 
         if self._records.unconfirmed is None and last.differs_from(self.identity.folder):

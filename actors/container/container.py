@@ -402,7 +402,7 @@ class Container:
         await self._claim.ensure()
 
     async def prove_ownership(self) -> None:
-        """``claim_storage``, and that no stranger has claimed long-term storage until now (rules W8, G1)."""
+        """``claim_storage``, and that there is no foreign claim until now (rules W8, G1)."""
         await self._claim.prove()
 
     # --- reading ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ repeated twice, for chunks that a dead owner's late put creates after the first 
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
-Order (rule G1): decide by durable state; look for claims of strangers in long-term storage, because of a
+Order (rule G1): decide by durable state; look for foreign claims in long-term storage, because of a
 folder and its copy neither may delete what the other needs; append a barrier to the log; delete only once
 that is durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). Nothing is
 deleted before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done. A failed
@@ -128,7 +128,7 @@ class CollectorSource(Protocol):
         """Returns once the container may delete what it does not know (rule G4)."""
 
     async def prove(self) -> None:
-        """Returns once this owner has claimed long-term storage and no stranger has (rule G1)."""
+        """Returns once this owner has claimed long-term storage and there is no foreign claim (rule G1)."""
 
     async def barrier(self) -> object:
         """Returns once a fenced append is durable, which proves the ownership (rule G1)."""

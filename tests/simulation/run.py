@@ -20,6 +20,7 @@ import trio
 from tierlog.actors.kernel.exits import leaves
 from tierlog.journal.operations.transaction_image import TransactionStatus
 
+from . import copies
 from . import plan as plans
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
@@ -78,7 +79,11 @@ def run_seed(
     trace_lines: int = 200,
     full_trace: bool = False,
 ) -> Verdict:
-    """Run what ``seed`` decides; of its steps only those that ``keep`` names."""
+    """Run what ``seed`` decides; of its steps only those that ``keep`` names. From ``copies.FIRST`` on it is
+    a world of copied folders, which has no steps."""
+    if seed >= copies.FIRST:
+        return _run_copies(seed, Trace(trace_lines, everything=full_trace))
+
     plan = plans.make_plan(seed, operations)
     if keep is not None:
         plan = plans.keep(plan, keep)
@@ -88,6 +93,30 @@ def run_seed(
 def run_plan(plan: plans.Plan, trace: Trace | None = None) -> Verdict:
     """Run ``plan``, a seed's own or one that was changed."""
     return _Run(plan, trace or Trace()).verdict()
+
+
+def _run_copies(seed: int, trace: Trace) -> Verdict:
+    """One world of copied folders."""
+    violation, run, seconds = None, None, 0.0
+
+    async def body() -> None:
+        nonlocal run, seconds
+        run = copies.CopiesRun(seed, trace)
+        try:
+            await run.site.or_all_end(run.body)
+        finally:
+            seconds = trio.current_time()
+
+    try:
+        run_virtual(body, seed, rounds=_rounds(1))
+    except BaseException as error:
+        found = _violation(error)
+        if found is None:
+            raise
+        violation = f"{type(found).__name__}: {found}"
+    assert run is not None
+    counts, shown = {run.story.value: 1}, trace.lines or trace.tail()
+    return Verdict(seed, violation, tuple(shown), trace.digest(), (), run.operations, seconds, counts)
 
 
 class _Run:

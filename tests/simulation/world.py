@@ -15,8 +15,10 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import anyio.abc
+import attrs
 import trio
 
+from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.paths import StoreFolder
 from tierlog.actors.settings.configuration import StoreConfig
@@ -49,6 +51,15 @@ _BEGIN = 1_700_000_000.0
 """Seconds since 1970 when a simulation begins."""
 
 
+@attrs.frozen(eq=False)
+class ServiceFolder:
+    """What a process opens that is not the site's only one: the logs in a service, and whose folder it is."""
+
+    logs: MemoryLogService
+    fingerprint: Fingerprint = Fingerprint()
+    adopt: bool = False
+
+
 class Site:
     def __init__(self, kind: SiteKind, random: Random, trace: Trace) -> None:
         self.kind = kind
@@ -60,20 +71,20 @@ class Site:
         """All that ever were, dead ones too; process number n is at n - 1."""
         self.faults = Faults(trace, self._random("faults"), self._strike)
         self.damage = Damage(self)
-        self._logs = MemoryLogService()
+        self._folder = ServiceFolder(MemoryLogService())
 
     def _random(self, purpose: str) -> Random:
         return Random(f"{self._seed} {purpose}")
 
     # --- processes -------------------------------------------------------------------------------
 
-    async def start(self, tasks: anyio.abc.TaskGroup) -> Process:
-        """A new process that opens the store and serves. Raises why it can not; ``ProcessDied`` if it was
-        killed before it could.
+    async def start(self, tasks: anyio.abc.TaskGroup, folder: ServiceFolder | None = None) -> Process:
+        """A new process that opens the store, or the one in ``folder``, and serves. Raises why it can not;
+        ``ProcessDied`` if it was killed before it could.
 
         Returns once it serves; to do something to it earlier, find it in ``processes`` meanwhile.
         """
-        process = self._make(len(self.processes) + 1)
+        process = self._make(len(self.processes) + 1, folder or self._folder)
         self.processes.append(process)
         self.trace.note(process.gate.name, "starts")
         tasks.start_soon(process.run, name=process.gate.name)
@@ -84,16 +95,18 @@ class Site:
             raise ProcessDied(f"process {process.number} was killed while it started")
         return process
 
-    def _make(self, number: int) -> Process:
+    def _make(self, number: int, folder: ServiceFolder) -> Process:
         gate = Gate(f"p{number}", self.trace, self._random(f"gate {number}"), self.kind.latency)
         files = GatedFiles(
             self.disk, gate, FileFaults(self.faults, number, gate), interleave=self.kind.interleave
         )
-        process = Process(number, gate, files, lambda: self._opened(process, files))
+        process = Process(number, gate, files, lambda: self._opened(process, files, folder))
         return process
 
     @asynccontextmanager
-    async def _opened(self, process: Process, files: GatedFiles) -> AsyncIterator[SegmentStore]:
+    async def _opened(
+        self, process: Process, files: GatedFiles, folder: ServiceFolder
+    ) -> AsyncIterator[SegmentStore]:
         """What ``open_store`` does, with simulated parts."""
         world = World(
             lambda: _BEGIN + trio.current_time() + process.clock_offset,
@@ -106,9 +119,10 @@ class Site:
             identity=identity,
             owner_id=owner_id,
             chunks=self._chunks(process, files, world),
-            make_log=self._log_maker(process, files, identity, owner_id),
-            options=self.kind.limits.serving(layout=self.kind.layout),
+            make_log=self._log_maker(process, files, identity, owner_id, folder.logs),
+            options=self.kind.limits.serving(adopt=folder.adopt, layout=self.kind.layout),
             world=world,
+            folder=folder.fingerprint,
         )
         async with serve(parts) as store:
             yield store
@@ -122,7 +136,12 @@ class Site:
         )
 
     def _log_maker(
-        self, process: Process, files: GatedFiles, identity: StoreIdentity, owner_id: str
+        self,
+        process: Process,
+        files: GatedFiles,
+        identity: StoreIdentity,
+        owner_id: str,
+        logs: MemoryLogService,
     ) -> Callable[[int], DurableDataLog]:
         if self.kind.wal is WalKind.DISK:
             options, owner = self.kind.limits.log_options(), bytes.fromhex(owner_id)
@@ -131,7 +150,7 @@ class Site:
             )
 
         faults = LogServiceFaults(self.faults, process.number, process.gate)
-        return lambda index: ServiceLog(self._logs.log(str(index)), str(index), process.gate, faults)
+        return lambda index: ServiceLog(logs.log(str(index)), str(index), process.gate, faults)
 
     def _chunks(self, process: Process, files: GatedFiles, world: World) -> ChunkStorage:
         faults = ChunkFaults(self.faults, process.number, process.gate)

@@ -18,7 +18,7 @@ from tierlog.actors.container.claims import (
     create_claim,
     decode_claim,
     encode_claim,
-    find_strangers,
+    find_foreign_claims,
     list_claims,
     validate_claims,
 )
@@ -77,7 +77,7 @@ OLD = {"has_record": False}
 
 
 @pytest.mark.parametrize(
-    ("claims", "known", "strangers"),
+    ("claims", "known", "foreign"),
     [
         ([], {}, []),
         ([Claim(1, US), Claim(3, NEXT_OWNER)], {1: US, 3: NEXT_OWNER}, []),
@@ -94,19 +94,19 @@ OLD = {"has_record": False}
         ([Claim(3, US, **OLD)], {5: US}, []),
     ],
 )
-def test_a_claim_without_a_record_in_the_log_is_a_strangers(
-    claims: list[Claim], known: dict[int, Identity], strangers: list[int]
+def test_a_claim_without_a_record_in_the_log_is_foreign(
+    claims: list[Claim], known: dict[int, Identity], foreign: list[int]
 ) -> None:
     """W8: the folder is a copy or an old backup. Claims of version 1 have no records, and are judged by their
     epochs; what is below the lowest record was known once, and its owner stops by itself."""
     owners = {epoch: identity.owner for epoch, identity in known.items()}
-    assert [claim.epoch for claim in find_strangers(claims, owners, 3, US)] == strangers
+    assert [claim.epoch for claim in find_foreign_claims(claims, owners, 3, US)] == foreign
 
 
 @pytest.mark.parametrize("known", [{}, {1: STRANGER.owner}, {5: US.owner}])
 def test_another_stores_claim_is_always_refused(known: dict[int, bytes]) -> None:
     with pytest.raises(StoreMismatch, match=r"its own folder or S3 prefix.*restore it from a backup"):
-        find_strangers([Claim(1, STRANGER)], known, 3, US)
+        find_foreign_claims([Claim(1, STRANGER)], known, 3, US)
 
 
 def test_a_refusal_says_who_claimed_and_what_to_do() -> None:

@@ -214,7 +214,7 @@ async def test_an_original_whose_copy_was_opened_flushes_nothing_more_and_keeps_
             assert await read_all(adopted.store, "kept") == (b"abc" if verb == "delete" else b"abcdef")
 
 
-async def test_a_batch_of_deletions_looks_for_strangers_after_its_decision() -> None:
+async def test_a_batch_of_deletions_looks_for_foreign_claims_after_its_decision() -> None:
     """G1: nothing is flushed between the copy's claim and the batch."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:

@@ -10,20 +10,22 @@ from typing import Any
 import anyio
 import attrs
 
+from tierlog.actors.container import claims
 from tierlog.actors.container.checkpoint import Checkpointer
-from tierlog.actors.container.claims import StorageClaim
+from tierlog.actors.container.claims import ClaimRecords, StorageClaim
 from tierlog.actors.container.leases import Leases
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.operations import append, import_segment, transactions
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState, SegmentTable
-from tierlog.actors.container.sources import ReleasedRecords
+from tierlog.actors.container.sources import ContainerCollectorSource, ReleasedRecords
 from tierlog.actors.container.state import ContainerState, Snapshot
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.flush_tasks import FlushTasks
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
 from tierlog.actors.flush.writer import StorageWriter
+from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
 from tierlog.actors.kernel import exits
@@ -513,6 +515,58 @@ def references_are_ignored(plant: Planter) -> None:
     plant(
         gc_rules.is_ready, lambda original, garbage, **known: original(garbage, **{**known, "referenced": ()})
     )
+
+
+@mutant("G1", copies=True)
+def claims_are_looked_at_only_once(plant: Planter) -> None:
+    """An original whose copy was opened goes on to flush and to delete, and one of the two loses data."""
+
+    async def prove(original: Any, self: StorageClaim) -> None:
+        await self.ensure()
+
+    plant(StorageClaim.prove, prove)
+
+
+@mutant("W8", copies=True)
+def claims_are_judged_by_epochs(plant: Planter) -> None:
+    """A copy that was refused is accepted at its next attempt, because the first one raised the epoch."""
+    plant(
+        claims.find_foreign_claims,
+        lambda original, claims, known, history_epoch, identity: [
+            claim for claim in claims if claim.epoch > max(known, default=history_epoch)
+        ],
+    )
+
+
+@mutant("G4", copies=True)
+def unconfirmed_container_collects(plant: Planter) -> None:
+    """An adopted folder deletes every chunk that it does not know."""
+
+    async def wait(original: Any, self: ClaimRecords) -> None:
+        pass
+
+    plant(ClaimRecords.wait_confirmed, wait)
+    plant(
+        vars(ContainerCollectorSource)["is_confirmed"].fget,
+        lambda original, self: True,
+    )
+
+
+@mutant("G4", copies=True)
+def moved_folder_is_not_noticed(plant: Planter) -> None:
+    """A copy of a live folder deletes what the original flushed since."""
+    plant(Fingerprint.differs_from, lambda original, self, other: False)
+
+
+@mutant("G5", copies=True)
+def late_puts_are_not_looked_for(plant: Planter) -> None:
+    """A chunk that a dead owner's put creates late stays for the whole ownership."""
+
+    def is_due(original: Any, self: Collector) -> bool:
+        del self._listings[1:]
+        return bool(original(self))
+
+    plant(Collector._is_listing_due, is_due)
 
 
 @mutant("G2")

@@ -59,6 +59,8 @@ class Mutant:
     story: str
     """What goes wrong for a user, in one sentence."""
     plant: Callable[[Planter], None]
+    copies: bool = False
+    """Only worlds of copied folders can notice it."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -72,7 +74,9 @@ CATALOGUE: dict[str, Mutant] = {}
 """All planted bugs, by name."""
 
 
-def mutant(rule: str) -> Callable[[Callable[[Planter], None]], Callable[[Planter], None]]:
+def mutant(
+    rule: str, *, copies: bool = False
+) -> Callable[[Callable[[Planter], None]], Callable[[Planter], None]]:
     """Put a function that plants a bug into the catalogue: its name and its docstring are the mutant's."""
 
     def add(plant: Callable[[Planter], None]) -> Callable[[Planter], None]:
@@ -80,7 +84,7 @@ def mutant(rule: str) -> Callable[[Callable[[Planter], None]], Callable[[Planter
         if name in CATALOGUE:
             raise ValueError(f"two mutants are called {name}")
 
-        CATALOGUE[name] = Mutant(name, rule, " ".join((plant.__doc__ or "").split()), plant)
+        CATALOGUE[name] = Mutant(name, rule, " ".join((plant.__doc__ or "").split()), plant, copies)
         return plant
 
     return add

@@ -17,6 +17,7 @@ import attrs
 
 from tierlog.actors.cli import output
 
+from ..copies import FIRST as FIRST_COPIES
 from ..report import first_line, replay_command
 from ..run import Verdict, run_seed
 from ..workers import Job, Runner, WorkerPool
@@ -110,7 +111,7 @@ def _run(terms: Terms, score: Score, result: Result, sound: WorkerPool, end: flo
     begin = time.monotonic()
     runner = partial(run_planted, terms.runner, result.mutant.name)
     with WorkerPool(runner, terms.jobs, SEED_SECONDS_MAX) as pool:
-        for verdict in pool.run(_jobs(terms, end)):
+        for verdict in pool.run(_jobs(terms, result.mutant, end)):
             result.seeds += 1
             if verdict.violation is not None and _passes(sound, Job(verdict.seed, terms.operations), score):
                 result.caught_by = verdict
@@ -118,8 +119,9 @@ def _run(terms: Terms, score: Score, result: Result, sound: WorkerPool, end: flo
     result.seconds = time.monotonic() - begin
 
 
-def _jobs(terms: Terms, end: float | None) -> Iterator[Job]:
-    for seed in range(terms.first, terms.first + terms.seeds):
+def _jobs(terms: Terms, mutant: Mutant, end: float | None) -> Iterator[Job]:
+    first = terms.first + FIRST_COPIES * mutant.copies
+    for seed in range(first, first + terms.seeds):
         if end is not None and time.monotonic() >= end:
             return
         yield Job(seed, terms.operations)

@@ -1,0 +1,329 @@
+"""Worlds in which folders share long-term storage that must not: a live copy, a lost log, an old backup; and
+a dead owner whose put arrives late (rules W8, G1, G4, G5).
+
+Seeds from ``FIRST`` on are such worlds. Each has one story with two histories, and either may go on: the
+folder that is opened last, adopted if need be, must have every byte that its own owners acked, before it is
+confirmed and after that. Then nothing is left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from random import Random
+
+import anyio
+import attrs
+import trio
+
+from tierlog.actors.folder.fingerprint import Fingerprint
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.memory import MemoryLogService
+from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
+
+from .faults import Fault, Kind, Nth, Target
+from .invariants import Broken
+from .process import Process, ProcessDied
+from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
+from .storage_invariants import left_over
+from .trace import Trace
+from .world import ServiceFolder, Site
+
+FIRST = 1 << 44
+NAMES = ("s", "s#a", "t")
+DELAY = 5.0
+"""Of deletions: longer than an opening takes, so that a copy claims before its original deletes what only the
+copy still refers to."""
+PATIENCE = 30.0
+"""Seconds that a call may take."""
+COLLECT_SECONDS = 120.0
+
+
+class Story(StrEnum):
+    COPY = "a copy of a live folder"
+    LOST_LOG = "a lost log"
+    OLD_BACKUP = "an old backup"
+    ZOMBIE = "a late put of a dead owner"
+
+
+@attrs.define(eq=False)
+class Folder:
+    """One folder, and what its owners acked."""
+
+    name: str
+    logs: MemoryLogService
+    fingerprint: Fingerprint
+    acked: dict[str, bytes] = attrs.field(factory=dict)
+    starts: dict[str, int] = attrs.field(factory=dict)
+    doubts: dict[str, bytes] = attrs.field(factory=dict)
+    """What may follow the acked bytes."""
+    process: Process | None = None
+
+    def copied(self, name: str, fingerprint: Fingerprint) -> Folder:
+        logs = MemoryLogService()
+        for log, journal in self.logs._journals.items():
+            logs._journals[log] = attrs.evolve(journal, groups=list(journal.groups))
+        return Folder(name, logs, fingerprint, dict(self.acked), dict(self.starts), dict(self.doubts))
+
+
+HERE, THERE = Fingerprint(b"h" * 16, "here:/data/wal"), Fingerprint(b"t" * 16, "there:/copy/wal")
+
+
+def site_kind(random: Random) -> SiteKind:
+    limits = Limits(
+        flush_bytes=random.choice((100, 1500)),
+        flush_age=random.choice((0.2, 2.0)),
+        collect_after=DELAY,
+        loose_chunks=0,
+        relocate_above=1 << 30,
+        rolling_size=random.choice((300, 4096)),
+        checkpoint_bytes=random.choice((1000, 20_000)),
+    )
+    return SiteKind(
+        wal=WalKind.SERVICE,
+        chunks=random.choice((ChunksKind.APPEND, ChunksKind.OBJECTS)),
+        limits=limits,
+        latency=Latency(log=0.001, chunks=0.002),
+    )
+
+
+class CopiesRun:
+    """One seed's run; ``body`` raises what it finds."""
+
+    def __init__(self, seed: int, trace: Trace) -> None:
+        self._random = Random(f"copies {seed}")
+        self._trace = trace
+        self.story = self._random.choice(tuple(Story))
+        self.site = Site(site_kind(self._random), Random(f"site {seed}"), trace)
+        self.operations = 0
+        self._tasks: anyio.abc.TaskGroup
+
+    async def body(self) -> None:
+        stories: Mapping[Story, Callable[[Folder], Awaitable[list[Folder]]]] = {
+            Story.COPY: self._copy,
+            Story.LOST_LOG: self._lose_the_log,
+            Story.OLD_BACKUP: self._restore_an_old_backup,
+            Story.ZOMBIE: self._let_a_zombie_put_late,
+        }
+        self._trace.note("story", self.story)
+        async with anyio.create_task_group() as self._tasks:
+            original = Folder("A", MemoryLogService(), HERE)
+            await self._open(original)
+            await self._create(original)
+            await self._work(original, self._random.randint(5, 25))
+            folders = await stories[self.story](original)
+            await self._let_one_go_on(folders)
+            self.site.kill_all()
+            self._tasks.cancel_scope.cancel()
+
+    # --- stories ----------------------------------------------------------------------------------
+
+    async def _copy(self, original: Folder) -> list[Folder]:
+        copy = original.copied("B", THERE)
+        await self._open(copy)
+        await self._check(copy)
+        for _ in range(self._random.randint(3, 12)):
+            folder = self._random.choice((original, copy))
+            match self._random.choice(("work", "work", "work", "again")):
+                case "again" if folder is copy:
+                    await self._end(copy)
+                    await self._open(copy)
+                case _:
+                    await self._work(folder, self._random.randint(1, 6))
+                    await self._call(folder, lambda store: store.flush())
+            await trio.sleep(self._random.choice((0.0, 1.0, 10.0)))
+        folder = self._random.choice((original, copy))
+        for name in NAMES:
+            await self._truncate(folder, name, len(folder.acked[name]))
+        await self._call(folder, lambda store: store.flush())
+        await trio.sleep(3 * DELAY)  # it would collect what only the other one needs
+        await self._end(original)
+        await self._expect_refusals(original)
+        return [original, copy]
+
+    async def _lose_the_log(self, original: Folder) -> list[Folder]:
+        await self._flush(original)
+        await self._end(original)
+        empty = Folder("B", MemoryLogService(), HERE)
+        await self._expect_refusals(empty)
+        await self._open(empty, adopt=True)
+        await self._create(empty)
+        await self._work(empty, self._random.randint(1, 12))
+        return [original, empty]
+
+    async def _restore_an_old_backup(self, original: Folder) -> list[Folder]:
+        await self._flush(original)
+        await trio.sleep(4 * DELAY)  # what was truncated is collected, and the backup refers to none of it
+        backup = original.copied("B", HERE)
+        await self._end(original)
+        await self._open(original)
+        await self._work(original, self._random.randint(1, 12), truncates=False)
+        await self._flush(original)
+        await self._end(original)
+        await self._expect_refusals(backup)
+        await self._open(backup, adopt=True)
+        await self._work(backup, self._random.randint(1, 12))
+        return [original, backup]
+
+    async def _let_a_zombie_put_late(self, original: Folder) -> list[Folder]:
+        """It is frozen in a put, and goes on once its successor has listed what it found."""
+        zombie = original.process
+        assert zombie is not None
+        for name in NAMES:
+            await self._append(original, name)
+        verbs = ("create", "create_with_content")
+        self.site.faults.add(Fault(Target.CHUNKS, Kind.FREEZE, Nth(), verbs, zombie.number))
+        self._tasks.start_soon(self._call, original, lambda store: store.flush())
+        await trio.sleep(1.0)
+        original.process = None
+        await self._open(original)
+        await trio.sleep(self._random.choice((1.0, 12.0)))
+        zombie.resume()
+        await self._work(original, self._random.randint(1, 12))
+        await self._wait_for_the_collector(original)
+        return [original]
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _let_one_go_on(self, folders: list[Folder]) -> None:
+        survivor = self._random.choice(folders)
+        for folder in folders:
+            await self._end(folder)
+        await self._open(survivor, adopt=True)
+        await self._check(survivor)
+        for other in folders:
+            if other is not survivor:
+                await self._expect_refusals(other)
+        await self._flush(survivor)
+        await trio.sleep(10 * DELAY)
+        await self._check(survivor)
+
+        process = survivor.process
+        assert process is not None
+        for container in process.containers():
+            await container.claims.confirm()
+        await self._flush(survivor)
+        await self._wait_for_the_collector(survivor)
+        await self._check(survivor)
+        await self._end(survivor)
+        await self._open(survivor)
+        await self._check(survivor)
+
+    async def _wait_for_the_collector(self, folder: Folder) -> None:
+        process, end = folder.process, trio.current_time() + COLLECT_SECONDS
+        assert process is not None
+        while left := left_over(process.containers(), self.site.chunk_contents()):
+            if trio.current_time() > end:
+                raise Broken(f"it does not hold that nothing is left over\n{', '.join(left)}")
+
+            await self._flush(folder)
+            await trio.sleep(1.0)
+
+    # --- processes --------------------------------------------------------------------------------
+
+    async def _open(self, folder: Folder, *, adopt: bool = False) -> None:
+        assert folder.process is None
+        try:
+            with trio.fail_after(PATIENCE):
+                folder.process = await self.site.start(
+                    self._tasks, ServiceFolder(folder.logs, folder.fingerprint, adopt)
+                )
+        except (TierlogError, ProcessDied) as error:
+            raise Broken(f"it does not hold that folder {folder.name} can be opened\n{error!r}") from error
+
+    async def _expect_refusals(self, folder: Folder) -> None:
+        """Each attempt raises the log's epoch, and is refused all the same."""
+        for _ in range(self._random.randint(1, 3)):
+            try:
+                await self.site.start(self._tasks, ServiceFolder(folder.logs, folder.fingerprint))
+            except StoreMismatch:
+                continue
+            raise Broken(f"it does not hold that folder {folder.name}, which is not the newest, is refused")
+
+    async def _end(self, folder: Folder) -> None:
+        process, folder.process = folder.process, None
+        if process is not None and self._random.random() < 0.5:
+            await process.stop()
+        elif process is not None:
+            process.kill()
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    async def _call(self, folder: Folder, verb: Callable[[SegmentStore], Awaitable[object]]) -> bool:
+        """Whether it was answered; otherwise it may have happened or not."""
+        self.operations += 1
+        process = folder.process
+        assert process is not None
+        with trio.move_on_after(PATIENCE):
+            try:
+                await process.call(verb)
+            except (TierlogError, ProcessDied) as error:
+                self._trace.note(folder.name, repr(error))
+            else:
+                return True
+        return False
+
+    async def _create(self, folder: Folder) -> None:
+        for name in NAMES:
+            if not await self._call(folder, lambda store, name=name: store.create_segment(name)):  # type: ignore[misc]
+                raise Broken(f"it does not hold that folder {folder.name} takes new segments")
+
+            folder.acked[name], folder.starts[name] = b"", 0
+
+    async def _work(self, folder: Folder, steps: int, *, truncates: bool = True) -> None:
+        for _ in range(steps):
+            match self._random.choice(("append", "append", "append", "flush", "truncate", "wait")):
+                case "append":
+                    await self._append(folder, self._random.choice(NAMES))
+                case "flush":
+                    await self._call(folder, lambda store: store.flush())
+                case "truncate" if truncates:
+                    name = self._random.choice(NAMES)
+                    start = self._random.randint(folder.starts[name], len(folder.acked[name]))
+                    await self._truncate(folder, name, start)
+                case _:
+                    await trio.sleep(self._random.choice((0.1, 1.0, 2 * DELAY)))
+
+    async def _append(self, folder: Folder, name: str) -> None:
+        if name in folder.doubts:
+            return
+
+        data = f"{folder.name}{self.operations}.".encode() * self._random.choice((1, 20, 100))
+        folder.doubts[name] = data
+        if await self._call(folder, lambda store: store.append(name, data)):
+            folder.acked[name] += folder.doubts.pop(name)
+
+    async def _truncate(self, folder: Folder, name: str, start: int) -> None:
+        if await self._call(folder, lambda store: store.truncate_segment(name, start)):
+            folder.starts[name] = start
+
+    async def _flush(self, folder: Folder) -> None:
+        if not await self._call(folder, lambda store: store.flush()):
+            raise Broken(f"it does not hold that folder {folder.name} can be flushed")
+
+    async def _check(self, folder: Folder) -> None:
+        """The folder has what its owners acked, and learns of what was in doubt."""
+        process = folder.process
+        assert process is not None
+        for name, acked in folder.acked.items():
+            try:
+                data, start = await process.call(lambda store, name=name: _read(store, name))  # type: ignore[misc]
+            except TierlogError as error:
+                raise Broken(f"it does not hold that folder {folder.name} can be read\n{error!r}") from error
+            whole = acked + folder.doubts.pop(name, b"")
+            if start < folder.starts[name] or data not in (acked[start:], whole[start:]):
+                raise Broken(
+                    f"it does not hold that folder {folder.name} has what was acked\n{name} from {start} on: "
+                    f"{len(data)} bytes, not {len(acked) - start} or {len(whole) - start}"
+                )
+            folder.acked[name] = whole if data == whole[start:] else acked
+            folder.starts[name] = start
+
+
+async def _read(store: SegmentStore, name: str) -> tuple[bytes, int]:
+    info = await store.segment_info(name)
+    data, position = b"", info.start_offset
+    while block := await store.read(name, position, 1 << 20):
+        data += block
+        position += len(block)
+    return data, info.start_offset

@@ -1,0 +1,25 @@
+"""Worlds in which folders share long-term storage: the simulator finds nothing, and finds what is planted."""
+
+from __future__ import annotations
+
+import pytest
+from simulation.copies import FIRST
+from simulation.mutants.catalogue import CATALOGUE
+from simulation.run import run_seed
+
+
+def test_worlds_of_copied_folders_find_nothing() -> None:
+    verdicts = [run_seed(FIRST + number) for number in range(30)]
+
+    assert [verdict.violation for verdict in verdicts if verdict.violation] == []
+    assert len({story for verdict in verdicts for story in verdict.counts}) == 4
+
+
+def test_a_world_of_copied_folders_is_the_same_again() -> None:
+    assert run_seed(FIRST + 3).digest == run_seed(FIRST + 3).digest
+
+
+@pytest.mark.parametrize("name", [mutant.name for mutant in CATALOGUE.values() if mutant.copies])
+def test_a_bug_that_only_copied_folders_show_is_caught(name: str) -> None:
+    with CATALOGUE[name].planted():
+        assert any(run_seed(FIRST + number).violation for number in range(40))
