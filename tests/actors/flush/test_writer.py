@@ -21,9 +21,7 @@ from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import (
     MetadataConflict,
-    NotOwner,
     OutcomeUnknown,
-    StoreMismatch,
     Unavailable,
 )
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
@@ -67,20 +65,6 @@ def only_fails(world: FlushWorld, *names: str) -> None:
 
 
 # --- one cycle ----------------------------------------------------------------------------------
-
-
-async def test_a_full_cycle_flushes_everything_and_records_it() -> None:
-    """F1: the record names the cut; everything up to it is in long-term storage."""
-    world = await FlushWorld().open()
-    world.parts.create("a", "b")
-    world.parts.do(append("a", b"aa"), append("b", b"b"))
-    cut = world.sequence
-    await run_cycle(writer_of(world), full=True)
-
-    assert completed(world) == [CycleComplete(1, 1, cut, True)]
-    assert world.cycles == [("begins", 1), ("completed", 1)]
-    assert world.parts.segment("a").is_flushed
-    assert world.parts.segment("b").is_flushed
 
 
 async def test_the_cut_is_durable_before_anything_is_written() -> None:
@@ -156,19 +140,6 @@ async def test_a_segment_that_fails_does_not_stop_the_cycle() -> None:
     assert not writer.failing
 
 
-async def test_a_target_waits_for_a_source_that_failed() -> None:
-    """F3: sources first."""
-    world = await FlushWorld().open()
-    target = world.parts.create("t")
-    world.parts.create("s")
-    world.parts.do(append("t", b"t"), append("s", b"s"), SealRequest("s"))
-    only_fails(world, "s")
-    world.parts.do(MergeRequest("t", ["s"], []))
-    await run_cycle(writer_of(world), full=True)
-
-    assert not target.has_record
-
-
 async def test_a_cycle_without_progress_is_not_logged() -> None:
     """A failing long-term storage must not fill the log (S7)."""
     world = await FlushWorld().open()
@@ -193,29 +164,7 @@ async def test_a_claim_that_cannot_be_made_now_fails_the_cycle_only() -> None:
     assert segment.is_flushed
 
 
-@pytest.mark.parametrize("error", [NotOwner("fenced"), StoreMismatch("a clone")], ids=repr)
-async def test_a_claim_that_is_refused_ends_the_writer(error: Exception) -> None:
-    """W8: an owner that may not write to long-term storage stops."""
-    world = await FlushWorld(claim_error=error).open()
-    world.parts.create()
-    with pytest.raises(type(error)):
-        await run_cycle(writer_of(world), full=True)
-
-
 # --- when ---------------------------------------------------------------------------------------
-
-
-async def test_what_a_cycle_produces_makes_no_next_one_due() -> None:
-    """F5: an idle store is quiet."""
-    async with running() as (world, writer):
-        world.parts.create()
-        writer.operations_logged()
-        await anyio.sleep(31)
-        before = len(world.logged)
-        writer.operations_logged()
-        await anyio.sleep(1000)
-
-        assert len(world.logged) == before == 1
 
 
 async def test_opening_a_flushed_store_flushes_nothing() -> None:

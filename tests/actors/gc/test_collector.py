@@ -12,7 +12,7 @@ import pytest
 
 from support.container_world import virtual_time
 from tierlog.actors.gc.collector import Collector, CollectorOptions
-from tierlog.storage_backends.base.errors import NotOwner, StoreMismatch, Unavailable
+from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
 
@@ -129,32 +129,6 @@ async def collecting(*names: str, **fields: object) -> AsyncIterator[tuple[World
         yield world, collector
 
 
-async def test_g2_garbage_is_deleted_after_its_delay() -> None:
-    """G2: the delay is real; readers that still hold the name have that long."""
-    async with collecting(chunk(1), chunk(2)) as (world, collector):
-        collector.release([chunk(1)])
-        await anyio.sleep(59.9)
-        assert await world.left() == [chunk(1), chunk(2)]
-        await anyio.sleep(0.2)
-        assert await world.left() == [chunk(2)]
-        assert collector.statistics().deleted == 1
-        assert collector.statistics().queued == 0
-
-
-async def test_f2_nothing_is_deleted_before_the_cycle_that_made_it_garbage_is_complete() -> None:
-    """F2."""
-    async with collecting(chunk(1)) as (world, collector):
-        world.cycle(1)
-        collector.cycle_begins(2)
-        collector.release([chunk(1)])
-        await anyio.sleep(1000)
-        assert await world.left() == [chunk(1)]
-
-        collector.cycle_completed(2)
-        await anyio.wait_all_tasks_blocked()
-        assert await world.left() == []
-
-
 async def test_a_barrier_is_durable_before_the_first_delete() -> None:
     """G1: one barrier for a batch, after the decision."""
     async with collecting(*map(chunk, range(6))) as (world, collector):
@@ -172,19 +146,6 @@ async def test_a_barrier_is_durable_before_the_first_delete() -> None:
         assert len(world.barriers) == 2
 
 
-async def test_a_fenced_owner_deletes_nothing() -> None:
-    """G1: it decided, was frozen, and the barrier says that somebody else owns the container now."""
-    world = World(barrier_error=NotOwner("fenced"))
-    await world.chunks.open()
-    await world.make(chunk(1))
-    world.collector.release([chunk(1)])
-    with pytest.raises(NotOwner):
-        await world.collector.run(world.request_cycle)
-
-    assert await world.left() == [chunk(1)]
-    assert [call.verb for call in world.chunks.calls].count("delete") == 0
-
-
 async def test_g1_nothing_is_deleted_before_long_term_storage_is_claimed() -> None:
     """G1, W8: it was down when the container opened; whose it is nobody knows yet."""
     async with collecting(chunk(1), proof_error=Unavailable("down")) as (world, collector):
@@ -196,17 +157,6 @@ async def test_g1_nothing_is_deleted_before_long_term_storage_is_claimed() -> No
         world.proof_error = None
         await anyio.sleep(3600)
         assert await world.left() == []
-
-
-async def test_an_owner_whose_claim_is_refused_deletes_nothing() -> None:
-    world = World(proof_error=StoreMismatch("the folder is a copy"))
-    await world.chunks.open()
-    await world.make(chunk(1))
-    world.collector.release([chunk(1)])
-    with pytest.raises(StoreMismatch):
-        await world.collector.run(world.request_cycle)
-
-    assert await world.left() == [chunk(1)]
 
 
 async def test_a_referenced_chunk_is_never_deleted() -> None:
@@ -235,15 +185,6 @@ async def test_a_name_in_doubt_is_left_to_the_next_owner() -> None:
         await anyio.sleep(1000)
 
         assert await world.left() == [chunk(1)]
-        assert collector.statistics().queued == 0
-
-
-async def test_a_chunk_that_is_gone_already_is_done() -> None:
-    async with collecting() as (_, collector):
-        collector.release([chunk(1)])
-        await anyio.sleep(61)
-
-        assert collector.statistics().already_gone == 1
         assert collector.statistics().queued == 0
 
 
@@ -378,42 +319,9 @@ async def test_without_orphans_no_cycle_is_asked_for() -> None:
         assert world.requested == 0
 
 
-async def test_a_listing_that_fails_is_retried_after_a_cycle() -> None:
-    """Long-term storage may be down at the opening; collecting goes on without it."""
-    world = World()
-    await world.chunks.open()
-    await world.make(chunk(1, 1), chunk(2))
-    world.chunks.script = every(Fault(FaultKind.BEFORE), "list")
-    async with world.running() as collector:
-        collector.release([chunk(2)])
-        await anyio.sleep(61)
-        assert await world.left() == [chunk(1, 1)]
-
-        world.chunks.script = None
-        world.cycle(1)
-        await anyio.wait_all_tasks_blocked()
-        assert collector.statistics().orphans_found == 1
-        world.cycle(2)
-        await anyio.sleep(61)
-        assert await world.left() == []
-
-
 # --- released files, which no listing finds -----------------------------------------------------
 
 FILE = "app/old$offset.0"
-
-
-async def test_g3_a_dead_owners_released_file_is_deleted_after_the_first_cycle_then_its_record() -> None:
-    async with collecting(FILE, "app/old$offset.9", released=Released({FILE: None})) as (world, collector):
-        assert (collector.statistics().orphans_found, world.requested) == (1, 1)
-        await anyio.sleep(1000)
-        assert await world.left() == [FILE, "app/old$offset.9"]
-
-        world.cycle(1)
-        await anyio.wait_all_tasks_blocked()
-        assert await world.left() == ["app/old$offset.9"]
-        assert world.released.forgotten == [(FILE,)]
-        assert len(world.barriers) == 1
 
 
 async def test_g3_the_delay_of_this_ownership_holds_for_released_files_too() -> None:
@@ -423,27 +331,6 @@ async def test_g3_the_delay_of_this_ownership_holds_for_released_files_too() -> 
         assert await world.left() == [FILE]
         await anyio.sleep(2)
         assert await world.left() == []
-
-
-async def test_g3_the_record_of_a_missing_file_is_removed() -> None:
-    """An owner died between the delete and the removal of the record."""
-    async with collecting(released=Released({FILE: None})) as (world, collector):
-        world.cycle(1)
-        await anyio.sleep(61)
-
-        assert world.released.forgotten == [(FILE,)]
-        assert collector.statistics().already_gone == 1
-
-
-async def test_g3_a_record_is_never_removed_before_its_file() -> None:
-    """Also not that of a file whose deletion failed repeatedly: the next owner begins with it."""
-    async with collecting(FILE, released=Released({FILE: None})) as (world, collector):
-        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
-        world.cycle(1)
-        await anyio.sleep(1000)
-
-        assert collector.statistics().retry_later == 1
-        assert world.released.names() == [FILE]
 
 
 async def test_g3_one_commit_removes_the_records_of_a_batch_of_deleted_files() -> None:

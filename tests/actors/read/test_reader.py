@@ -87,54 +87,6 @@ async def test_cached_bytes_need_no_storage() -> None:
     assert world.storage.asked == []
 
 
-async def test_flushed_bytes_come_from_storage_up_to_where_the_cache_begins() -> None:
-    world = World()
-    segment = world.segment(1, b"0123456789", flushed=8, cached=5)
-
-    assert await world.reader.read(segment, 1, 100) == b"1234"
-    assert world.storage.asked == [(1, 1, 4)]
-    assert await world.all_of(segment) == b"0123456789"
-
-
-@pytest.mark.parametrize("offset", [10, 11, 1000])
-async def test_a_read_at_or_past_the_tail_is_empty(offset: int) -> None:
-    world = World()
-    segment = world.segment(1, b"0123456789")
-
-    assert await world.reader.read(segment, offset, 5) == b""
-
-
-async def test_only_durable_bytes_are_read() -> None:
-    """C1: what was given a sequence and is not durable yet cannot be read, even if it is in the cache."""
-    world = World()
-    segment = world.segment(1, b"0123456789")
-    segment.durable_length = 4
-
-    assert await world.reader.read(segment, 0, 100) == b"0123"
-    assert await world.reader.read(segment, 4, 100) == b""
-
-
-async def test_a_read_before_the_start_reports_the_start() -> None:
-    world = World()
-    segment = world.segment(1, b"0123456789", start_offset=3)
-    with pytest.raises(SegmentTruncated) as refused:
-        await world.reader.read(segment, 2, 5)
-
-    assert refused.value.start_offset == 3
-    assert refused.value.segment == segment.name
-
-
-async def test_merged_sources_are_read_at_their_offset() -> None:
-    """A merge that is not spliced yet: own bytes, a source that has a merged source itself, own bytes."""
-    world = World()
-    world.segment(3, b"cc", flushed=1)
-    world.segment(2, b"bb??bb", merges=[MergedRange(2, 3, 2)])
-    segment = world.segment(1, b"aaaa??????aa", merges=[MergedRange(4, 2, 6)])
-
-    assert await world.all_of(segment) == b"aaaabbccbbaa"
-    assert await world.reader.read(segment, 5, 100) == b"b"
-
-
 async def test_a_read_before_a_merged_source_ends_there() -> None:
     world = World()
     world.segment(2, b"bb")
