@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
-import anyio
 import attrs
 import pytest
 
@@ -83,23 +82,6 @@ async def test_a_checkpoint_is_begin_parts_and_end() -> None:
         assert world.parts.state.snapshot is None
 
 
-async def test_recovery_from_a_checkpoint_gives_the_same_state() -> None:
-    async with running() as (world, checkpointer):
-        await created(world)
-        await world.ask(append(NAME, b"flushed"))
-        await flushed(world)
-        await world.ask(append(NAME, b" not"))
-        await checkpointer.checkpoint()
-        await world.ask(append(NAME, b" later"))
-        recovered = await recover(world.service)
-
-    assert recovered.report.checkpoint_sequence == 5
-    assert recovered.parts.segment().image() == world.parts.segment().image()
-    assert recovered.parts.state.metadata == world.parts.state.metadata
-    assert recovered.parts.state.sequence == world.parts.state.sequence
-    assert recovered.parts.cache.slices(recovered.parts.segment().sid, 7, 99) == [b" not later"]
-
-
 async def test_the_log_keeps_the_oldest_group_with_unflushed_bytes() -> None:
     async with running() as (world, checkpointer):
         await created(world, "a", "b")
@@ -167,16 +149,6 @@ async def test_a_part_is_bounded_by_bytes_and_a_larger_image_comes_in_pieces() -
 # --- when ---------------------------------------------------------------------------------------
 
 
-async def test_a_checkpoint_is_due_after_enough_logged_bytes() -> None:
-    async with running() as (world, checkpointer):
-        await created(world)
-        assert not checkpointer.is_due()
-        await world.ask(append(NAME, bytes(1000)))
-        assert checkpointer.is_due()
-        await checkpointer.checkpoint()
-        assert not checkpointer.is_due()
-
-
 async def test_a_large_checkpoint_makes_the_next_one_later() -> None:
     """Its cost stays a small share of what is logged: at least four times its size lies between two."""
     async with running() as (world, checkpointer):
@@ -240,45 +212,12 @@ async def test_many_small_files_make_a_checkpoint_due_once() -> None:
         assert checkpointer.is_due()
 
 
-async def test_the_loop_writes_one_whenever_it_is_due() -> None:
-    async with running() as (world, checkpointer):
-        await created(world)
-        logged = anyio.Event()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(checkpointer.run, lambda: logged)
-            await anyio.wait_all_tasks_blocked()
-            assert checkpointer.statistics().checkpoints == 0
-            await world.ask(append(NAME, bytes(2000)))
-            event, logged = logged, anyio.Event()
-            event.set()
-            await anyio.wait_all_tasks_blocked()
-            assert checkpointer.statistics().checkpoints == 1
-            tasks.cancel_scope.cancel()
-
-
 # --- saying it again (F4) -----------------------------------------------------------------------
 
 
 async def said_again(world: PipelineWorld) -> list[tuple[int, bytes]]:
     ops = [op for _, group in world.groups() for op in group]
     return [(op.offset, bytes(op.data)) for op in ops if isinstance(op, RelogData)]
-
-
-async def test_a_segment_that_cannot_be_flushed_does_not_pin_the_log() -> None:
-    """F4: its bytes are logged again at the tail, and the old groups are truncated."""
-    async with running(ALWAYS_RELOG) as (world, checkpointer):
-        await created(world)
-        await world.ask(append(NAME, b"abc"))
-        await world.ask(append(NAME, b"def"))
-        for _ in range(5):
-            await world.ask_internal(LogRequest(Barrier()), 0)
-        await checkpointer.checkpoint()
-
-        assert await said_again(world) == [(0, b"abcdef")]
-        assert retained(world)[0] == 9
-        recovered = await recover(world.service)
-    assert recovered.parts.content(recovered.parts.segment().sid) == b"abcdef"
-    assert checkpointer.statistics().relogged_bytes == 6
 
 
 async def test_bytes_relogged_in_pieces_all_stay_in_the_log() -> None:

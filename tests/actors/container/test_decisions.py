@@ -18,17 +18,13 @@ from tierlog.actors.container.operations.writers import ExpireWritersRequest
 from tierlog.actors.container.requests import Request
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.create_segment import CreateSegment
-from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.storage_backends.base.errors import (
-    AttributeConflict,
     InvalidArgument,
     MetadataConflict,
     TierlogError,
 )
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.segments import (
-    ATTRIBUTE_MAX,
-    ATTRIBUTE_MIN,
     ATTRIBUTES_MAX,
     AttributeUpdate,
     AttributeUpdateKind,
@@ -82,65 +78,6 @@ def test_the_data_is_not_copied() -> None:
 
 # --- attributes ---------------------------------------------------------------------------------
 
-HOLDS = {
-    # (kind, current value, expected): the value that 5 leads to, or None for a conflict
-    (KIND.NONE, None, None): 5,
-    (KIND.NONE, 4, None): None,
-    (KIND.REPLACE, None, None): 5,
-    (KIND.REPLACE, 9, None): 5,
-    (KIND.REPLACE_IF_GREATER, None, None): 5,
-    (KIND.REPLACE_IF_GREATER, 4, None): 5,
-    (KIND.REPLACE_IF_GREATER, 5, None): None,
-    (KIND.REPLACE_IF_GREATER, 9, None): None,
-    (KIND.ACCUMULATE, None, None): 5,
-    (KIND.ACCUMULATE, 4, None): 9,
-    (KIND.ACCUMULATE, -9, None): -4,
-    (KIND.REPLACE_IF_EQUALS, None, None): 5,
-    (KIND.REPLACE_IF_EQUALS, 4, None): None,
-    (KIND.REPLACE_IF_EQUALS, 4, 4): 5,
-    (KIND.REPLACE_IF_EQUALS, 4, 3): None,
-    (KIND.REPLACE_IF_EQUALS, None, 0): None,
-}
-
-
-@pytest.mark.parametrize(("kind", "current", "expected"), HOLDS, ids=str)
-def test_the_table_of_attribute_updates(
-    kind: AttributeUpdateKind, current: int | None, expected: int | None
-) -> None:
-    parts = Parts()
-    parts.create()
-    if current is not None:
-        parts.do(AttributesRequest(NAME, [AttributeUpdate("a", current)]))
-    request = AttributesRequest(NAME, [AttributeUpdate("a", 5, kind, expected)])
-    outcome = HOLDS[kind, current, expected]
-    if outcome is None:
-        assert refused(parts, request, AttributeConflict).segment == NAME
-    else:
-        assert parts.do(request) == {"a": outcome}
-        assert parts.segment().attributes == {"a": outcome}
-
-
-def test_updates_of_one_call_see_each_other_and_are_all_or_nothing() -> None:
-    parts = Parts()
-    parts.create()
-    twice = [AttributeUpdate("n", 2, KIND.ACCUMULATE), AttributeUpdate("n", 3, KIND.ACCUMULATE)]
-
-    assert parts.do(AttributesRequest(NAME, twice)) == {"n": 5}
-    refused(
-        parts,
-        AttributesRequest(NAME, [AttributeUpdate("m", 1), AttributeUpdate("n", 1, KIND.NONE)]),
-        AttributeConflict,
-    )
-
-
-@pytest.mark.parametrize(("start", "step"), [(ATTRIBUTE_MAX, 1), (ATTRIBUTE_MIN, -1)])
-def test_an_accumulation_cannot_leave_64_bits(start: int, step: int) -> None:
-    """Validation makes apply total (C5): what cannot be logged is refused before."""
-    parts = Parts()
-    parts.create()
-    parts.do(AttributesRequest(NAME, [AttributeUpdate("a", start)]))
-    refused(parts, AttributesRequest(NAME, [AttributeUpdate("a", step, KIND.ACCUMULATE)]), AttributeConflict)
-
 
 def test_a_segment_has_no_more_attributes_than_its_image_can_hold() -> None:
     """C5: a checkpoint must never fail because of what was accepted."""
@@ -154,23 +91,6 @@ def test_a_segment_has_no_more_attributes_than_its_image_can_hold() -> None:
 
 
 # --- merges -------------------------------------------------------------------------------------
-
-
-def mergeable() -> Parts:
-    parts = Parts()
-    parts.create("t", "a", "b", "empty")
-    parts.do(append("t", b"tt"), append("a", b"aaa"), append("b", b"b"))
-    parts.do(SealRequest("a"), SealRequest("b"), SealRequest("empty"))
-    return parts
-
-
-def test_a_merge_takes_all_sources_in_order() -> None:
-    parts = mergeable()
-    ids = [parts.segment(name).sid for name in ("t", "b", "empty", "a")]
-    (op,), answer = parts.operations(MergeRequest("t", ["b", "empty", "a"], [AttributeUpdate("txn", 1)]))
-
-    assert answer == 2
-    assert op == MergeSegments(ids[0], 2, ((ids[1], 1), (ids[2], 0), (ids[3], 3)), (("txn", 1),))
 
 
 # --- metadata commits (S6) ----------------------------------------------------------------------

@@ -121,27 +121,6 @@ async def refusal(container: LocalContainer) -> type[Exception]:
     return type(refused.value)
 
 
-async def test_calls_go_to_the_active_ownership() -> None:
-    async with supervised() as world:
-        await world.container.wait_started()
-
-        assert await world.container.call(number) == 1
-        assert world.container.statistics().state == "active"
-        assert str(world.container.statistics().current) == "statistics of 1"
-
-
-async def test_a_failed_ownership_is_followed_by_another() -> None:
-    async with supervised() as world:
-        await world.container.wait_started()
-        world.made[0].fail(Unavailable("disk"))
-        await anyio.wait_all_tasks_blocked()
-        assert world.container.active is None
-        assert world.container.statistics().state == "recovering"
-
-        assert await world.container.call(number) == 2
-        assert world.container.statistics().restarts == 1
-
-
 async def test_a_call_waits_for_recovery_up_to_the_limit() -> None:
     async with supervised({}, {"starts_after": 5.0}) as world:
         await world.container.wait_started()
@@ -151,16 +130,6 @@ async def test_a_call_waits_for_recovery_up_to_the_limit() -> None:
 
         assert await world.container.call(number) == 2
         assert anyio.current_time() - before == pytest.approx(6.0)
-
-
-async def test_a_call_that_times_out_in_the_queue_reports_that_it_had_no_effect() -> None:
-    async with supervised({"starts_after": 50.0}, wait=4.0) as world:
-        before = anyio.current_time()
-        with pytest.raises(Unavailable, match="still recovering after 4 s"):
-            await world.container.call(number)
-
-        assert anyio.current_time() - before == pytest.approx(4.0)
-        assert world.container.statistics().state == "starting"
 
 
 @pytest.mark.parametrize("error", [Unavailable("not taken in"), ClosedError("mailbox closed")], ids=repr)
@@ -253,26 +222,6 @@ async def test_the_last_failure_of_an_abandoned_container_is_reported() -> None:
         await world.ended.wait()
         with pytest.raises(Unavailable, match="no disk"):
             await world.container.call(number)
-
-
-async def test_a_poisoned_container_is_recovered() -> None:
-    """C5: recovery is the way back from a torn step."""
-    async with supervised({"is_poisoned": True}, {}) as world:
-        await world.container.wait_started()
-        world.made[0].fail(RuntimeError("torn"))
-        await anyio.wait_all_tasks_blocked()
-
-        assert await world.container.call(number) == 2
-
-
-async def test_a_stopped_host_is_closed() -> None:
-    async with supervised() as world:
-        await world.container.wait_started()
-        world.container.stop()
-        await world.ended.wait()
-
-        assert await refusal(world.container) is ClosedError
-        assert len(world.made) == 1
 
 
 async def test_a_stop_during_the_pause_makes_no_new_ownership_work() -> None:

@@ -37,16 +37,6 @@ def test_nothing_is_readable_before_it_is_published() -> None:
     assert segment.sid not in parts.cache
 
 
-def test_a_published_append_is_readable() -> None:
-    parts = Parts()
-    segment = parts.create()
-    parts.do(append(NAME, b"abc"), append(NAME, b"def"))
-
-    assert segment.durable_length == 6
-    assert parts.content(segment.sid) == b"abcdef"
-    assert list(segment.log_references) == [(6, parts.group)]
-
-
 def test_an_append_without_bytes_leaves_no_log_reference() -> None:
     parts = Parts()
     segment = parts.create()
@@ -125,15 +115,6 @@ def test_unflushed_bytes_have_log_references() -> None:
     assert parts.cache.pinned_bytes == 0
 
 
-def test_a_segment_with_enough_unflushed_bytes_is_due() -> None:
-    parts = Parts(due_bytes=5)
-    segment = parts.create()
-    parts.do(append(NAME, b"abcd"))
-    assert parts.due == []
-    parts.do(append(NAME, b"e"))
-    assert parts.due == [segment.sid]
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["append", "seal", "truncate", "delete", "merge", "be merged"])
 async def test_waiters_are_woken_by_durable_changes(verb: str) -> None:
@@ -173,22 +154,6 @@ def test_a_deleted_segment_frees_its_memory() -> None:
     assert target.sid not in parts.cache
 
 
-def test_a_merge_moves_the_targets_durable_length() -> None:
-    parts = Parts()
-    target = parts.create("t")
-    parts.create("s")
-    parts.do(
-        append("t", b"tt"),
-        append("s", b"sss"),
-        SealRequest("s"),
-        MergeRequest("t", ["s"], []),
-        append("t", b"u"),
-    )
-
-    assert target.durable_length == 6
-    assert [end for end, _ in target.log_references] == [6]
-
-
 def test_a_merged_source_leaves_the_cache_once_the_merge_is_flushed() -> None:
     parts = Parts()
     parts.create("t")
@@ -202,15 +167,6 @@ def test_a_merged_source_leaves_the_cache_once_the_merge_is_flushed() -> None:
 
 
 # --- append boundaries (S5) ------------------------------------------------------------------------
-
-
-def test_the_first_append_in_each_mib_is_kept_as_a_boundary() -> None:
-    parts = Parts()
-    segment = parts.create()
-    step = APPEND_BOUNDARY_BYTES * 2 // 5 + 1
-    parts.do(*(append(NAME, bytes(step)) for _ in range(6)))
-
-    assert list(segment.append_boundaries) == [0, 3 * step, 5 * step]
 
 
 def test_boundaries_of_flushed_bytes_are_dropped_but_the_last() -> None:

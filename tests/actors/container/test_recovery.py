@@ -113,32 +113,6 @@ async def test_a_checkpoint_with_an_image_in_pieces_is_loaded() -> None:
     assert recovered.parts.segment().image() == image
 
 
-async def test_an_empty_log_is_an_empty_container() -> None:
-    recovered = await Script().recover()
-
-    assert (recovered.report.groups, recovered.report.operations, recovered.report.checkpoint_sequence) == (
-        0,
-        0,
-        0,
-    )
-    assert len(recovered.parts.state.segments) == 0
-
-
-async def test_without_a_checkpoint_everything_is_replayed() -> None:
-    script = Script()
-    script.group(CREATE, Append(SID, 0, b"abc", b"w", 5, 3))
-    script.group(data_at(3, b"def"), SealSegment(SID))
-    recovered = await script.recover()
-    segment = recovered.parts.segment()
-
-    assert recovered.parts.content(SID) == b"abcdef"
-    assert (segment.length, segment.durable_length, segment.sealed) == (6, 6, True)
-    assert segment.writers[b"w"].last_event == 7
-    assert list(segment.log_references) == [(6, 1)]
-    assert (recovered.report.groups, recovered.report.operations) == (2, 4)
-    assert recovered.parts.state.sequence == 4
-
-
 async def test_a_checkpoint_stands_for_everything_before_it() -> None:
     """C7: replay starts right behind its begin, with the same apply."""
     script = Script()
@@ -186,19 +160,6 @@ async def test_operations_in_the_group_of_the_begin_count_as_before_it() -> None
     assert recovered.parts.content(SID) == b"abcdef"
     assert recovered.parts.segment().length == 6
     assert recovered.report.operations == 3
-
-
-async def test_a_checkpoint_without_its_end_does_not_exist() -> None:
-    """C7."""
-    script = Script()
-    script.group(CREATE, data_at(0, b"abc"))
-    script.group(CheckpointBegin(9))
-    script.group(CheckpointPart(9, (image_of(99),), (("c:x", 1, b""),)))
-    recovered = await script.recover()
-
-    assert recovered.report.checkpoint_sequence == 0
-    assert recovered.parts.segment().length == 3
-    assert recovered.parts.state.metadata == {}
 
 
 async def test_parts_of_an_abandoned_checkpoint_are_not_mixed_into_the_next() -> None:

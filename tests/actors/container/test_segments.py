@@ -57,14 +57,6 @@ def test_an_id_and_a_name_are_used_once() -> None:
     assert len(table) == 1
 
 
-def test_names_are_listed_in_order_by_prefix() -> None:
-    parts = Parts()
-    parts.create("b/x", "a/y", "a/x", "ab")
-
-    assert parts.state.segments.names("a/") == ["a/x", "a/y"]
-    assert parts.state.segments.names("") == ["a/x", "a/y", "ab", "b/x"]
-
-
 def test_info_is_a_copy() -> None:
     parts = Parts()
     segment = parts.create()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of
+from support.container_parts import NAME, ROLLING, Parts, append, by_writer
 from tierlog.actors.container.operations.attributes import AttributesRequest
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
@@ -26,12 +26,11 @@ from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.relog_data import RelogData
-from tierlog.journal.operations.segment_image import MergedRange, SegmentStatus, WriterState, decode_image
+from tierlog.journal.operations.segment_image import MergedRange, SegmentStatus, decode_image
 from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind
-from tierlog.storage_backends.segments.records.segment import segment_key
 
 # --- one operation -------------------------------------------------------------------------------
 
@@ -72,16 +71,6 @@ def test_operations_without_an_effect_have_none(op: Operation) -> None:
     assert (segment.image(), segment.touched) == before
 
 
-def test_an_append_moves_the_length_and_keeps_the_writers_latest() -> None:
-    parts = Parts()
-    segment = parts.create()
-    parts.do(by_writer(b"abc", 5, 7), append(NAME, b"d"))
-
-    assert segment.length == 4
-    assert segment.writers == {b"w": WriterState(5, 7, 0)}
-    assert segment.touched == parts.state.sequence
-
-
 def test_attributes_take_results_not_conditions() -> None:
     """Applying the logged result again leads to the same value, accumulated or not."""
     parts = Parts()
@@ -90,37 +79,6 @@ def test_attributes_take_results_not_conditions() -> None:
     parts.log(UpdateAttributes(segment.sid, (("n", 2),)))
 
     assert segment.attributes == {"n": 2}
-
-
-def test_a_merge_unnames_sources_and_lists_their_ranges() -> None:
-    parts = Parts()
-    target, first, empty = parts.create("t"), parts.create("a"), parts.create("e")
-    parts.do(append("t", b"tt"), append("a", b"aaa"), SealRequest("a"), SealRequest("e"))
-    parts.do(MergeRequest("t", ["e", "a"], [AttributeUpdate("txn", 1)]))
-
-    assert target.length == 5
-    assert target.merges == [MergedRange(2, first.sid, 3)]
-    assert target.attributes == {"txn": 1}
-    assert (first.status, empty.status) == (SegmentStatus.MERGED, SegmentStatus.DELETED)
-    assert parts.state.segments.names("") == ["t"]
-
-
-def test_deleting_a_target_deletes_its_merged_sources() -> None:
-    parts = Parts()
-    segments = [parts.create(name) for name in ("t", "a", "b")]
-    parts.do(append("b", b"b"), SealRequest("b"), MergeRequest("a", ["b"], []))
-    parts.do(SealRequest("a"), MergeRequest("t", ["a"], []), DeleteRequest("t"))
-
-    assert [segment.status for segment in segments] == [SegmentStatus.DELETED] * 3
-
-
-def test_a_forgotten_segment_is_unknown() -> None:
-    parts = Parts()
-    segment = parts.create()
-    parts.do(DeleteRequest(NAME))
-    parts.log(ForgetSegment(segment.sid))
-
-    assert parts.state.segments.get(segment.sid) is None
 
 
 def test_the_newest_complete_cycle_is_kept() -> None:
@@ -141,19 +99,6 @@ def test_the_metadata_commit_is_the_flush_position() -> None:
     assert (segment.has_record, segment.flushed, segment.is_flushed) == (True, 4, False)
     parts.flush()
     assert segment.is_flushed
-
-
-def test_a_flushed_merge_ends_and_its_source_is_removed() -> None:
-    parts = Parts()
-    target, source = parts.create("t"), parts.create("s")
-    parts.do(append("t", b"tt"), append("s", b"sss"), SealRequest("s"))
-    parts.commit(record_of(source))
-    parts.do(MergeRequest("t", ["s"], []), append("t", b"x"))
-    parts.commit({**record_of(target, length=5), segment_key(source.sid): None})
-
-    assert target.merges == []
-    assert target.flushed == 5
-    assert parts.state.segments.get(source.sid) is None
 
 
 def test_a_merge_above_the_flush_position_stays() -> None:

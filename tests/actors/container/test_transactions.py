@@ -28,7 +28,6 @@ from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.operation import Operation
-from tierlog.journal.operations.segment_image import SegmentStatus
 from tierlog.journal.operations.transaction_image import decode_transaction
 from tierlog.storage_backends.base.errors import (
     BadOffset,
@@ -161,36 +160,7 @@ def test_the_first_reason_of_an_abort_stays() -> None:
 # --- names (T1) ---------------------------------------------------------------------------------
 
 
-def test_t1_a_listing_shows_staged_segments_only_when_asked_for_them() -> None:
-    parts = staged_parts()
-    segments = parts.state.segments
-
-    assert segments.listed("") == segments.listed("app") == [NAME]
-    assert segments.listed(f"{NAME}#txn.") == [staged_name(NAME, "t", "p"), staged_name(NAME, "t", "q")]
-    assert len(segments.names("")) == 3
-
-
 # --- commits (T2, T3, T4) -----------------------------------------------------------------------
-
-
-def test_t2_a_commit_moves_the_parts_in_the_given_order_and_drops_the_others() -> None:
-    parts = staged_parts(TOKEN)
-    parts.do(stage("unused"), to("unused", b"u"))
-    p, q, unused = (parts.segment(staged_name(NAME, "t", part)) for part in ("p", "q", "unused"))
-
-    assert parts.do(commit(("q", 5), ("p", 3))) == CommitResult(True, 4, 8)
-    target = parts.segment()
-    assert (target.length, target.durable_length, dict(target.attributes)) == (12, 12, {"txn:q": 7})
-    assert [(merge.offset, merge.source) for merge in target.merges] == [(4, q.sid), (9, p.sid)]
-    assert [segment.status for segment in (p, q, unused)] == [
-        SegmentStatus.MERGED,
-        SegmentStatus.MERGED,
-        SegmentStatus.DELETED,
-    ]
-    assert p.sealed
-    assert q.sealed
-    assert unused.sid not in parts.cache
-    assert parts.state.segments.names("") == [NAME]
 
 
 def test_t2_an_empty_part_is_committed_and_leaves_nothing() -> None:
@@ -224,37 +194,6 @@ def test_t3_one_wrong_part_keeps_all_of_them(wrong: Request, error: type[Tierlog
         StagedPart(staged_name(NAME, "t", "p"), 3),
         StagedPart(staged_name(NAME, "t", "q"), 5),
     )
-
-
-@pytest.mark.parametrize("epoch", [6, 7])
-def test_t4_a_reached_epoch_is_committed_in_any_state_of_the_transaction(epoch: int) -> None:
-    parts = staged_parts(TOKEN)
-    parts.do(commit(("p", 3)))
-    token = TransactionToken("q", epoch)
-
-    assert parts.do(commit(("p", 3), transaction="unlogged", token=token)) == CommitResult(False, None, 0)
-    settled = parts.do(begin("unlogged", token))
-    assert (settled.state, settled.offset, settled.token) == (COMMITTED, None, token)
-    refused(parts, ask("unlogged"), TransactionNotFound)  # it was not begun
-
-
-def test_t4_the_next_epoch_is_not_reached() -> None:
-    parts = staged_parts(TOKEN)
-    parts.do(commit(("p", 3)))
-    following = TransactionToken("q", 8)
-
-    refused(parts, commit(transaction="unlogged", token=following), TransactionNotFound)
-    assert parts.do(begin("u", following)).state is OPEN
-    assert parts.do(commit(transaction="u")) == CommitResult(True, 7, 0)
-    assert parts.segment().attributes == {"txn:q": 8}
-
-
-def test_t4_a_repeated_begin_of_the_committed_transaction_returns_its_offset() -> None:
-    parts = staged_parts(TOKEN)
-    parts.do(commit(("p", 3)))
-
-    found = parts.do(begin(token=TOKEN))
-    assert (found.state, found.offset, found.length) == (COMMITTED, 4, 3)
 
 
 def test_t4_the_second_commit_under_one_token_applies_nothing_and_ends_its_transaction() -> None:

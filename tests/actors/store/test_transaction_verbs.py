@@ -109,7 +109,8 @@ async def test_every_verb_can_be_resent(store: Any) -> None:
 
     assert await store.commit_transaction(TARGET, "t", [part], token=TOKEN) == CommitResult(True, 0, 5)
     assert await store.commit_transaction(TARGET, "t", [part], token=TOKEN) == CommitResult(False, 0, 5)
-    assert (await store.begin_transaction(TARGET, "t", token=TOKEN)).state is TransactionState.COMMITTED
+    found = await store.begin_transaction(TARGET, "t", token=TOKEN)
+    assert (found.state, found.offset, found.length) == (TransactionState.COMMITTED, 0, 5)
     assert (await store.abort_transaction(TARGET, "t", reason="too late")).state is TransactionState.COMMITTED
     assert await read_all(store, TARGET) == b"bytes"
 
@@ -118,11 +119,22 @@ async def test_t4_a_token_is_committed_once_under_any_transaction_id(store: Any)
     await store.begin_transaction(TARGET, "one", token=TOKEN)
     await store.commit_transaction(TARGET, "one", [await staged(store, "one", "p", b"once")], token=TOKEN)
 
-    found = await store.begin_transaction(TARGET, "two", token=TOKEN)
-
-    assert (found.state, found.token, found.offset) == (TransactionState.COMMITTED, TOKEN, None)
-    assert await store.commit_transaction(TARGET, "two", [], token=TOKEN) == CommitResult(False, None, 0)
+    for reached in (TOKEN, TransactionToken(TOKEN.writer, 3)):
+        found = await store.begin_transaction(TARGET, "two", token=reached)
+        assert (found.state, found.token, found.offset) == (TransactionState.COMMITTED, reached, None)
+        with pytest.raises(TransactionNotFound):
+            await store.stage_segment(TARGET, "two", "p")
+        assert await store.commit_transaction(TARGET, "two", [], token=reached) == CommitResult(
+            False, None, 0
+        )
+    following, stranger = TransactionToken(TOKEN.writer, 8), TransactionToken("another query", 7)
+    for name, token in (("three", following), ("four", stranger)):
+        with pytest.raises(TransactionNotFound):
+            await store.commit_transaction(TARGET, name, [], token=token)
+        assert (await store.begin_transaction(TARGET, name, token=token)).state is TransactionState.OPEN
+        assert await store.commit_transaction(TARGET, name, []) == CommitResult(True, 4, 0)
     assert await read_all(store, TARGET) == b"once"
+    assert set((await store.segment_info(TARGET)).attributes.values()) == {7, 8}
 
 
 @pytest.mark.parametrize("end", ["committed", "aborted"])

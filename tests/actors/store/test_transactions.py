@@ -27,7 +27,6 @@ from tierlog import (
 )
 from tierlog.actors.settings.configuration import TransactionsConfig
 from tierlog.actors.store.read_only import open_reader
-from tierlog.storage_backends.base.transactions import PARTS_MAX
 
 pytestmark = pytest.mark.anyio
 
@@ -129,22 +128,6 @@ async def test_an_append_that_races_with_the_commit_is_in_it_or_refused(store: S
 
 
 # --- repeats (T4, T5, T6) -----------------------------------------------------------------------
-
-
-async def test_t4_the_token_alone_proves_the_commit(store: SegmentStore) -> None:
-    await committed(store, "t", TOKEN, a=b"data")
-
-    assert await store.commit_transaction(TARGET, "other", [], TOKEN) == CommitResult(False, None, 0)
-    found = await store.begin_transaction(TARGET, "another", TransactionToken("query-1", 3))
-    assert (found.state, found.offset, found.expires_in) == (TransactionState.COMMITTED, None, 0)
-    with pytest.raises(TransactionNotFound):
-        await store.stage_segment(TARGET, "another", "a")
-    assert (
-        await store.begin_transaction(TARGET, "next", TransactionToken("query-1", 8))
-    ).state is TransactionState.OPEN
-    assert (
-        await store.begin_transaction(TARGET, "stranger", TransactionToken("query-2", 7))
-    ).state is TransactionState.OPEN
 
 
 async def test_t6_an_abort_that_overtook_its_begin_counts(store: SegmentStore) -> None:
@@ -386,35 +369,6 @@ async def test_a_reader_of_the_folder_is_shown_no_staged_segments(tmp_path: Any)
     async with open_reader(tmp_path / "s") as view:
         assert await view.list_segments() == [TARGET]
         assert await view.list_segments(f"{TARGET}#txn.") == [part.name]
-
-
-# --- arguments ----------------------------------------------------------------------------------
-
-
-BAD: list[tuple[str, Any]] = [
-    ("a transaction id", lambda s: s.begin_transaction(TARGET, "")),
-    ("a transaction id", lambda s: s.begin_transaction(TARGET, "a/b")),
-    ("a transaction id", lambda s: s.transaction_info(TARGET, "x" * 97)),
-    ("a transaction id", lambda s: s.abort_transaction(TARGET, 7)),
-    ("a lease is", lambda s: s.begin_transaction(TARGET, "t", lease=0)),
-    ("a lease is", lambda s: s.begin_transaction(TARGET, "t", lease=True)),
-    ("a TransactionToken", lambda s: s.begin_transaction(TARGET, "t", ("q", 1))),
-    ("a TransactionToken", lambda s: s.commit_transaction(TARGET, "t", [], ("q", 1))),
-    ("a part's name", lambda s: s.stage_segment(TARGET, "t", "a.b")),
-    ("a StagedPart", lambda s: s.commit_transaction(TARGET, "t", [("a", 1)])),
-    ("a part's length", lambda s: s.commit_transaction(TARGET, "t", [StagedPart("a", -1)])),
-    ("parts are an iterable", lambda s: s.commit_transaction(TARGET, "t", "abc")),
-    (
-        f"at most {PARTS_MAX}",
-        lambda s: s.commit_transaction(TARGET, "t", [StagedPart("a", 1)] * (PARTS_MAX + 1)),
-    ),
-    ("a reason is", lambda s: s.abort_transaction(TARGET, "t", "x" * 1001)),
-    ("a reason is", lambda s: s.abort_transaction(TARGET, "t", "\ud800")),
-    ("a reason is", lambda s: s.abort_transaction(TARGET, "t", 7)),
-    ("UTF-8 bytes", lambda s: s.begin_transaction("x" * 250, "t")),
-    ("UTF-8 bytes", lambda s: s.stage_segment("x" * 200, "t", "p" * 64)),
-    ("prefix is a str", lambda s: s.list_transactions(7)),
-]
 
 
 async def test_a_commit_of_many_parts_is_one_operation(owner: Owner) -> None:

@@ -265,14 +265,16 @@ K = AttributeUpdateKind
         (None, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), 5),
         (4, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), 5),
         (5, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), None),
+        (9, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), None),
         (None, AttributeUpdate("a", 5, K.ACCUMULATE), 5),
         (-7, AttributeUpdate("a", 5, K.ACCUMULATE), -2),
         ((1 << 63) - 1, AttributeUpdate("a", 1, K.ACCUMULATE), None),
+        (-(1 << 63), AttributeUpdate("a", -1, K.ACCUMULATE), None),
         (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS), 5),
         (1, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS), None),
         (1, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), 5),
         (2, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), None),
-        (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), None),
+        (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=0), None),
     ],
 )
 async def test_the_five_kinds_of_update(
