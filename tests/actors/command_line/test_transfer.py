@@ -158,6 +158,7 @@ def test_a_restore_without_a_backup_is_refused(run: Run, folder: Path, tmp_path:
         done = run(*arguments)
         assert (done.code, is_one_line(done.err)) == (1, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    assert [path.name for path in folder.iterdir()] == ["lts"]
 
 
 @pytest.mark.parametrize("times", [1, 3])

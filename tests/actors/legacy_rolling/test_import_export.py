@@ -203,20 +203,6 @@ async def test_damage_after_the_import_is_seen_rule_s5() -> None:
         await owner.content()
 
 
-async def test_s3_an_imported_file_is_never_appended_to_and_is_deleted_with_its_segment() -> None:
-    tier2 = Tier2()
-    owner = await tier2.owner()
-    await write_legacy(owner.chunks, NAME, b"0123", b"45")
-    await imported(tier2, owner)
-    await owner.write(6, b"new")
-
-    assert await owner.lengths() == [4, 2, 3]
-    assert bytes(tier2.chunks.chunks[f"{NAME}$offset.4"].data) == b"45"
-
-    await owner.delete()
-    assert set(tier2.sink.released) >= {f"{NAME}$offset.0", f"{NAME}$offset.4"}
-
-
 async def test_a_file_without_a_header_rolls_at_the_stores_own_size() -> None:
     tier2 = Tier2()
     owner = await tier2.owner()

@@ -111,16 +111,6 @@ async def test_the_containers_own_spacing_and_rolling_size_count(world: Containe
         assert index == [f"i:{sid:016x}:{offset:016x}" for offset in (4, 8)]
 
 
-async def test_the_next_id_is_not_the_imported_ones(world: ContainerWorld) -> None:
-    await write_segment(world)
-    async with world.owner() as owner:
-        await import_segment(owner.container, NAME)
-        await owner.store.create_segment("app/new")
-        ids = {(await owner.store.segment_info(name)).segment_id for name in (NAME, "app/new")}
-
-    assert len(ids) == 2
-
-
 async def test_appends_after_an_import_go_to_a_new_chunk_rule_s3(
     world: ContainerWorld,
 ) -> None:
@@ -190,15 +180,6 @@ async def test_what_exists_is_not_imported(world: ContainerWorld) -> None:
             await import_segment(owner.container, NAME)
         with pytest.raises(SegmentNotFound, match="legacy layout has no segment"):
             await import_segment(owner.container, "app/none")
-
-
-async def test_a_file_belongs_to_one_segment_only(world: ContainerWorld) -> None:
-    await write_segment(world)
-    await write_header(world.chunks, "app/thief", f"maxsize=9&0={NAME}$offset.0&".encode())
-    async with world.owner() as owner:
-        await import_segment(owner.container, NAME)
-        with pytest.raises(InvalidArgument, match="belongs to another segment"):
-            await import_segment(owner.container, "app/thief")
 
 
 async def test_a_stores_own_chunks_are_no_legacy_segment(world: ContainerWorld) -> None:

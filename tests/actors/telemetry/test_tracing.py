@@ -3,8 +3,8 @@ a process needs to trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,19 @@ def numbers(spans: Sequence[ReadableSpan]) -> set[int]:
     return {number_of(span) for span in spans}
 
 
+@asynccontextmanager
+async def traced_store(folder: Path, recorder: Recorder) -> AsyncIterator[tierlog.SegmentStore]:
+    """With a segment ``s``."""
+    tracing = tierlog.opentelemetry_tracing(recorder.provider)
+    async with tierlog.open_store(folder, containers=1, span=tracing) as store:
+        await store.create_segment("s")
+        yield store
+
+
 async def test_calls_to_long_term_storage_have_a_span_with_their_chunk(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
-        await store.create_segment("s")
+    async with traced_store(tmp_path, recorder) as store:
         await store.append("s", b"abc")
         await store.flush()
 
@@ -73,12 +80,9 @@ async def test_calls_to_long_term_storage_have_a_span_with_their_chunk(
 async def test_a_groups_span_is_linked_to_the_appends_in_it_and_has_no_parent(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
-        await store.create_segment("s")
-        async with anyio.create_task_group() as tasks:
-            for _ in range(20):
-                tasks.start_soon(store.append, "s", b"abc")
+    async with traced_store(tmp_path, recorder) as store, anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(store.append, "s", b"abc")
 
     appends, groups = recorder.spans("tierlog.append"), recorder.spans("tierlog.wal.append")
     assert len(appends) == 20
@@ -120,9 +124,7 @@ async def test_a_hook_of_an_apps_own_can_start_the_spans_of_a_plain_tracer(
 async def test_an_appends_span_is_below_the_callers_and_describes_the_append(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
-        await store.create_segment("s")
+    async with traced_store(tmp_path, recorder) as store:
         with recorder.provider.get_tracer("app").start_as_current_span("work"):
             await store.append_many("s", [b"ab", b"c"], writer_id="w", first_event_number=1)
 
@@ -140,9 +142,7 @@ async def test_an_appends_span_is_below_the_callers_and_describes_the_append(
 
 
 async def test_a_batch_is_one_span_that_its_groups_name_once(tmp_path: Path, recorder: Recorder) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
-        await store.create_segment("s")
+    async with traced_store(tmp_path, recorder) as store:
         outcomes = await store.append_each([BatchItem("s", b"ab"), BatchItem("s", b"c")])
 
     assert outcomes == [0, 2]
@@ -155,8 +155,7 @@ async def test_a_batch_is_one_span_that_its_groups_name_once(tmp_path: Path, rec
 
 
 async def test_a_refusal_is_recorded_with_its_code(tmp_path: Path, recorder: Recorder) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
+    async with traced_store(tmp_path, recorder) as store:
         with pytest.raises(tierlog.SegmentNotFound):
             await store.append("nothing", b"x")
 
@@ -169,9 +168,7 @@ async def test_a_refusal_is_recorded_with_its_code(tmp_path: Path, recorder: Rec
 async def test_unsampled_appends_make_no_group_span(tmp_path: Path) -> None:
     recorder = Recorder()
     recorder.provider.sampler = ALWAYS_OFF
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
-        await store.create_segment("s")
+    async with traced_store(tmp_path, recorder) as store:
         assert await store.append("s", b"abc") == 0
 
     recorder.provider.shutdown()
@@ -273,11 +270,8 @@ def test_a_call_its_request_and_the_servers_work_are_one_trace(tmp_path: Path, r
 
 
 async def test_a_single_append_of_a_client_is_one_trace_too(tmp_path: Path, recorder: Recorder) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    with traced_service(tmp_path, recorder) as url:
-        async with tierlog.connect(url, span=tracing) as client:
-            await client.create_segment("s")
-            assert await client.append("s", b"abc") == 0
+    async with traced_client(tmp_path, recorder) as client:
+        assert await client.append("s", b"abc") == 0
 
     call, server = recorder.one("tierlog.client.append"), recorder.one("POST /v1/batch")
     [request] = [span for span in recorder.spans("POST") if is_below(span, call)]
@@ -287,13 +281,9 @@ async def test_a_single_append_of_a_client_is_one_trace_too(tmp_path: Path, reco
 async def test_a_shared_requests_span_is_linked_to_every_call_and_has_no_parent(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    with traced_service(tmp_path, recorder) as url:
-        async with tierlog.connect(url, span=tracing) as client:
-            await client.create_segment("s")
-            async with anyio.create_task_group() as tasks:
-                for _ in range(5):
-                    tasks.start_soon(client.append, "s", b"abc")
+    async with traced_client(tmp_path, recorder) as client, anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(client.append, "s", b"abc")
 
     appends = recorder.spans("tierlog.client.append")
     [request] = [span for span in recorder.spans("POST") if span.links]
@@ -303,11 +293,9 @@ async def test_a_shared_requests_span_is_linked_to_every_call_and_has_no_parent(
 
 
 async def test_a_clients_failed_request_is_recorded(tmp_path: Path, recorder: Recorder) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    with traced_service(tmp_path, recorder) as url:
-        async with tierlog.connect(url, span=tracing) as client:
-            with pytest.raises(tierlog.SegmentNotFound):
-                await client.segment_info("s")
+    async with traced_client(tmp_path, recorder) as client:
+        with pytest.raises(tierlog.SegmentNotFound):
+            await client.segment_info("nothing")
 
     call = recorder.one("tierlog.client.info")
     [request] = [span for span in recorder.spans("GET") if is_below(span, call)]
@@ -318,11 +306,8 @@ async def test_a_clients_failed_request_is_recorded(tmp_path: Path, recorder: Re
 async def test_a_transactions_verbs_are_traced_from_the_client_to_the_store(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    tracing = tierlog.opentelemetry_tracing(recorder.provider)
-    with traced_service(tmp_path, recorder) as url:
-        async with tierlog.connect(url, span=tracing) as client:
-            await client.create_segment("s")
-            await client.begin_transaction("s", "t")
+    async with traced_client(tmp_path, recorder) as client:
+        await client.begin_transaction("s", "t")
 
     call, store = recorder.one("tierlog.client.begin-transaction"), recorder.one("tierlog.begin_transaction")
     [request] = [span for span in recorder.spans("POST") if is_below(span, call)]
@@ -344,6 +329,16 @@ def is_below(span: ReadableSpan, upper: ReadableSpan) -> bool:
 def traced_service(folder: Path, recorder: Recorder) -> Iterator[str]:
     with service(folder, span=tierlog.opentelemetry_tracing(recorder.provider)) as url:
         yield url
+
+
+@asynccontextmanager
+async def traced_client(folder: Path, recorder: Recorder) -> AsyncIterator[tierlog.Client]:
+    """Of a traced service with a segment ``s``."""
+    tracing = tierlog.opentelemetry_tracing(recorder.provider)
+    with traced_service(folder, recorder) as url:
+        async with tierlog.connect(url, span=tracing) as client:
+            await client.create_segment("s")
+            yield client
 
 
 # --- processes ----------------------------------------------------------------------------------

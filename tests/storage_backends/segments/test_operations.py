@@ -219,21 +219,6 @@ async def test_delete_takes_every_record_and_releases_every_chunk(tier2: Tier2) 
     assert not await owner.storage.exists(SID)
 
 
-async def test_a_new_segment_of_an_old_name_shares_nothing_with_it(tier2: Tier2) -> None:
-    """The container gives the second life another id; keys and chunk names carry it."""
-    owner = await tier2.owner()
-    await owner.write(0, b"first life", sid=SID)
-    await owner.delete(SID)
-    await owner.write(0, b"second", sid=OTHER)
-
-    assert await owner.content(OTHER) == b"second"
-    released, live = set(tier2.sink.released), set(tier2.referenced())
-    assert released
-    assert live
-    assert not released & live
-    assert all(f"{OTHER:016x}" in name for name in live)
-
-
 async def test_concat_links_chunks_and_touches_none(tier2: Tier2) -> None:
     """Rule S4: no chunk of a source is changed or consumed."""
     owner = await tier2.owner()

@@ -67,14 +67,6 @@ def test_an_unknown_outcome_is_remembered_where_a_repeat_is_recognised(
     assert again(repeat, UNKNOWN).doubt
 
 
-def test_a_plain_change_is_never_sent_twice() -> None:
-    assert verdict(Repeat.NEVER, UNKNOWN) is UNKNOWN.error
-
-
-def test_a_read_is_resent_and_never_has_an_unknown_outcome() -> None:
-    assert not again(Repeat.READS, Failure(Kind.UNKNOWN, Unavailable("half an answer"))).doubt
-
-
 @pytest.mark.parametrize("repeat", Repeat)
 def test_a_refusal_with_a_known_outcome_is_raised_unchanged(repeat: Repeat) -> None:
     error = SegmentSealed("x")
@@ -127,13 +119,6 @@ def test_giving_up_with_an_unknown_outcome_reports_it(repeat: Repeat) -> None:
     found = verdict(repeat, Failure(Kind.LATER, Throttled("x")), doubt=repeat is not Repeat.NEVER, left=0.0)
 
     assert isinstance(found, Throttled if repeat is Repeat.NEVER else OutcomeUnknown)
-
-
-def test_the_servers_pause_is_kept_and_bounded_by_the_deadline() -> None:
-    throttled = Failure(Kind.LATER, Throttled("x"), pause=2.0)
-
-    assert again(Repeat.READS, throttled).pause == 2.0
-    assert verdict(Repeat.READS, throttled, left=1.9) is throttled.error
 
 
 def test_pauses_grow_to_a_bound() -> None:
