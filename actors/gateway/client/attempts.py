@@ -18,7 +18,7 @@ from ....storage_backends.base.transactions import TransactionInfo
 from ..wire.errors import OwnedElsewhere
 from . import requests
 from .container_map import ContainerMapCache
-from .requests import POLL_SECONDS, Call, Request, TailCursor, interpret
+from .requests import POLL_SECONDS, Call, Request, StartsStream, TailCursor, interpret
 from .retries import Failure, Kind, Repeat, Retry, decide
 
 T = TypeVar("T")
@@ -120,11 +120,11 @@ def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) ->
     return isinstance(error, OwnedElsewhere) and map.hint(container, error.owner)
 
 
-def stream(context: ClientContext, tail: TailCursor) -> tuple[Send, int]:
-    """The request for the rest of a tail, to the owner that is known, and its offset."""
+def stream(context: ClientContext, tail: TailCursor) -> tuple[Send, StartsStream]:
+    """The request for the rest of a tail, to the owner that is known, and what recognizes its answer."""
     container = context.map.container_of(tail.name)
     send = Send(context.map.url_of(container), tail.stream(), POLL_SECONDS, (container,), parks=True)
-    return send, tail.position
+    return send, tail.starts_stream
 
 
 # --- the map ------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from ....storage_backends.base.arguments import (
     required_writer,
 )
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, Unavailable
+from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, SegmentNotFound, Unavailable
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
@@ -55,7 +55,7 @@ from ..wire.bodies import (
     encode_json,
 )
 from ..wire.errors import PROBLEM_TYPE, RangeNotSatisfiable, from_problem, malformed_answer, retry_after
-from ..wire.headers import OFFSET, SEALED, AppendHeaders, append_headers, writer_text
+from ..wire.headers import OFFSET, SEALED, SEGMENT_ID, AppendHeaders, append_headers, writer_text
 from ..wire.paths import Verb
 from ..wire.ranges import parse_content_range, range_header
 from .retries import Failure, Kind, Repeat, kind_of
@@ -392,6 +392,8 @@ class PollResult:
     """The next bytes, as many as the server sends at once; empty if there were none in time."""
     sealed: bool
     """The segment is sealed and read to its end."""
+    segment_id: str
+    """Tells the segment from a later one of the same name."""
 
 
 def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
@@ -405,7 +407,9 @@ def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
             raise ValueError("an empty block")
 
         return PollResult(
-            response.body, response.status == 204 and response.headers.get(SEALED.lower()) == "true"
+            response.body,
+            response.status == 204 and response.headers.get(SEALED.lower()) == "true",
+            response.headers.get(SEGMENT_ID.lower(), ""),
         )
 
     return Call(
@@ -419,9 +423,8 @@ def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
     )
 
 
-def starts_stream(offset: int, status: int, headers: Mapping[str, str]) -> bool:
-    """Whether the head of an answer begins the stream of a tail from ``offset`` on."""
-    return status == 200 and headers.get(OFFSET.lower()) == str(offset)
+StartsStream = Callable[[int, Mapping[str, str]], bool]
+"""Whether the status and the headers of an answer begin a stream."""
 
 
 class TailCursor:
@@ -436,19 +439,34 @@ class TailCursor:
         self.position = offset
         self._block_size = block_size
         self._wait = 0.0
+        self._segment_id = ""
         self.is_over = self.is_at_end = False
 
     def poll(self) -> Call[PollResult]:
         return poll(self.name, self.position, self._wait)
 
     def take_poll(self, result: PollResult) -> Iterator[bytes]:
+        if self._segment_id not in {"", result.segment_id}:
+            raise SegmentNotFound(
+                f"segment {self.name!r} was deleted, and another one has its name now", segment=self.name
+            )
+
+        self._segment_id = result.segment_id
         self.is_over, self.is_at_end = result.sealed, not result.block
         self._wait = 0.0 if result.block else POLL_SECONDS
         return self.take(result.block)
 
     def stream(self) -> Request:
-        """Of what is behind the position; ``starts_stream`` recognizes its answer."""
+        """Of what is behind the position."""
         return Request("GET", paths.tail_path(self.name, self.position, stream=True))
+
+    def starts_stream(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Whether the head of an answer begins this tail's stream."""
+        return (
+            status == 200
+            and headers.get(OFFSET.lower()) == str(self.position)
+            and headers.get(SEGMENT_ID.lower(), "") == self._segment_id
+        )
 
     def take(self, data: bytes) -> Iterator[bytes]:
         """Its blocks. The position moves when a block is taken."""

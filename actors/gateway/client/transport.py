@@ -21,7 +21,7 @@ import httpx
 from ....storage_backends.base.errors import InvalidArgument
 from .attempts import Send
 from .container_map import ContainerMapCache
-from .requests import POLL_SECONDS, Response, TransportFailure, starts_stream
+from .requests import POLL_SECONDS, Response, StartsStream, TransportFailure
 from .spans import LINKS
 
 CONNECT_SECONDS = 3.0
@@ -157,15 +157,15 @@ class AsyncTransport:
         return TransportFailure(body.is_begun, _described(send, "no answer in time"))
 
     @asynccontextmanager
-    async def stream(self, send: Send, offset: int) -> AsyncIterator[AsyncStream]:
-        """A tail's bytes from ``offset`` on as they come, on a connection of its own, which ends with the
+    async def stream(self, send: Send, starts: StartsStream) -> AsyncIterator[AsyncStream]:
+        """A tail's bytes as they come, on a connection of its own, which ends with the
         block. A stream that fails or is refused ends, and raises nothing."""
         pool = self._make()
         self._streams.add(pool)
         stream = AsyncStream(send, self._flights)
         self.requests += 1
         try:
-            await stream.open(pool, offset)
+            await stream.open(pool, starts)
             yield stream
         finally:
             self._streams.discard(pool)
@@ -202,10 +202,10 @@ class AsyncStream:
         self.is_idle = False
         """It ended because it had no bytes."""
 
-    async def open(self, pool: httpx.AsyncBaseTransport, offset: int) -> None:
+    async def open(self, pool: httpx.AsyncBaseTransport, starts: StartsStream) -> None:
         async def ask() -> bytes:
             response = self._response = await pool.handle_async_request(_request(self._send)[0])
-            if starts_stream(offset, response.status_code, response.headers):
+            if starts(response.status_code, response.headers):
                 self._pieces = response.aiter_raw()
             return b""
 
@@ -282,12 +282,12 @@ class SyncTransport:
         return Response(response.status_code, response.headers, _joined(pieces))
 
     @contextmanager
-    def stream(self, send: Send, offset: int) -> Iterator[SyncStream]:
+    def stream(self, send: Send, starts: StartsStream) -> Iterator[SyncStream]:
         """As ``AsyncTransport.stream``."""
         pool = self._make()
         self.requests += 1
         try:
-            with SyncStream(send, offset, pool) as stream:
+            with SyncStream(send, starts, pool) as stream:
                 yield stream
         finally:
             pool.close()
@@ -298,7 +298,7 @@ class SyncTransport:
 
 
 class SyncStream:
-    def __init__(self, send: Send, offset: int, pool: httpx.BaseTransport) -> None:
+    def __init__(self, send: Send, starts: StartsStream, pool: httpx.BaseTransport) -> None:
         self._response: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
         self.is_idle = False
@@ -309,7 +309,7 @@ class SyncStream:
         except httpx.HTTPError:
             return  # it ends at once
 
-        if starts_stream(offset, response.status_code, response.headers):
+        if starts(response.status_code, response.headers):
             self._pieces = response.iter_raw()
 
     def next(self) -> bytes:

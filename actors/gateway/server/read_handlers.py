@@ -94,7 +94,7 @@ async def _read_all(call: Call, info: SegmentInfo, extent: Extent) -> Buffer:
         pieces.append(await _piece(call, position, extent.end - position))
         position += len(pieces[-1])
 
-    await _check_same(call, info)
+    await check_same(call, info.segment_id)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -109,7 +109,7 @@ async def _stream(call: Call, info: SegmentInfo, extent: Extent, status: int, he
         position += len(block)
         block = await _piece(call, position, min(size, extent.end - position))
 
-    await _check_same(call, info)
+    await check_same(call, info.segment_id)
     await call.block(block, more=False)
 
 
@@ -121,8 +121,9 @@ async def _piece(call: Call, position: int, size: int) -> Buffer:
     return data
 
 
-async def _check_same(call: Call, info: SegmentInfo) -> None:
-    if (await call.server.store.segment_info(call.name)).segment_id != info.segment_id:
+async def check_same(call: Call, segment_id: int) -> None:
+    """Raise ``SegmentNotFound`` if another segment has the name now."""
+    if (await call.server.store.segment_info(call.name)).segment_id != segment_id:
         raise SegmentNotFound(f"{call.name!r} became another segment while it was read", segment=call.name)
 
 

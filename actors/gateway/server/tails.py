@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import Annotated
 
 import anyio
+import attrs
 
 from ....storage_backends.base.errors import DataCorruption, SegmentTruncated
 from ..wire import headers as names
@@ -19,10 +20,12 @@ from ..wire.bodies import Offset, described
 from ..wire.paths import Verb, query_flag, query_number, query_seconds
 from .call import BYTES_TYPE, RAW, Answer, Call
 from .endpoint import Parameter, Success, verb
+from .read_handlers import check_same
 
 Wait = Annotated[str, described(r"^([0-5]?[0-9](\.[0-9]{1,3})?|60(\.0{1,3})?)$")]
 """Seconds, from 0 to 60. A pattern, because ``multipleOf`` does not restrict how a number is written (rule
 H4)."""
+_SEGMENT_ID = "Tells the segment from a later one of the same name."
 
 
 @verb(
@@ -37,12 +40,16 @@ H4)."""
     ),
     successes=(
         Success(
-            200, "The next block, or a stream of them.", BYTES_TYPE, RAW, {names.OFFSET: "Of the first byte."}
+            200,
+            "The next block, or a stream of them.",
+            BYTES_TYPE,
+            RAW,
+            {names.OFFSET: "Of the first byte.", names.SEGMENT_ID: _SEGMENT_ID},
         ),
         Success(
             204,
             "No bytes in time, or none ever again.",
-            headers={names.SEALED: "true if there will never be any."},
+            headers={names.SEALED: "true if there will never be any.", names.SEGMENT_ID: _SEGMENT_ID},
         ),
     ),
 )
@@ -52,11 +59,14 @@ async def tail(call: Call) -> Answer | None:
     query = call.query()
     offset = query_number(query, "offset", 0)
     wait = query_seconds(query, "wait", limits.wait_default, limits.wait_max)
+    segment_id = (await call.server.store.segment_info(call.name)).segment_id
     if query_flag(query, "stream"):
-        await _stream(call, offset)
+        await _stream(call, offset, segment_id)
         return None
 
-    return await _poll(call, offset, wait)
+    answer = await _poll(call, offset, wait)
+    await check_same(call, segment_id)
+    return attrs.evolve(answer, headers={**answer.headers, names.SEGMENT_ID: str(segment_id)})
 
 
 async def _poll(call: Call, offset: int, wait: float) -> Answer:
@@ -80,13 +90,12 @@ async def _poll(call: Call, offset: int, wait: float) -> Answer:
     return Answer(204, headers={names.SEALED: "true" if sealed else "false"})
 
 
-async def _stream(call: Call, offset: int) -> None:
+async def _stream(call: Call, offset: int, segment_id: int) -> None:
     await call.server.store.read(call.name, offset, 1)  # an error here still gets an answer of its own
     async with call.while_connected() as scope:
         with call.server.parked(scope):
-            await call.begin(
-                200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", names.OFFSET: str(offset)}
-            )
+            head = {names.OFFSET: str(offset), names.SEGMENT_ID: str(segment_id)}
+            await call.begin(200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", **head})
             async with aclosing(_blocks(call, offset)) as blocks:
                 async for block in blocks:
                     await call.block(block, more=True)

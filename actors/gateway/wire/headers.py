@@ -28,6 +28,8 @@ LENGTH = "Tierlog-Length"
 START_OFFSET = "Tierlog-Start-Offset"
 SEALED = "Tierlog-Sealed"
 """``true`` or ``false``, at the same time."""
+SEGMENT_ID = "Tierlog-Segment-Id"
+"""Tells a segment from a later one of the same name."""
 REQUEST_ID = "X-Request-Id"
 
 NUMBER_MAX = (1 << 63) - 1
