@@ -34,17 +34,6 @@ def test_the_data_of_an_append_is_not_copied() -> None:
     assert group.parts[-1] is data
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_give_a_group_or_a_decode_error(payload: bytes) -> None:
-    try:
-        first, ops = decode_group(memoryview(payload))
-    except DecodeError:
-        return
-
-    assert first >= 0
-    assert len(ops) <= len(payload)
-
-
 def test_a_payload_without_a_sequence_is_refused() -> None:
     with pytest.raises(DecodeError, match="7 bytes"):
         decode_group(memoryview(bytes(7)))

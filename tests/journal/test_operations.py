@@ -3,14 +3,13 @@ raise ``DecodeError``."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.operations import IMAGE, SAMPLES, TRANSACTION, images, operations, transactions
+from support.operations import IMAGE, SAMPLES, TRANSACTION, operations
 from tierlog.journal.operations.append import Append, encode_head
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.operation import (
@@ -21,9 +20,8 @@ from tierlog.journal.operations.operation import (
     encode_operation,
     register,
 )
-from tierlog.journal.operations.segment_image import SegmentImage, decode_image, encode_image
+from tierlog.journal.operations.segment_image import decode_image, encode_image
 from tierlog.journal.operations.transaction_image import (
-    TransactionImage,
     decode_transaction,
     encode_transaction,
 )
@@ -86,16 +84,6 @@ def test_operations_are_encoded_one_behind_the_other(ops: list[Operation]) -> No
     assert decode_operations(memoryview(data), 4) == ops
 
 
-@given(images)
-def test_a_segment_image_comes_back(image: SegmentImage) -> None:
-    assert decode_image(encode_image(image)) == image
-
-
-@given(transactions)
-def test_a_transaction_image_comes_back(image: TransactionImage) -> None:
-    assert decode_transaction(encode_transaction(image)) == image
-
-
 @given(st.binary(min_size=1, max_size=80), st.binary(max_size=5))
 def test_the_head_of_an_append_with_its_data_behind_is_the_append(data: bytes, writer: bytes) -> None:
     op = Append(3, 5, data, writer, 4 if writer else 0, 1 if writer else 0)
@@ -110,46 +98,6 @@ def test_the_data_of_a_decoded_append_is_a_view_of_the_payload() -> None:
     assert isinstance(op, Append)
     assert isinstance(op.data, memoryview)
     assert op.data.obj is payload.obj
-
-
-@given(st.integers(0, 255), st.binary(max_size=120))
-def test_any_body_gives_an_operation_or_a_decode_error(number: int, body: bytes) -> None:
-    data = bytes([number]) + len(body).to_bytes(4, "big") + body
-    try:
-        op = decode_one(data)
-    except DecodeError:
-        return
-
-    # Flags that are neither 0 nor 1 are the only bytes that do not come back as they were.
-    assert len(encode_operation(op)) == len(data)
-
-
-@given(st.sampled_from(sorted(SAMPLES)), st.data())
-def test_damage_gives_an_operation_or_a_decode_error(name: str, draw: st.DataObject) -> None:
-    data = bytearray(encode_operation(SAMPLES[name]))
-    data[draw.draw(st.integers(0, len(data) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
-    with suppress(DecodeError):  # the one error that a decoder may raise
-        decode_operations(memoryview(data), 0)
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_give_an_image_or_a_decode_error(data: bytes) -> None:
-    try:
-        image = decode_image(data)
-    except DecodeError:
-        return
-
-    assert decode_image(encode_image(image)) == image
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_give_a_transaction_image_or_a_decode_error(data: bytes) -> None:
-    try:
-        image = decode_transaction(data)
-    except DecodeError:
-        return
-
-    assert encode_transaction(image) == data
 
 
 def test_a_transaction_image_of_an_unknown_status_or_length_is_refused() -> None:

@@ -8,8 +8,6 @@ from random import Random
 import anyio
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from simulation.disk import SimulatedDisk
 from simulation.file_layer import SimulatedFiles
 
@@ -28,32 +26,6 @@ GOLDEN = "544c53540001" + "53" * 16 + "4c" * 16 + "00000004" + "0000018bcfe56800
 def test_an_identity_has_its_golden_bytes() -> None:
     assert encode(IDENTITY).hex() == GOLDEN
     assert decode(bytes.fromhex(GOLDEN), "store") == IDENTITY
-
-
-@given(
-    st.binary(min_size=16, max_size=16),
-    st.binary(min_size=16, max_size=16),
-    st.integers(0, 9999),
-    st.integers(0, 1 << 50),
-)
-def test_an_identity_decodes_to_itself(store: bytes, log: bytes, containers: int, created: int) -> None:
-    identity = StoreIdentity(store, log, containers, created)
-
-    assert decode(encode(identity), "store") == identity
-
-
-@given(st.binary(max_size=80))
-def test_any_bytes_are_an_identity_or_refused(data: bytes) -> None:
-    with pytest.raises((DataCorruption, StoreMismatch)):
-        decode(data, "store")
-
-
-@given(st.integers(0, 53), st.integers(1, 255))
-def test_damage_is_refused(place: int, mask: int) -> None:
-    data = bytearray.fromhex(GOLDEN)
-    data[place] ^= mask
-    with pytest.raises((DataCorruption, StoreMismatch)):
-        decode(bytes(data), "store")
 
 
 def signed(data: bytes) -> bytes:

@@ -143,11 +143,6 @@ headers = st.builds(
 )
 
 
-@given(headers)
-def test_what_was_written_is_read(written: LegacyHeader) -> None:
-    assert parse_header(format_header(written), "f") == written
-
-
 @given(headers, headers)
 def test_an_appended_source_is_moved_behind_its_target(target: LegacyHeader, source: LegacyHeader) -> None:
     end = max([chunk.start for chunk in target.chunks], default=0)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tierlog.actors.gateway.wire.errors import (
     PROBLEM_TYPE,
@@ -211,17 +208,6 @@ def test_h3_a_problem_of_another_media_type_is_foreign() -> None:
 def test_h3_a_malformed_success_is_unknown_or_unavailable() -> None:
     assert type(malformed_answer("x", maybe_applied=True)) is OutcomeUnknown
     assert type(malformed_answer("x", maybe_applied=False)) is Unavailable
-
-
-@given(
-    st.integers(100, 599),
-    st.binary(max_size=200)
-    | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda x: json.dumps(x).encode()),
-)
-def test_h3_any_bytes_give_an_error_and_never_raise(status: int, body: bytes) -> None:
-    assert isinstance(
-        from_problem(status, {"content-type": PROBLEM_TYPE}, body, maybe_applied=False), TierlogError
-    )
 
 
 def test_the_pause_is_the_finer_of_the_two() -> None:

@@ -87,14 +87,6 @@ def test_malformed_messages_are_refused(line: bytes) -> None:
         decode(line)
 
 
-@given(st.binary())
-def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
-    try:
-        decode(data)
-    except ProtocolError:
-        return
-
-
 def test_a_line_without_end_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a line of more than"):
         Lines().feed(b"x" * (LINE_BYTES_MAX + 1))
