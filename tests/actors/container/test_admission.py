@@ -20,28 +20,20 @@ OPTIONS = AdmissionOptions(
 )
 
 
-@attrs.define
 class Log:
-    room: bool = True
-    room_after_look: bool = False
-    checks: int = 0
+    """A log with room."""
 
     def has_room(self, size: int) -> bool:
-        return self.room
-
-    async def check_space(self) -> None:
-        self.checks += 1
-        self.room = self.room_after_look
+        return True
 
 
 @attrs.define
 class Writer:
     failing: dict[int, TierlogError] = attrs.field(factory=dict)
-    requested: int = 0
     progress: anyio.Event = attrs.field(factory=anyio.Event)
 
     def request_cycle(self) -> None:
-        self.requested += 1
+        """Nobody flushes here."""
 
 
 @attrs.define
@@ -102,43 +94,6 @@ async def test_a15_above_the_hard_limit_a_full_long_term_storage_is_named() -> N
     gates.writer.failing.clear()
     with pytest.raises(Throttled):
         await gates.admission.admit(NAME, 10)
-
-
-@pytest.mark.parametrize("pinned", [150, 200])
-async def test_full_memory_requests_a_flush_cycle(pinned: int) -> None:
-    """Many small segments fill memory before any of them is due by size or age."""
-    gates = Gates()
-    gates.pin(pinned)
-    with anyio.move_on_after(5):
-        try:
-            await gates.admission.admit(NAME, 10)
-        except Throttled:
-            assert pinned == 200
-
-    assert gates.writer.requested == 1
-
-
-async def test_a_full_disk_refuses_appends_before_anything_is_written() -> None:
-    """W6."""
-    gates = Gates(log=Log(room=False))
-    with pytest.raises(StorageFull, match="free space, truncate or delete"):
-        await gates.admission.admit(NAME, 10)
-
-    assert gates.admission.statistics().refused_full == 1
-
-
-async def test_a_full_disk_is_checked_again_periodically() -> None:
-    """W6: refused appends write nothing, so nobody else would notice that space was freed."""
-    gates = Gates(log=Log(room=False))
-    for _ in range(3):
-        with pytest.raises(StorageFull):
-            await gates.admission.admit(NAME, 10)
-    assert gates.log.checks == 1
-
-    gates.log.room_after_look = True
-    await anyio.sleep(1.0)
-    await gates.admission.admit(NAME, 10)
-    assert gates.log.checks == 2
 
 
 async def test_without_pressure_an_append_does_not_suspend() -> None:

@@ -13,8 +13,8 @@ from tierlog.actors.container.operations.truncate import TruncateRequest
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.segment_flusher import PIECE_BYTES
 from tierlog.journal.operations.forget_segment import ForgetSegment
-from tierlog.storage_backends.base.errors import OutcomeUnknown, SegmentNotFound, Unavailable
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
+from tierlog.storage_backends.base.errors import SegmentNotFound, Unavailable
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
 pytestmark = pytest.mark.anyio
 
@@ -31,18 +31,6 @@ async def test_data_start_and_seal_are_one_commit() -> None:
     assert await world.stored(segment) == b"cdef"
     assert world.commits == 1
     assert segment.is_flushed
-
-
-async def test_only_new_bytes_are_written() -> None:
-    world = await FlushWorld().open()
-    segment = world.parts.create()
-    world.parts.do(append(NAME, b"abc"))
-    await world.flush()
-    world.parts.do(append(NAME, b"def"))
-
-    assert await world.flush() == 3
-    assert await world.flush() == 0
-    assert await world.stored(segment) == b"abcdef"
 
 
 async def test_a_plan_ends_at_its_cut() -> None:
@@ -98,35 +86,6 @@ async def test_a_failed_flush_keeps_its_committed_steps() -> None:
     assert await world.stored(segment) == bytes(6 * PIECE_BYTES)
 
 
-async def test_an_unknown_outcome_is_not_retried_here() -> None:
-    """Hole 13: it surfaces once, and the next flush begins from the last commit."""
-    world = await FlushWorld().open()
-    segment = world.parts.create()
-    world.parts.do(append(NAME, b"abc"))
-    world.chunks.script = nth(1, Fault(FaultKind.AFTER), "write", "create_with_content")
-    with pytest.raises(OutcomeUnknown):
-        await world.flush()
-
-    assert not segment.has_record
-    assert await world.flush() == 3
-    assert await world.stored(segment) == b"abc"
-
-
-async def test_a_merge_is_spliced_between_the_targets_own_bytes() -> None:
-    """F3: the source was flushed before; its chunks change hands, no byte is written again."""
-    world = await FlushWorld().open()
-    target, source = world.parts.create("t"), world.parts.create("s")
-    world.parts.do(append("t", b"tt"), append("s", b"sss"), SealRequest("s"))
-    plan = capture(source, 0)
-    world.parts.do(MergeRequest("t", ["s"], []), append("t", b"uu"))
-    await world.flusher.flush(plan)
-
-    assert await world.flush("t") == 4
-    assert await world.stored(target) == b"ttsssuu"
-    assert target.merges == []
-    assert world.parts.state.segments.get(source.sid) is None
-
-
 async def test_a_source_that_was_spliced_already_is_nothing_to_do() -> None:
     world = await FlushWorld().open()
     world.parts.create("t")
@@ -138,19 +97,6 @@ async def test_a_source_that_was_spliced_already_is_nothing_to_do() -> None:
     await world.flush("t")
 
     assert await world.flusher.flush(plan) == 0
-
-
-async def test_append_starts_travel_with_the_data() -> None:
-    """S5."""
-    world = await FlushWorld().open()
-    segment = world.parts.create()
-    world.parts.do(append(NAME, bytes(1 << 20)), append(NAME, bytes(10)), append(NAME, bytes(5 << 20)))
-    await world.flush()
-    starts = [
-        offset + start for offset, chunk in await world.storage.chunks(segment.sid) for start in chunk.starts
-    ]
-
-    assert starts == [0, 1 << 20]
 
 
 async def test_a_deleted_segment_loses_its_record_then_its_id() -> None:

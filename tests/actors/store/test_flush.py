@@ -24,7 +24,6 @@ from support.stores import follow, make
 from tierlog import AttributeUpdate, AttributeUpdateKind, Throttled
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
-from tierlog.actors.container.operations.attributes import AttributesRequest
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, Script
@@ -510,20 +509,3 @@ async def test_a_tail_survives_the_eviction_of_its_segment() -> None:
             await owner.store.seal_segment("s")
 
         assert b"".join(seen) == b"abcd"
-
-
-async def test_operations_of_a_newer_version_are_never_decoded() -> None:
-    """A request that no table knows is a bug, and poisons before anything is logged (C5)."""
-    world = ContainerWorld()
-    async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
-        await make(owner.store, "s", b"x")
-        groups = owner.container.log.next_group
-
-        class Unheard(AttributesRequest):
-            pass
-
-        with pytest.raises(tierlog.OutcomeUnknown):
-            await owner.container.ask(Unheard("s", ()))
-        await owner.ended.wait()
-        assert (owner.container.is_poisoned, owner.container.log.next_group) == (True, groups)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from support.container_world import MIB, OPTIONS, fresh_ids, until
+from support.container_world import MIB, OPTIONS, fresh_ids
 from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.kernel.backoff import Backoff
@@ -18,8 +18,6 @@ from tierlog.journal.log.memory import MemoryLog, MemoryLogService
 from tierlog.storage_backends.base.errors import (
     ClosedError,
     NotOwner,
-    OutcomeUnknown,
-    TierlogError,
     Unavailable,
 )
 from tierlog.storage_backends.base.names import container_of
@@ -88,32 +86,6 @@ async def test_a_closed_container_is_opened_elsewhere_with_all_that_was_acked() 
             await here.store.read(FIRST, 0, 10)
         await there.open(0)
         assert await there.store.read(FIRST, 0, 10) == b"moved"
-
-
-async def test_an_opening_elsewhere_fences_and_a_new_order_opens_again() -> None:
-    site = Site()
-    async with site.runtime() as here, site.runtime() as there:
-        await here.open(0)
-        await here.store.create_segment(FIRST)
-        await there.open(0)
-        with pytest.raises(OutcomeUnknown):
-            await here.store.append(FIRST, b"too late")
-        await until(lambda: not here.serves(0))
-        with pytest.raises(NotOwner, match="opened by another owner"):
-            await here.store.append(FIRST, b"much too late")
-        await here.open(0)
-        assert await here.store.append(FIRST, b"again") == 0
-
-
-async def test_a_failed_opening_gives_its_reason_and_can_be_retried() -> None:
-    site = Site()
-    async with site.runtime() as runtime:
-        site.broken.add(0)
-        with pytest.raises(TierlogError, match="the log of container 0 cannot be reached"):
-            await runtime.open(0)
-        site.broken.clear()
-        await runtime.open(0)
-        await runtime.store.create_segment(FIRST)
 
 
 async def test_a_container_is_served_once() -> None:

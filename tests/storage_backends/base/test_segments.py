@@ -28,11 +28,12 @@ def test_any_other_value_is_refused(value: Any) -> None:
 
 
 def test_an_expected_value_is_checked_too() -> None:
-    with pytest.raises(InvalidArgument, match="64-bit"):
-        AttributeUpdate("a", 0, AttributeUpdateKind.REPLACE_IF_EQUALS, ATTRIBUTE_MAX + 1)
+    for expected in (ATTRIBUTE_MAX + 1, "1"):
+        with pytest.raises(InvalidArgument, match="64-bit"):
+            AttributeUpdate("a", 0, AttributeUpdateKind.REPLACE_IF_EQUALS, expected)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["", "x" * 129, "é" * 65, b"a", None])
+@pytest.mark.parametrize("name", ["", "x" * 129, "é" * 65, b"a", 7, None])
 def test_a_name_has_1_to_128_bytes(name: Any) -> None:
     with pytest.raises(InvalidArgument, match="name"):
         AttributeUpdate(name, 0)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 
 from support.chunked import world_of
-from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
+from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import (
     ChunkExists,
     ChunkNotFound,
@@ -303,19 +303,6 @@ async def test_deleting_the_last_chunk_removes_its_folders(
     await storage.delete("a/d")
     assert not (tmp_path / "lts/a").exists()
     assert (tmp_path / "lts").exists()
-
-
-async def test_a_folder_is_not_a_chunk(storage: FileSystemChunkStorage) -> None:
-    await storage.create_with_content("a/b", [b"x"])
-
-    assert not await storage.exists("a")
-    with pytest.raises(ChunkNotFound):
-        await storage.read("a", 0, 1)
-    with pytest.raises(ChunkExists):
-        await storage.create_with_content("a", [b"x"])
-    with pytest.raises(InvalidArgument):
-        await storage.create_with_content("a/b/c", [b"x"])
-    assert [info async for info in storage.list("")] == [ChunkInfo("a/b", 1)]
 
 
 async def test_an_unmounted_root_is_unavailable_not_empty(

@@ -11,8 +11,6 @@ import pytest
 from support.s3 import s3_storage
 from support.s3_server import Fault, S3Server
 from tierlog.storage_backends.base.errors import (
-    BadChunkOffset,
-    ChunkNotFound,
     ChunkReadOnly,
     OutcomeUnknown,
     Unavailable,
@@ -35,25 +33,6 @@ async def storage(server: S3Server) -> AsyncIterator[S3ChunkStorage]:
 async def test_the_flag_follows_the_option(server: S3Server, storage: S3ChunkStorage) -> None:
     assert storage.capabilities.append
     assert not s3_storage(server.url).capabilities.append
-
-
-async def test_appends_go_to_the_end_and_nowhere_else(storage: S3ChunkStorage) -> None:
-    assert await storage.write("a", 0, [b"he", b"llo"]) == 5
-    assert await storage.write("a", 5, [b" world"]) == 11
-    for offset in (0, 5, 12):
-        with pytest.raises(BadChunkOffset) as caught:
-            await storage.write("a", offset, [b"x"])
-        assert (caught.value.expected, caught.value.given) == (11, offset)
-
-    assert await storage.read("a", 0, 100) == b"hello world"
-
-
-async def test_an_append_to_a_missing_chunk_makes_none(storage: S3ChunkStorage) -> None:
-    """The service would make the object: a put at offset 0 of nothing is right there."""
-    for offset in (0, 7):
-        with pytest.raises(ChunkNotFound):
-            await storage.write("b", offset, [b"x"])
-    assert not await storage.exists("b")
 
 
 @pytest.mark.parametrize("applied", [False, True])
