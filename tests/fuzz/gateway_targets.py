@@ -13,9 +13,10 @@ import msgspec
 from fuzz.target import Target
 from tierlog.actors.gateway.client import requests as client_requests
 from tierlog.actors.gateway.client.requests import Response
+from tierlog.actors.gateway.server.guard import Guard
 from tierlog.actors.gateway.wire import batch, bodies, errors, headers, paths, ranges
 from tierlog.actors.settings.configuration import ServerConfig
-from tierlog.actors.supervisor.service import listen_of
+from tierlog.actors.supervisor.service import check_advertised, listen_of
 from tierlog.actors.supervisor.term import _pid
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
@@ -315,7 +316,21 @@ def _block(data: bytes) -> bytes:
 
 
 def _listening(data: bytes) -> tuple[str, int]:
-    return listen_of(data.decode("latin-1"), ServerConfig())
+    address, port = listen_of(data.decode("latin-1"), ServerConfig())
+    check_advertised(address, address)
+    return address, port
+
+
+def _refusal(data: bytes) -> str:
+    """Of a request with the lines ``name: value`` as its head."""
+    pairs = [line.partition(b": ") for line in data.split(b"\n")]
+    scope = {
+        "http_version": "1.1",
+        "method": "POST",
+        "server": ("127.0.0.1", 8470),
+        "headers": [(name.lower(), value) for name, _, value in pairs],
+    }
+    return repr(Guard(["store.example"]).refusal(scope))
 
 
 _SERVICE = [
@@ -326,6 +341,16 @@ _SERVICE = [
         [b"127.0.0.1:8470", b"[::1]:1", b":0", b"localhost"],
         errors=(InvalidArgument,),
         hostile=[b":" + b"9" * 5000],
+    ),
+    Target(
+        "guard",
+        _refusal,
+        [
+            b"Host: 127.0.0.1:8470",
+            b"Host: [::1]:1\nOrigin: http://[::1]:1",
+            b"Host: Store.Example.\nSec-Fetch-Site: cross-site",
+        ],
+        errors=(),
     ),
     Target(
         "holder of the term",

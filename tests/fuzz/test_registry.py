@@ -38,7 +38,7 @@ EXEMPT = {
     "_NotFound.__call__": "matches a path that the server has split already; asked over HTTP in "
     "gateway_server",
     "actors/gateway/server/call.py "
-    "HttpCall._check_size": "part of a call; asked over HTTP in gateway_server/test_requests.py",
+    "HttpCall._check_head": "part of a call; asked over HTTP in gateway_server/test_requests.py",
     "actors/host/main.py _parse": "argparse, for arguments that the supervisor has written",
     "actors/supervisor/admin.py _container": "part of a request; asked over HTTP in "
     "supervisor_process/test_admin.py",

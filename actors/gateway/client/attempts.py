@@ -77,6 +77,7 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
     """Returns the call's value, or raises its error."""
     give_up = context.clock() + context.deadline + call.wait
     attempt, doubt = 0, False
+    earlier: TierlogError | None = None
     while True:
         generation = context.map.generation
         containers = _CONTAINER_NONE if call.segment is None else (context.map.container_of(call.segment),)
@@ -89,9 +90,12 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
         left = give_up - context.clock()
         retry = decide(call.repeat, result, doubt=doubt, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):
+            if earlier is not None and left <= 0 and type(retry) is Unavailable:
+                # The deadline cut this attempt short; the one before knows why there is no answer.
+                raise Unavailable(f"{retry}; the attempt before failed: {earlier}") from earlier
             raise retry from (None if retry is result.error else result.error)
 
-        doubt, attempt = retry.doubt, attempt + 1
+        doubt, attempt, earlier = retry.doubt, attempt + 1, result.error
         if containers and follows_hint(context.map, containers[0], result.error) and attempt <= 2:
             continue
 
