@@ -184,7 +184,8 @@ def confirm(
     Such a store deletes nothing, because another folder may need what it does not know: data newer than a
     backup, or that of the folder that it is a copy of. Confirm it once it is clear that no other folder will
     be used with this long-term storage. What would be deleted is shown first, and cannot be brought back
-    afterwards. A moved folder confirms itself after it was open for 24 hours.
+    afterwards. Stop a service that has the folder open before. A moved folder confirms itself after it was
+    open for 24 hours.
     """
     from ..maintenance.report import UnconfirmedContainer, list_unconfirmed
 

@@ -84,6 +84,7 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
         Text(),
         fitted(_CONTAINER_COLUMNS, [_container_row(assignment) for assignment in status["containers"]]),
         *_unhealthy(status),
+        *_unconfirmed(status),
     )
 
 
@@ -120,6 +121,15 @@ def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:
         for host, storage in unhealthy
     ]
     return list(lines)
+
+
+def _unconfirmed(status: dict[str, Any]) -> list[RenderableType]:
+    """A line if containers delete no chunks."""
+    from rich.text import Text
+
+    found = [str(each["container"]) for each in status["containers"] if each["unconfirmed"]]
+    advice = "delete no chunks until `tierlog chunks confirm` lets them; `tierlog doctor` says why"
+    return [Text(f"\nunconfirmed containers ({', '.join(found)}) {advice}", style="yellow")] if found else []
 
 
 def _host_row(host: dict[str, Any]) -> tuple[Any, ...]:

@@ -196,4 +196,5 @@ def _facts(container: Container) -> dict[str, int]:
         "wal_bytes": statistics.log.retained_bytes,
         "unflushed_bytes": statistics.cache.pinned_bytes,
         "segments": statistics.segments,
+        "unconfirmed": statistics.collector.unconfirmed,
     }

@@ -229,4 +229,5 @@ class View:
             "wal_bytes": facts.get("wal_bytes", 0),
             "unflushed_bytes": facts.get("unflushed_bytes", 0),
             "segments": facts.get("segments", 0),
+            "unconfirmed": bool(facts.get("unconfirmed", 0)),
         }

@@ -42,15 +42,16 @@ STATUS: dict[str, Any] = {
             "wal_bytes": 67_108_864,
             "unflushed_bytes": 1_048_576,
             "reason": REASON if number else "",
+            "unconfirmed": False,
         }
         for number in range(2)
     ],
 }
 
 
-def lines(width: int) -> list[str]:
+def lines(width: int, status: dict[str, Any] = STATUS) -> list[str]:
     screen = Console(file=io.StringIO(), width=width)
-    screen.print(render_status(STATUS, width), crop=False)
+    screen.print(render_status(status, width), crop=False)
     text: str = screen.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
     return text.splitlines()
 
@@ -65,6 +66,13 @@ def test_the_tables_fit_a_narrow_terminal_and_keep_phase_host_and_the_whole_reas
     table = shown[shown.index(head) :]
     reason = "".join(line[head.index("reason") :].rstrip() for line in table[1:])
     assert reason.replace(" ", "") == REASON.replace(" ", "")
+
+
+def test_g4_unconfirmed_containers_are_named_with_what_to_do() -> None:
+    first, second = STATUS["containers"]
+    status = STATUS | {"containers": [first, second | {"unconfirmed": True}]}
+    [line] = [line for line in lines(200, status) if "unconfirmed" in line]
+    assert line.startswith("unconfirmed containers (1) delete no chunks until `tierlog chunks confirm`")
 
 
 def test_a_wide_terminal_shows_every_column_on_one_line_each() -> None:
