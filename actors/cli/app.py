@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import chunks, container, folder, segment_read, segment_write, serve, status, transactions, transfer
+from .options import LogLevelOption
 
 _HELP = (
     "A tiered segment store: append-only segments, durable in a write-ahead log when an append returns,"
@@ -96,5 +97,6 @@ def top(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Typer shows the application's help instead."""

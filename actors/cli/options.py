@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from ..telemetry.logging import is_logging, log_to_stderr
 
 DEFAULT_DATA = Path("tierlog-data")
 
@@ -77,6 +79,28 @@ Service = Annotated[
 ]
 """For commands that also work on a folder. It is never read from the environment, so that the command line
 alone decides which of the two is used."""
+
+
+def _set_log_level(context: typer.Context, level: LogLevel | None) -> None:
+    """An option overrides the variable, which overrides the file (``read_settings``)."""
+    source = context.get_parameter_source("log_level")
+    is_option = source is not None and source.name == "COMMANDLINE"
+    if level not in (None, "auto") and (is_option or not is_logging()):
+        log_to_stderr(level)
+
+
+LogLevel = Literal["auto", "error", "warning", "info"]
+LogLevelOption = Annotated[
+    LogLevel | None,
+    typer.Option(
+        "--log-level",
+        callback=_set_log_level,
+        envvar="TIERLOG_LOG_LEVEL",
+        show_envvar=True,
+        help="Log to stderr from this level on; default: info for serve, nothing for other commands.",
+        show_default=False,
+    ),
+]
 
 
 def check_selection(names: list[str] | None, everything: bool) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+
+from ..telemetry.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +32,6 @@ BROKEN_PIPE = 141
 _UNBOUNDED = 10_000
 _TIME_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, in milliseconds since 1970: ``datetime`` ends there."""
-_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, those that change the direction of text, and what has no encoding."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -72,11 +71,6 @@ def reserve_standard_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
 
 
-def printable(text: str) -> str:
-    """``text`` with control characters escaped as in Python's literals."""
-    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
 def console(*, width: int = _UNBOUNDED) -> Console:
     """Stdout for tables and reports. By default lines are never cut or broken: a narrow terminal wraps them
     itself."""
@@ -93,9 +87,7 @@ def console(*, width: int = _UNBOUNDED) -> Console:
 
 
 def print_json(value: Any) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    # JSON escapes those below a blank itself; its own line breaks stay.
-    _write(re.sub(f"(?!\n){_HIDDEN.pattern}", lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    _write(printable_json(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
 def print_lines(lines: list[str]) -> None:

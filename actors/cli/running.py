@@ -6,6 +6,7 @@ reads ends at once. If the reader of stdout goes away, a command ends quietly wi
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -25,8 +26,10 @@ from ...storage_backends.base.errors import (
     TierlogError,
     TransactionNotFound,
 )
+from ..telemetry.logging import is_logging, log_to_stderr
+from ..telemetry.printable import printable
 from .interrupts import INTERRUPTED, Interrupts, end_at_once
-from .output import BROKEN_PIPE, exit_broken_pipe, printable
+from .output import BROKEN_PIPE, exit_broken_pipe
 
 if TYPE_CHECKING:
     from ..folder.lock_files import Owner
@@ -171,12 +174,15 @@ async def owning(
 
 
 def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
-    """The settings of the file, or the defaults, with ``chunks`` from the command line."""
+    """The settings of the file, or the defaults, with those of the environment and ``chunks`` from the
+    command line. Logs at the level that they name, unless an option named one."""
     import attrs
 
-    from ..settings.configuration import StoreConfig, load_config
+    from ..settings.environment import read_config
 
-    config = StoreConfig() if config_file is None else load_config(config_file)
+    config = read_config(config_file, os.environ)
+    if config.log.level != "auto" and not is_logging():
+        log_to_stderr(config.log.level)
     if chunks and config.chunks not in {"", chunks}:
         raise InvalidArgument(
             f"--chunks is {chunks}, but {config_file} has {config.chunks}: leave out one of them"

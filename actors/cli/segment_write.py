@@ -3,7 +3,6 @@ and closes it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -18,8 +17,6 @@ from .running import execute, writing
 if TYPE_CHECKING:
     from ..gateway.client.async_client import Client
     from ..store.store import SegmentStore
-
-_DIGITS = re.compile(r"[0-9]{1,20}")
 
 
 def _run(
@@ -50,7 +47,7 @@ def _parse_size(text: str) -> int:
 
     setting = attrs.fields_dict(WriterConfig)["rolling_size"].metadata[Setting]
     try:
-        return int(setting.read(int(text) if _DIGITS.fullmatch(text) else text))
+        return int(setting.read_text(text))
     except UnitError as error:
         raise typer.BadParameter(str(error), param_hint="--rolling-size") from error
 

@@ -10,8 +10,9 @@ import typer
 
 from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
+from ..telemetry.logging import current_level, log_to_stderr
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data
+from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption
 from .running import check_new_folder, execute, print_error, read_settings
 
 if TYPE_CHECKING:
@@ -75,11 +76,12 @@ def serve(
     chunks: Chunks = None,
     take_over: TakeOver = False,
     adopt: Adopt = False,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Serve a data folder over HTTP: start host processes, supervise them, and replace those that fail.
 
     It runs until SIGTERM or Ctrl-C, then lets the hosts finish the requests in flight; a second signal does
-    not wait. Logs are JSON lines on stderr.
+    not wait. Logs go to stderr: plain text on a terminal, else JSON lines.
     """
 
     async def command() -> None:
@@ -90,6 +92,7 @@ def serve(
             from ..supervisor.service import ServiceOptions, host_count, listen_of, run_service
 
         settings = read_settings(config, chunks)
+        log_to_stderr(host="supervisor", pid=os.getpid())
         if advertise is not None:
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, advertise=advertise))
         if host_port is not None:
@@ -107,12 +110,10 @@ def serve(
             containers=containers,
             take_over=take_over,
             adopt=adopt,
+            log_level=current_level(),
         )
         await run_service(options, _announce)
 
-    from ..telemetry.logging import log_json_lines
-
-    log_json_lines(host="supervisor", pid=os.getpid())
     execute(command, uvloop=True)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..telemetry.printable import printable
 from . import output
 from .interrupts import end_at_once
 from .options import DEFAULT_URL, Json, Url
@@ -72,9 +73,7 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
     times = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:])
     tail = f", the last ones took {times}" if times else ""
     return Group(
-        Text.assemble(
-            f"{output.printable(status['folder'])}: ", (word, "green" if status["ready"] else "red")
-        ),
+        Text.assemble(f"{printable(status['folder'])}: ", (word, "green" if status["ready"] else "red")),
         Text(
             f"supervisor: process {status['pid']}, term {status['term']}; failovers: "
             f"{status['failovers']}{tail}"
@@ -116,7 +115,7 @@ def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:
         Text.assemble(
             f"\n{host}: long-term storage is ",
             (storage["state"], "red"),
-            f": {output.printable(storage['cause'])}",
+            f": {printable(storage['cause'])}",
         )
         for host, storage in unhealthy
     ]

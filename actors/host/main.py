@@ -27,11 +27,12 @@ from ...storage_backends.base.errors import TierlogError
 from ..gateway.server.app import ServerLimits, gateway_of, make_app
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
-from ..settings.configuration import StoreConfig, load_config
+from ..settings.configuration import StoreConfig
+from ..settings.environment import read_config
 from ..store.opening import open_host, system_world
 from ..store.runtime import ContainerRuntime
 from ..supervisor.control.messages import Hello, Owners
-from ..telemetry.logging import get_logger, log_json_lines
+from ..telemetry.logging import LEVELS, get_logger, log_to_stderr
 from ..telemetry.opentelemetry import tracing_of_process
 from .heartbeat import LoopMonitor
 from .link import Link
@@ -46,9 +47,9 @@ _STATISTICS_SECONDS = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one host; returns the exit code."""
     given = _parse(arguments)
-    log_json_lines(host=given.id, pid=os.getpid())
+    log_to_stderr(given.log_level, host=given.id, pid=os.getpid())
     try:
-        config = StoreConfig() if given.config is None else load_config(given.config)
+        config = read_config(given.config, os.environ)
         host = HostService(given, config)
         anyio.run(host.run, backend="asyncio", backend_options={"use_uvloop": True})
     except TierlogError as error:
@@ -69,6 +70,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--advertise", default="", help="the address under which clients reach this machine")
     parser.add_argument("--config", help="a tierlog.toml")
+    parser.add_argument("--log-level", choices=LEVELS, default="info", help="the least level that is logged")
     parser.add_argument("--adopt", action="store_true", help="open a restored or copied folder on purpose")
     return parser.parse_args(arguments)
 

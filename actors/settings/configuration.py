@@ -26,6 +26,7 @@ from ...journal.log.contract import GROUP_BYTES_MAX
 from ...storage_backends.base.errors import ConfigError, InvalidArgument
 from ...storage_backends.base.transactions import LEASE_MAX, LEASE_MIN, STAGED_MAX
 from ...storage_backends.chunks.s3_location import parse_location
+from ..telemetry.logging import LEVELS
 from .layout_mode import LayoutMode
 from .units import (
     ChoiceSetting,
@@ -361,6 +362,18 @@ class ServerConfig:
 
 
 @attrs.frozen(kw_only=True)
+class LogConfig:
+    """The log of the program, on stderr. An embedded store ignores this table: its app configures the logger
+    `tierlog`."""
+
+    level: str = _choice(
+        "auto",
+        "The least level that is logged; auto is info for `tierlog serve`, and nothing for other commands.",
+        ("auto", *LEVELS),
+    )
+
+
+@attrs.frozen(kw_only=True)
 class StoreConfig:
     """The configuration of one store. ``StoreConfig()`` is a good configuration."""
 
@@ -397,6 +410,7 @@ class StoreConfig:
     supervision: SupervisionConfig = _section(SupervisionConfig)
     timeouts: TimeoutsConfig = _section(TimeoutsConfig)
     server: ServerConfig = _section(ServerConfig)
+    log: LogConfig = _section(LogConfig)
 
     def __attrs_post_init__(self) -> None:
         for low, high in _NOT_ABOVE:

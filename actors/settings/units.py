@@ -27,6 +27,7 @@ _SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "h":
 _SHARES = {"%": Fraction(1, 100)}
 _BITS_MAX = 64
 _WITH_UNIT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,40})?)\s*([A-Za-z%]{1,8})")
+_PLAIN = re.compile(r"[0-9]{1,20}(\.[0-9]{1,40})?")
 _TEXT = re.compile(r'[^\x00-\x20"\\\x7f]{0,255}')
 
 
@@ -54,6 +55,10 @@ class Setting(ABC):
         """The value that a TOML value stands for. Raises ``UnitError`` if it is not allowed."""
         self.check(value)
         return value
+
+    def read_text(self, text: str) -> Any:
+        """The value that a text without quotes stands for, as an environment variable has it."""
+        return self.read(text)
 
     def show(self, value: Any) -> str:
         return str(value)
@@ -97,6 +102,11 @@ class NumberSetting(Setting):
             value = number.numerator if self.unit.is_whole else float(number)
         self.check(value)
         return value if self.unit.is_whole else float(value)  # type: ignore[arg-type]  # checked
+
+    def read_text(self, text: str) -> Any:
+        plain = text.strip()
+        is_number = _PLAIN.fullmatch(plain) is not None
+        return self.read((float if "." in plain else int)(plain) if is_number else text)
 
     def check(self, value: object) -> None:
         kinds = int if self.unit.is_whole else (int, float)
@@ -148,6 +158,9 @@ class SwitchSetting(Setting):
     def check(self, value: object) -> None:
         if not isinstance(value, bool):
             raise UnitError(f"{shown(value)} is not allowed; write {self.range}")
+
+    def read_text(self, text: str) -> Any:
+        return self.read({"true": True, "false": False}.get(text, text))
 
     def show(self, value: Any) -> str:
         return "true" if value else "false"

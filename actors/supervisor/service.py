@@ -59,6 +59,8 @@ class ServiceOptions:
     take_over: bool
     adopt: bool
     """Whether hosts may open a copied or restored folder (rule W8)."""
+    log_level: str = "info"
+    """Of the hosts; one of ``LEVELS``."""
 
 
 def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
@@ -221,6 +223,7 @@ def _host_command(options: ServiceOptions, control: str, host: str) -> Sequence[
         "id": host,
         "control": control,
         "listen": f"{options.address}:{port}",
+        "log-level": options.log_level,
     }
     if server.advertise:
         arguments["advertise"] = server.advertise

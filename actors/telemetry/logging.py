@@ -1,7 +1,7 @@
 """Logging: structlog events over the standard library's loggers.
 
 An app configures the logger ``tierlog`` as for any library; unconfigured, only warnings and errors appear, on
-stderr. Tierlog's own processes call ``log_json_lines``.
+stderr. The program ``tierlog`` and its host processes call ``log_to_stderr``.
 
 structlog is imported with the first event that is written, because it takes half of the time that opening a
 store may take.
@@ -11,7 +11,13 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from typing import Any
+
+from .printable import printable
+
+LEVELS = ("error", "warning", "info")
+"""Of the events that tierlog logs."""
 
 
 class Logger:
@@ -82,15 +88,39 @@ class _JsonLines(logging.Formatter):
         )
 
 
-def log_json_lines(level: int = logging.INFO, **fields: object) -> None:
-    """Write the process's log to stderr as one JSON object a line, each with ``fields``. Call it once, before
+class _PlainLines(logging.Formatter):
+    """Time, level and values, for a terminal; a traceback follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
+def log_to_stderr(level: str | None = None, **fields: object) -> None:
+    """Write the process's log to stderr: plain text if that is a terminal, else one JSON object a line, each
+    with ``fields``. ``level``: one of ``LEVELS``; None: the one of an earlier call, else info. Call it before
     the first event."""
-    global _json_fields  # noqa: PLW0603 - logging is global to the process, and so is this
-    _json_fields = fields
+    global _json_fields
+    formatter: logging.Formatter
+    if sys.stderr.isatty():
+        name = f"{fields['host']} " if "host" in fields else ""
+        formatter = _PlainLines(f"%(asctime)s %(levelname)-7s {name}%(message)s")
+    else:
+        _json_fields, formatter = fields, _JsonLines()
     handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("tierlog").setLevel(level)
+    logger = logging.getLogger("tierlog")
+    logger.setLevel(level.upper() if level else logger.level or logging.INFO)
+
+
+def current_level() -> str:
+    """The level that ``log_to_stderr`` set."""
+    return logging.getLevelName(logging.getLogger("tierlog").level).lower()
+
+
+def is_logging() -> bool:
+    """Whether ``log_to_stderr`` was called."""
+    return logging.getLogger("tierlog").level != logging.NOTSET
 
 
 def get_logger(name: str) -> Logger:

@@ -13,8 +13,9 @@ import pytest
 
 import tierlog
 from support.command_line import NAME, Run, command, is_one_line, make_store
-from tierlog.actors.cli.output import print_json, print_lines, print_table, printable
+from tierlog.actors.cli.output import print_json, print_lines, print_table
 from tierlog.actors.cli.running import print_error
+from tierlog.actors.telemetry.printable import printable
 
 FULL = Path("/dev/full")
 HOSTILE = "a\x1b]0;title\x07\x9b2Jb\u202ec"
