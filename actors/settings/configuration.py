@@ -26,7 +26,6 @@ from ...journal.log.contract import GROUP_BYTES_MAX
 from ...storage_backends.base.errors import ConfigError, InvalidArgument
 from ...storage_backends.base.transactions import LEASE_MAX, LEASE_MIN, STAGED_MAX
 from ...storage_backends.chunks.s3_location import parse_location
-from ..telemetry.logging import LEVELS
 from .layout_mode import LayoutMode
 from .units import (
     ChoiceSetting,
@@ -369,7 +368,7 @@ class LogConfig:
     level: str = _choice(
         "auto",
         "The least level that is logged; auto is info for `tierlog serve`, and nothing for other commands.",
-        ("auto", *LEVELS),
+        ("auto", "error", "warning", "info"),
     )
 
 
