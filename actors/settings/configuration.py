@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import attrs
 
 from ...journal.log.contract import GROUP_BYTES_MAX
+from ...storage_backends.base.arguments import ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
 from ...storage_backends.base.errors import ConfigError, InvalidArgument
 from ...storage_backends.base.transactions import LEASE_MAX, LEASE_MIN, STAGED_MAX
 from ...storage_backends.chunks.s3_location import parse_location
@@ -176,7 +177,10 @@ class WriterConfig:
         30.0, 0.01, 86_400.0, "A segment whose oldest unflushed byte is this old is flushed."
     )
     rolling_size: int = _size(
-        128 * MiB, 64 * KiB, TiB, "A chunk that reaches this size is closed and a new one begun."
+        128 * MiB,
+        ROLLING_SIZE_MIN,
+        ROLLING_SIZE_MAX,
+        "A chunk that reaches this size is closed and a new one begun.",
     )
     concurrent_segments: int = _count(8, 1, 1_024, "Segments flushed at the same time, per container.")
     error_pause: float = _duration(

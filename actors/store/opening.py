@@ -60,7 +60,7 @@ from ..settings.layout_mode import LayoutMode
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
-from .store import SegmentStore
+from .store import RollingSizes, SegmentStore
 
 _log = get_logger("node")
 
@@ -183,7 +183,7 @@ def runtime_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
         restart=restart_policy(config),
         unavailable_wait=config.timeouts.unavailable,
         append_bytes_max=config.append_bytes_max,
-        rolling_size=config.writer.rolling_size,
+        rolling_sizes=RollingSizes(config.writer.rolling_size),
         lease_max=config.transactions.lease_max,
         staged_max=config.transactions.staged_max,
         layout=LayoutMode(config.layout),

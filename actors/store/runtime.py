@@ -35,7 +35,7 @@ from ..kernel.task_groups import body_group
 from ..legacy_rolling.hook import make_hook
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
-from .store import SegmentStore
+from .store import RollingSizes, SegmentStore
 
 
 @attrs.frozen
@@ -46,8 +46,7 @@ class RuntimeOptions:
     unavailable_wait: float
     """Seconds that a call waits for a container that is recovering."""
     append_bytes_max: int
-    rolling_size: int
-    """Bytes at which a segment's chunks roll unless its creation gives another size."""
+    rolling_sizes: RollingSizes
     lease_max: float = LEASE_MAX
     """Seconds; a transaction gets no longer lease."""
     staged_max: int = STAGED_MAX
@@ -95,7 +94,7 @@ class ContainerRuntime:
         self.store = SegmentStore(
             self._containers,
             append_bytes_max=options.append_bytes_max,
-            rolling_size=options.rolling_size,
+            rolling_sizes=options.rolling_sizes,
             lease_max=options.lease_max,
             staged_max=options.staged_max,
             span=parts.span,

@@ -15,6 +15,8 @@ import anyio
 import attrs
 
 from ...storage_backends.base.arguments import (
+    ROLLING_SIZE_MAX,
+    ROLLING_SIZE_MIN,
     WRITERS_MAX,
     JoinedAppend,
     WriterId,
@@ -97,6 +99,16 @@ class StoreStatistics:
     """Calls to long-term storage, of all containers."""
 
 
+@attrs.frozen
+class RollingSizes:
+    """Bytes at which a segment's chunks roll."""
+
+    default: int
+    """Unless the segment's creation gives another size."""
+    smallest: int = ROLLING_SIZE_MIN
+    """That a creation may give."""
+
+
 class SegmentStore(SegmentVerbs):
     """An open store. ``open_store`` makes it; use it inside the ``async with`` body.
 
@@ -108,7 +120,7 @@ class SegmentStore(SegmentVerbs):
         containers: Sequence[LocalContainer | RemoteContainer],
         *,
         append_bytes_max: int,
-        rolling_size: int,
+        rolling_sizes: RollingSizes,
         lease_max: float = LEASE_MAX,
         staged_max: int = STAGED_MAX,
         span: SpanHook | None = None,
@@ -117,7 +129,7 @@ class SegmentStore(SegmentVerbs):
         self._containers = containers
         self.append_bytes_max = append_bytes_max
         """The largest single append, in bytes (the configuration's)."""
-        self._rolling_size = rolling_size
+        self._rolling_sizes = rolling_sizes
         self._lease_max = lease_max
         self._staged_max = staged_max
         self._storage = storage
@@ -135,9 +147,9 @@ class SegmentStore(SegmentVerbs):
         self, name: str, *, rolling_size: int | None = None, exist_ok: bool = False
     ) -> None:
         size = (
-            self._rolling_size
+            self._rolling_sizes.default
             if rolling_size is None
-            else check_int("rolling_size", rolling_size, 1, 1 << 40)
+            else check_int("rolling_size", rolling_size, self._rolling_sizes.smallest, ROLLING_SIZE_MAX)
         )
         try:
             await self._ask("create_segment", name, CreateRequest(name, size))
@@ -395,7 +407,9 @@ class SegmentStore(SegmentVerbs):
         _check_target(target, transaction_id)
         name = staged_name(target, transaction_id, part)
         check_segment_name(name)
-        request = StageSegmentRequest(target, transaction_id, name, self._rolling_size, self._staged_max)
+        request = StageSegmentRequest(
+            target, transaction_id, name, self._rolling_sizes.default, self._staged_max
+        )
         return await self._call("stage_segment", target, lambda owner: owner.ask(request, 256))
 
     async def commit_transaction(

@@ -23,6 +23,8 @@ WRITER_ID_BYTES_MAX = 64
 EVENT_NUMBER_MAX = (1 << 63) - 1
 READ_BYTES_MAX = 64 << 20
 OFFSET_MAX = 1 << 62
+ROLLING_SIZE_MIN = 64 << 10
+ROLLING_SIZE_MAX = 1 << 40
 EVENTS_MAX = 1 << 20
 """The most events in one ``append_many``."""
 WRITERS_MAX = 1 << 16

@@ -77,7 +77,7 @@ def _request(*examples: bodies.RequestBody) -> Target:
 _TOKEN = TransactionToken("größe", 5)
 _PARTS = (StagedPart("a#txn.t-1.p0", 5), StagedPart("größe#txn.t-1.p1", 0))
 _REQUESTS = [
-    _request(bodies.Create(), bodies.Create(5)),
+    _request(bodies.Create(), bodies.Create(1 << 20)),
     _request(bodies.Truncate(5)),
     _request(bodies.Merge(["a#1", "a#2"], bodies.update_bodies(_UPDATES))),
     _request(bodies.Attributes(bodies.update_bodies(_UPDATES))),

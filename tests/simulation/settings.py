@@ -24,6 +24,7 @@ from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.opening import runtime_options
 from tierlog.actors.store.runtime import RuntimeOptions
+from tierlog.actors.store.store import RollingSizes
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.options import ChunkedOptions
@@ -140,7 +141,7 @@ class Limits:
             restart=RestartPolicy(Backoff(first=0.01, maximum=0.5), self.restarts, window=60.0),
             unavailable_wait=self.unavailable_wait,
             append_bytes_max=self.append_bytes_max,
-            rolling_size=self.rolling_size,
+            rolling_sizes=RollingSizes(self.rolling_size, smallest=1),
         )
 
     def _chunked(self) -> ChunkedOptions:

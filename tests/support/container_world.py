@@ -28,7 +28,7 @@ from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.legacy_rolling.hook import make_hook
 from tierlog.actors.settings.layout_mode import LayoutMode
-from tierlog.actors.store.store import SegmentStore
+from tierlog.actors.store.store import RollingSizes, SegmentStore
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.world import World
@@ -140,7 +140,10 @@ class ContainerWorld:
             make_hook(layout or self.layout),
         )
         host: Any = _Host(container)
-        return Owner(container, SegmentStore([host], append_bytes_max=8 * MIB, rolling_size=ROLLING))
+        return Owner(
+            container,
+            SegmentStore([host], append_bytes_max=8 * MIB, rolling_sizes=RollingSizes(ROLLING, smallest=1)),
+        )
 
     @asynccontextmanager
     async def owner(self, options: ContainerOptions | None = None, **made: Any) -> AsyncIterator[Owner]:

@@ -12,6 +12,8 @@ import attrs
 import msgspec
 
 from ....storage_backends.base.arguments import (
+    ROLLING_SIZE_MAX,
+    ROLLING_SIZE_MIN,
     JoinedAppend,
     WriterId,
     check_data,
@@ -246,7 +248,11 @@ def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
 
 
 def create_segment(name: str, rolling_size: int | None, exist_ok: bool) -> Call[None]:
-    size = None if rolling_size is None else check_int("rolling_size", rolling_size, 1, 1 << 40)
+    size = (
+        None
+        if rolling_size is None
+        else check_int("rolling_size", rolling_size, ROLLING_SIZE_MIN, ROLLING_SIZE_MAX)
+    )
     repeat = Repeat.IDEMPOTENT if exist_ok else Repeat.CREATES
     return _post(name, Verb.CREATE, bodies.Create(size, exist_ok), Empty, _nothing, repeat, 201)
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ....storage_backends.base.arguments import OFFSET_MAX
+from ....storage_backends.base.arguments import OFFSET_MAX, ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
 from ....storage_backends.base.errors import InvalidArgument
 from ....storage_backends.base.names import NAME_BYTES_MAX, SYSTEM_SCOPE
 from ....storage_backends.base.segments import (
@@ -86,7 +86,7 @@ class Nothing(RequestBody, frozen=True):
 
 
 class Create(RequestBody, frozen=True):
-    rolling_size: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+    rolling_size: Annotated[int, Meta(ge=ROLLING_SIZE_MIN, le=ROLLING_SIZE_MAX)] | None = None
     exist_ok: bool = False
 
 

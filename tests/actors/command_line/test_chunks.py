@@ -18,6 +18,7 @@ from support.legacy_layout import write_legacy
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.store import RollingSizes
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -32,7 +33,8 @@ def store(folder: Path) -> Path:
         await chunks.open()
         await write_legacy(chunks, "app/old", b"0123", b"45")
         async with tierlog.open_store(folder, containers=1) as store:
-            await store.create_segment(NAME, rolling_size=10)
+            store._rolling_sizes = RollingSizes(10)  # smaller than a configuration may say
+            await store.create_segment(NAME)
             await store.append(NAME, b"0123456789" * 2 + b"01234")
             await import_segment(store, "app/old", no_progress)
             await store.flush()

@@ -19,6 +19,7 @@ from tierlog.actors.host.orders import Orders
 from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.kernel.supervision import RestartPolicy
 from tierlog.actors.store.runtime import ContainerRuntime, RuntimeOptions, RuntimeParts
+from tierlog.actors.store.store import RollingSizes
 from tierlog.actors.supervisor.control.messages import (
     Close,
     Closed,
@@ -43,7 +44,12 @@ from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunk
 
 pytestmark = pytest.mark.anyio
 SERVING = RuntimeOptions(
-    OPTIONS, StorageOptions(), RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1), 5, MIB, MIB
+    OPTIONS,
+    StorageOptions(),
+    RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1),
+    5,
+    MIB,
+    RollingSizes(MIB),
 )
 NAME = next(name for name in ("s0", "s1", "s2", "s3") if container_of(name, 2) == 0)
 

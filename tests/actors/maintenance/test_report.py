@@ -16,6 +16,7 @@ from tierlog.actors.maintenance.report import ChunkUse, list_chunks, verify
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
+from tierlog.actors.store.store import RollingSizes
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -26,7 +27,8 @@ NAME = "app/events"
 
 async def test_a_chunk_collected_by_its_owner_meanwhile_is_no_problem(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1) as store:
-        await store.create_segment(NAME, rolling_size=4)
+        store._rolling_sizes = RollingSizes(4)  # smaller than a configuration may say
+        await store.create_segment(NAME)
         await store.append(NAME, b"0123456789")
         await store.flush()
         async with open_reader(tmp_path) as view:

@@ -14,6 +14,7 @@ from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.kernel.supervision import RestartPolicy
 from tierlog.actors.store.runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
+from tierlog.actors.store.store import RollingSizes
 from tierlog.journal.log.memory import MemoryLog, MemoryLogService
 from tierlog.storage_backends.base.errors import (
     ClosedError,
@@ -27,7 +28,12 @@ from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunk
 pytestmark = pytest.mark.anyio
 
 SERVING = RuntimeOptions(
-    OPTIONS, StorageOptions(), RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1), 5, MIB, MIB
+    OPTIONS,
+    StorageOptions(),
+    RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1),
+    5,
+    MIB,
+    RollingSizes(MIB),
 )
 FIRST = next(name for name in ("s0", "s1", "s2", "s3", "s4") if container_of(name, 2) == 0)
 SECOND = next(name for name in ("s0", "s1", "s2", "s3", "s4") if container_of(name, 2) == 1)

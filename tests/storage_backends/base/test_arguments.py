@@ -12,7 +12,7 @@ import pytest
 import tierlog
 from support.stores import CONFIG, make
 from tierlog import AttributeUpdate, InvalidArgument, SegmentStore
-from tierlog.storage_backends.base.arguments import EVENTS_MAX
+from tierlog.storage_backends.base.arguments import EVENTS_MAX, ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
 
 pytestmark = pytest.mark.anyio
 
@@ -132,6 +132,8 @@ A = AttributeUpdate("a", 1)
 
 BAD_CALLS: dict[str, Callable[[SegmentStore], Awaitable[object]]] = {
     "rolling size 0": lambda s: s.create_segment("t", rolling_size=0),
+    "rolling size below the least": lambda s: s.create_segment("t", rolling_size=ROLLING_SIZE_MIN - 1),
+    "rolling size above the most": lambda s: s.create_segment("t", rolling_size=ROLLING_SIZE_MAX + 1),
     "rolling size True": lambda s: s.create_segment("t", rolling_size=True),
     "text data": lambda s: s.append("s", "abc"),  # type: ignore[call-overload]
     "no data": lambda s: s.append("s", None),  # type: ignore[call-overload]

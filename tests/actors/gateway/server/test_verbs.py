@@ -54,6 +54,7 @@ async def send_batch(served: Service, items: list[BatchItem]) -> list[Any]:
 
 
 async def test_a_segments_life(served: Service) -> None:
+    assert (await post(served, "/v1/segments/a/create", {"rolling_size": 1})).status_code == 400
     assert (await post(served, "/v1/segments/a/create", {"rolling_size": 1 << 20})).status_code == 201
     assert (await append(served, "a", b"hello ")).json() == {"offset": 0}
     assert (await append(served, "a", b"world")).json() == {"offset": 6}
