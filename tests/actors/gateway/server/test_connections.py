@@ -3,7 +3,9 @@ H9, H11, H12)."""
 
 from __future__ import annotations
 
+import errno
 import resource
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -503,6 +505,32 @@ async def test_h12_above_the_bound_a_connection_is_refused_and_there_is_room_aga
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 1\r\n" in refused
     assert later.startswith(b"HTTP/1.1 200 ")
+
+
+class Scarce(socket.socket):
+    """A listener in a process that has no descriptor left, for three attempts."""
+
+    failures = 0
+
+    def accept(self) -> Any:
+        self.failures += 1
+        if self.failures <= 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_h12_connections_wait_while_the_process_has_no_descriptor(
+    a: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_ACCEPT_PAUSE", 0.001)
+    listener = Scarce(fileno=bind("127.0.0.1", 0).detach())
+    async with serve_http(make_app(a.store, system_world()), listener, stop_timeout=1.0) as served:
+        stream = await anyio.connect_tcp("127.0.0.1", served.port)
+        await stream.send(LAST)
+        answer = await everything(stream)
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert listener.failures > 3
 
 
 def test_h12_connections_leave_descriptors_to_storage(monkeypatch: pytest.MonkeyPatch) -> None:
