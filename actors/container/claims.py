@@ -230,9 +230,9 @@ def find_foreign_claims(
         if claim.identity.store != identity.store:
             raise StoreMismatch(
                 f"the long-term storage belongs to store {claim.identity.store.hex()}, this folder to "
-                f"{identity.store.hex()}: give each store its own folder or S3 prefix. If the folder of that "
-                f"store was lost, restore it from a backup (`tierlog restore`); adopting is for copies of "
-                f"the same store only"
+                f"{identity.store.hex()}: give each store its own folder or S3 prefix. If the logs of that "
+                f"store (wal/) were lost, remove this new wal/ and restore a backup (`tierlog restore`); "
+                f"adopting is for copies of the same store only"
             )
 
     lowest = min(known, default=None)

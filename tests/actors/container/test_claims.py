@@ -99,7 +99,7 @@ def test_a_claim_without_a_record_in_the_log_is_foreign(
 
 @pytest.mark.parametrize("known", [{}, {1: STRANGER.owner}, {5: US.owner}])
 def test_another_stores_claim_is_always_refused(known: dict[int, bytes]) -> None:
-    with pytest.raises(StoreMismatch, match=r"its own folder or S3 prefix.*restore it from a backup"):
+    with pytest.raises(StoreMismatch, match=r"its own folder or S3 prefix.*restore a backup"):
         find_foreign_claims([Claim(1, STRANGER)], known, 3, US)
 
 

@@ -12,7 +12,9 @@ import anyio
 import attrs
 import pytest
 
+from support.folders import chunk_files
 from support.legacy_layout import write_legacy
+from support.patience import scaled
 from tierlog import (
     AttributeUpdate,
     DataCorruption,
@@ -37,7 +39,7 @@ from tierlog.actors.maintenance.backup_objects import (
     manifest_name,
     object_name,
 )
-from tierlog.actors.maintenance.report import verify
+from tierlog.actors.maintenance.report import list_unconfirmed, verify
 from tierlog.actors.maintenance.restore import RestoreOptions, RestoreReport, restore
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.settings.configuration import GcConfig
@@ -173,6 +175,51 @@ async def test_the_old_logs_are_refused_afterwards(made: Path) -> None:
     with pytest.raises(StoreMismatch):
         async with open_store(made, config=EAGER):
             pass
+
+
+async def test_g4_chunks_that_are_newer_than_the_backup_stay_until_an_operator_confirms(made: Path) -> None:
+    async with open_store(made, config=EAGER) as store:
+        await store.append("app/newer", b"newer")
+        await store.flush()
+    before = set(chunk_files(made))
+    lose_logs(made)
+    await restored(made)
+    for _ in range(2):
+        async with open_store(made, config=EAGER) as store:
+            await store.append(NAME, b"more")
+            await store.flush()
+    assert set(chunk_files(made)) > before
+
+    async with open_reader(made) as view:
+        found = await list_unconfirmed(view)
+    assert [each.reason for each in found] == ["the store was restored from a backup"] * 2
+    assert sum(each.bytes for each in found) == len(b"newer")
+    async with open_store(made, config=EAGER) as store:
+        for each in found:
+            await store.on_container(each.container, lambda container: container.claims.confirm())
+        await store.flush()
+        with anyio.fail_after(scaled(10)):
+            while set(chunk_files(made)) >= before:
+                await store.append(NAME, b".")
+                await store.flush()
+    async with open_reader(made) as view:
+        assert (await verify(view)).sound
+        assert await list_unconfirmed(view) == []
+
+
+async def test_g4_a_lost_wal_folder_is_never_adopted_onto_the_chunks_of_the_lost_store(made: Path) -> None:
+    before = chunk_files(made)
+    lose_logs(made)
+    for adopt in (False, True, True):
+        with pytest.raises(StoreMismatch, match="remove this new wal/ and restore a backup"):
+            async with open_store(made, containers=2, config=EAGER, adopt=adopt):
+                pass
+    assert chunk_files(made) == before
+
+    lose_logs(made)
+    await restored(made)
+    async with open_store(made, config=EAGER) as store:
+        assert await store.read(NAME, 100_000, len(DATA)) == DATA[100_000:]
 
 
 async def test_leftovers_of_an_interrupted_restore_are_removed(made: Path) -> None:
