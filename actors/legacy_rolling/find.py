@@ -16,6 +16,8 @@ from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Inval
 from .header import HEADER_SUFFIX, LegacyChunk, LegacyHeader, header_name, is_legacy_file, parse_header
 
 _READ_BYTES = 4 << 20
+_HEADER_BYTES_MAX = 64 << 20
+"""Of some 200,000 data files with the longest names."""
 _LENGTH_MAX = (1 << 63) - 1
 
 
@@ -79,6 +81,13 @@ async def _info(chunks: ChunkStorage, name: str) -> ChunkInfo | None:
 
 
 async def _read(chunks: ChunkStorage, info: ChunkInfo) -> bytes:
+    if info.length > _HEADER_BYTES_MAX:
+        raise DataCorruption(
+            f"a header of {info.length} bytes; {_HEADER_BYTES_MAX} are the most, so it is not a header",
+            file=info.name,
+            offset=_HEADER_BYTES_MAX,
+        )
+
     pieces = [
         await chunks.read(info.name, at, min(_READ_BYTES, info.length - at))
         for at in range(0, info.length, _READ_BYTES)

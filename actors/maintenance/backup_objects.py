@@ -34,6 +34,7 @@ _SEGMENT_MAGIC = 0x544C4253  # "TLBS"
 _MANIFEST_MAGIC = 0x544C424D  # "TLBM"
 _VERSION = 1
 _VERSION_WITH_RELEASED = 2
+_EPOCH_MAX = (1 << 63) - 1
 _BACKUP = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 
 
@@ -194,6 +195,8 @@ def _manifest(fields: Decoder) -> Manifest:
         raise DecodeError(
             f"{len(epochs)} containers and {len(objects)} objects for {counts[0]} segments do not match"
         )
+    if max(epochs) > _EPOCH_MAX:
+        raise DecodeError(f"the epoch {max(epochs)} leaves no room for later owners")
     return Manifest(store_id, created, epochs, upgraded, *counts, imported, objects)
 
 

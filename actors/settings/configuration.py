@@ -37,6 +37,7 @@ from .units import (
     SwitchSetting,
     TextSetting,
     UnitError,
+    UrlSetting,
     count,
     duration,
     share,
@@ -72,6 +73,7 @@ def _as_field(make: Callable[P, Setting]) -> Callable[P, Any]:
 
 _size, _duration, _count, _share = _as_field(size), _as_field(duration), _as_field(count), _as_field(share)
 _text, _switch, _choice = _as_field(TextSetting), _as_field(SwitchSetting), _as_field(ChoiceSetting)
+_url = _as_field(UrlSetting)
 
 
 def _section(kind: type) -> Any:
@@ -240,7 +242,7 @@ class S3Config:
     """How an S3 service is reached, if `chunks` names a bucket. Credentials come from the usual AWS
     variables, files or roles."""
 
-    endpoint: str = _text("", "The service's URL, such as https://s3.example.org; empty means AWS.")
+    endpoint: str = _url("", "The service's URL, such as https://s3.example.org; empty means AWS.")
     region: str = _text(
         "", "The bucket's region; empty means the region of AWS_REGION or of the AWS profile."
     )

@@ -150,6 +150,17 @@ class TextSetting(Setting):
 
 
 @attrs.frozen
+class UrlSetting(TextSetting):
+    """The URL of a service. One with credentials is refused without being shown: settings are printed, and
+    files of settings are readable."""
+
+    def check(self, value: object) -> None:
+        if isinstance(value, str) and "@" in value:
+            raise UnitError(f"a URL must not contain a user name or a password; leave them out, {self.range}")
+        super().check(value)
+
+
+@attrs.frozen
 class SwitchSetting(Setting):
     @property
     def range(self) -> str:

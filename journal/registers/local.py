@@ -48,6 +48,7 @@ NOBODY = bytes(16)
 """The owner id of an opener that has none."""
 
 _MAGIC = 0x544C_5247  # "TLRG"
+_EPOCH_MAX = (1 << 64) - 1
 _EPOCH = struct.Struct(">IHH16sQ16s")
 _SLOT = struct.Struct(">QIQQB")
 _CRC = struct.Struct(">I")
@@ -254,6 +255,8 @@ def raise_register(
         if expected is not None and (before not in expected or by != owner):
             raise fenced(handle.path, max(expected, default=0), before)
         epoch = 1 + max(before, floor)
+        if epoch > _EPOCH_MAX:
+            raise DataCorruption(f"the epoch {epoch - 1} has no successor", file=handle.path, offset=0)
         if tried is not None:
             tried.append(epoch)
         yield Write(handle, 0, (encode_epoch(log_id, epoch, owner),))

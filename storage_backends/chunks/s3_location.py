@@ -28,6 +28,10 @@ class S3Location:
 
 def parse_location(text: str) -> S3Location:
     """Parse ``s3://BUCKET`` or ``s3://BUCKET/PREFIX``. Raises ``InvalidArgument``."""
+    if "@" in text:
+        # Not shown: it may be a password.
+        raise InvalidArgument("a location in S3 has no user name or password: write s3://BUCKET/PREFIX")
+
     bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
     prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     if (

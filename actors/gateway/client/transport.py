@@ -41,7 +41,10 @@ _NOT_SENT = (
 
 
 def check_url(url: object) -> str:
-    """A server's base URL, without a slash at its end."""
+    """A server's base URL, without a slash at its end. One with a password is refused without being shown."""
+    if isinstance(url, str) and "@" in url:
+        raise InvalidArgument("a server's URL is like http://127.0.0.1:8470, without a user name or password")
+
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         is_good = (
@@ -52,7 +55,7 @@ def check_url(url: object) -> str:
         )
     except ValueError:
         parts, is_good = None, False
-    if parts is None or not is_good or parts.query or parts.fragment or parts.username is not None:
+    if parts is None or not is_good or parts.query or parts.fragment:
         raise InvalidArgument(f"a server's URL is like http://127.0.0.1:8470, not {url!r}")
 
     return parts.geturl().rstrip("/")

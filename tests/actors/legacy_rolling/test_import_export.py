@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,9 +14,12 @@ from support.legacy_layout import write_files, write_header, write_legacy
 from tierlog.actors.legacy_rolling.export import Exported, export_header
 from tierlog.actors.legacy_rolling.find import FoundChunk, LegacySegment, find, list_segments
 from tierlog.actors.legacy_rolling.importing import read_chain
+from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unsupported
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.segments.chain import Chain
 from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
 from tierlog.storage_backends.segments.options import ChunkedOptions
@@ -349,3 +355,14 @@ async def test_what_was_exported_is_imported_with_the_same_bytes(
 
     assert (info.length, info.start_offset, info.sealed) == (len(written), done.start_offset, seal)
     assert await reader.content() == written[done.start_offset :]
+
+
+async def test_a_file_too_large_for_a_header_is_refused_unread(tmp_path: Path) -> None:
+    storage = FileSystemChunkStorage(LocalFiles(), str(tmp_path), system_world())
+    await storage.open()
+    header = tmp_path / "old$header"
+    header.touch()
+    os.truncate(header, 5 << 30)
+    with pytest.raises(DataCorruption, match="a header of 5368709120 bytes"):
+        await find(storage, "old")
+    await storage.close()

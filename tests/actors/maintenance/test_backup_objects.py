@@ -62,6 +62,11 @@ def test_the_manifests_persisted_form_does_not_change() -> None:
     assert after == before[:version] + b"\2" + before[version + 1 :] + released
 
 
+def test_an_epoch_without_room_for_later_owners_is_refused() -> None:
+    with pytest.raises(DataCorruption, match="leaves no room for later owners"):
+        decode_manifest(encode_manifest(attrs.evolve(MANIFEST, epochs=(1, (1 << 64) - 1))), "m")
+
+
 @pytest.mark.parametrize(
     "released", [(), (ReleasedFile(2, ReleasedRecord("f", 1)),), (ReleasedFile(0, ReleasedRecord("f", 0)),)]
 )

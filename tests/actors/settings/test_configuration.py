@@ -323,3 +323,19 @@ def test_a_switch_is_true_or_false_and_nothing_else(tmp_path: Path) -> None:
     for value in ('"yes"', "1", '"true"'):
         assert refusal(tmp_path, f"[s3]\nappend = {value}").startswith("s3.append: ")
         assert "write true or false, default false" in refusal(tmp_path, f"[s3]\nappend = {value}")
+
+
+def test_an_endpoint_with_a_password_is_refused_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "tierlog.toml"
+    file.write_text('[s3]\nendpoint = "https://me:hunter2@s3.example.org"\n')
+    location = tmp_path / "location.toml"
+    location.write_text('chunks = "s3://me:hunter2@bucket/app"\n')
+    for make in (
+        lambda: load_config(file),
+        lambda: load_config(location),
+        lambda: S3Config(endpoint="https://me:hunter2@s3.example.org"),
+        lambda: S3Config(endpoint="https://me:hunter2@s3.example.org/a b"),
+    ):
+        with pytest.raises(ConfigError, match="user name or") as caught:
+            make()
+        assert "hunter2" not in str(caught.value)

@@ -197,3 +197,13 @@ async def test_a_failed_epoch_claim_does_not_own_an_epoch_that_another_took() ->
     with pytest.raises(NotOwner):
         await SimulatedFiles(disk).run(raised(b"A" * 16, tried, tried))
     assert decode_taken(disk.content("/register"), LOG_ID, "r") == (19, b"B" * 16)
+
+
+@pytest.mark.anyio
+async def test_the_last_epoch_has_no_successor_and_is_refused_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "register"
+    register = LocalRegister(LocalFiles(), str(tmp_path), str(path), LOG_ID)
+    with pytest.raises(DataCorruption, match="has no successor") as caught:
+        await register.raise_above((1 << 64) - 1)
+
+    assert caught.value.file == str(path)
