@@ -36,23 +36,6 @@ def test_it_opens_after_failures_in_a_row() -> None:
     assert states == [BreakerState.CLOSED] * 5 + [BreakerState.OPEN]
 
 
-def test_one_probe_passes_per_interval() -> None:
-    breaker = opened()
-    assert not breaker.admit(104.9)
-    assert breaker.retry_in(104.0) == pytest.approx(1.0)
-    assert breaker.admit(105.0)
-    assert breaker.state is BreakerState.PROBING
-    assert not breaker.admit(105.0)
-    breaker.failure(106.0)
-    assert not breaker.admit(110.9)
-    assert breaker.admit(111.0)
-    assert (breaker.statistics().probes, breaker.statistics().refused, breaker.statistics().opened) == (
-        2,
-        3,
-        2,
-    )
-
-
 @pytest.mark.parametrize("probing", [False, True])
 def test_any_success_closes(probing: bool) -> None:
     breaker = opened()

@@ -136,9 +136,6 @@ def test_a_block_that_is_partly_pinned_stays_whole() -> None:
     assert content(cache, 0, 60 * KIB) == bytes(60 * KIB)
 
 
-# --- re-logged bytes -------------------------------------------------------------------------------
-
-
 # --- the model ----------------------------------------------------------------------------------
 
 LENGTH = 60

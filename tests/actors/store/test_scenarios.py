@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from pathlib import Path
 from random import Random
 
 import anyio
@@ -212,45 +211,6 @@ async def test_a_poison_operation_stops_the_container_as_corrupt_and_is_named(op
     assert [(group.info.number, group.payload) for group in after] == [
         (group.info.number, group.payload) for group in before
     ]
-
-
-async def test_a_store_with_a_corrupt_log_does_not_open_and_names_the_offset(tmp_path: Path) -> None:
-    async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
-        await make(store, "s", bytes(100_000))
-        await store.append("s", b"more")
-    wal = next((tmp_path / "wal" / "0000").glob("*.wal"))
-    content = bytearray(wal.read_bytes())
-    content[50_000] ^= 1
-    wal.write_bytes(content)
-
-    with pytest.raises(DataCorruption) as caught:
-        async with tierlog.open_store(tmp_path, config=CONFIG):
-            pass
-    assert caught.value.file.endswith(wal.name)
-    assert 0 < caught.value.offset <= 50_000
-    assert wal.read_bytes() == content
-
-
-async def test_a_missing_chunk_is_reported_by_name(tmp_path: Path) -> None:
-    async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
-        await make(store, "s", bytes(100_000))
-        await make(store, "t", b"abc")
-        await store.flush()
-    chunk = max(
-        (path for path in (tmp_path / "lts").rglob("*") if path.is_file()),
-        key=lambda path: path.stat().st_size,
-    )
-    chunk.unlink()
-
-    async with tierlog.open_store(tmp_path, config=CONFIG) as store:
-        await store.append("t", b"def")
-        cache = store.local_containers[0].active.cache  # type: ignore[union-attr]
-        cache._limit = 0
-        cache.evict()
-        with pytest.raises(DataCorruption) as caught:
-            await read_all(store, "s")
-        assert chunk.name in caught.value.file
-        assert await store.read("t", 3, 3) == b"def"
 
 
 # --- accounting ---------------------------------------------------------------------------------

@@ -341,6 +341,25 @@ async def test_the_configuration_bounds_leases_and_tombstones(tmp_path: Any) -> 
         assert 4 < (await store.abort_transaction(TARGET, "t")).expires_in <= 5
 
 
+async def test_t9_the_staged_segments_of_a_transaction_are_limited(tmp_path: Any) -> None:
+    settings = config(transactions=TransactionsConfig(staged_max=2))
+    async with tierlog.open_store(tmp_path / "s", containers=1, config=settings) as store:
+        await store.create_segment(TARGET)
+        parts = await begun(store, "t", a=b"one", b=b"two")
+        with pytest.raises(
+            InvalidArgument, match=r"has 2 staged segments, and transactions\.staged_max allows no more"
+        ):
+            await store.stage_segment(TARGET, "t", "c")
+
+        # Those that there are can be asked for again, other transactions have their own, and it can be
+        # committed.
+        info = await store.transaction_info(TARGET, "t")
+        assert (info.state, info.staged) == (TransactionState.OPEN, tuple(parts))
+        assert await store.stage_segment(TARGET, "t", "a") == parts[0].name
+        assert await begun(store, "other", c=b"x") == [StagedPart(f"{TARGET}#txn.other.c", 1)]
+        assert (await store.commit_transaction(TARGET, "t", parts)).applied
+
+
 async def test_a_checkpoint_keeps_more_transactions_than_one_part_holds(
     anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

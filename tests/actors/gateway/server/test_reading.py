@@ -91,8 +91,9 @@ async def test_without_a_range_everything_comes(small: Service) -> None:
     assert "content-range" not in response.headers
 
 
-async def test_h6_past_the_tail_there_is_nothing(small: Service) -> None:
-    response = await get(small, "bytes=10000-")
+@pytest.mark.parametrize("text", ["bytes=10000-", "bytes=10001-20000", "bytes=-0"])
+async def test_h6_past_the_tail_there_is_nothing(small: Service, text: str) -> None:
+    response = await get(small, text)
 
     assert (response.status_code, response.headers["content-range"]) == (416, "bytes */10000")
     assert (response.json()["length"], response.json()["sealed"]) == (10_000, False)
