@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
-import attrs
 import pytest
 
 from support.stores import CONFIG, config
-from tierlog import BadOffset, NotOwner, OutOfOrder, SegmentNotFound, SegmentSealed, open_store
+from tierlog import BadOffset, BatchItem, NotOwner, OutOfOrder, SegmentNotFound, SegmentSealed, open_store
 from tierlog.actors.container.batch_append import append_batch
 from tierlog.actors.container.local_container import RemoteContainer
 from tierlog.actors.container.operations.append import AppendRequest
@@ -22,17 +21,6 @@ from tierlog.storage_backends.base.errors import InvalidArgument, Throttled, Una
 pytestmark = pytest.mark.anyio
 
 
-@attrs.frozen
-class Item:
-    name: str
-    data: bytes
-    writer: bytes = b""
-    first_event: int = 0
-    count: int = 0
-    previous_event: int | None = None
-    expected_offset: int | None = None
-
-
 async def test_each_append_has_its_own_outcome(tmp_path: Path) -> None:
     async with open_store(tmp_path / "data", containers=4, config=CONFIG) as store:
         for name in ("a", "b", "c"):
@@ -41,19 +29,19 @@ async def test_each_append_has_its_own_outcome(tmp_path: Path) -> None:
 
         outcomes = await store.append_each(
             [
-                Item("a", b"one"),
-                Item("c", b"x"),
-                Item("b", b"12", b"w", 1, 2),
-                Item("missing", b"x"),
-                Item("a", b"x", expected_offset=9),
-                Item("b", b"12", b"w", 1, 2),
-                Item("b", b"4", b"w", 4, 1),
-                Item("a", b"two", expected_offset=3),
-                Item("a//b", b"x"),
-                Item("a", bytes(store.append_bytes_max + 1)),
-                Item("a", b"x", b"w", 0, 0),
-                Item("a", b"x", b"", 1, 1),
-                Item("a", b"x", b"w", 3, 1, 3),
+                BatchItem("a", b"one"),
+                BatchItem("c", b"x"),
+                BatchItem("b", b"12", b"w", 1, 2),
+                BatchItem("missing", b"x"),
+                BatchItem("a", b"x", expected_offset=9),
+                BatchItem("b", b"12", b"w", 1, 2),
+                BatchItem("b", b"4", b"w", 4, 1),
+                BatchItem("a", b"two", expected_offset=3),
+                BatchItem("a//b", b"x"),
+                BatchItem("a", bytes(store.append_bytes_max + 1)),
+                BatchItem("a", b"x", b"w", 0, 0),
+                BatchItem("a", b"x", b"", 1, 1),
+                BatchItem("a", b"x", b"w", 3, 1, 3),
             ]
         )
 
@@ -80,7 +68,7 @@ async def test_order_is_kept_where_the_mailbox_has_no_room(tmp_path: Path) -> No
         await store.create_segment("a")
 
         outcomes = await store.append_each(
-            [Item("a", b"%04d" % index, b"w", index, 1) for index in range(300)]
+            [BatchItem("a", b"%04d" % index, b"w", index, 1) for index in range(300)]
         )
 
         assert outcomes == [4 * index for index in range(300)]
@@ -90,10 +78,10 @@ async def test_an_item_that_is_not_an_append_is_refused_before_any_append(tmp_pa
     async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
         await store.create_segment("a")
         with pytest.raises(InvalidArgument, match="takes items such as tierlog.BatchItem, not 1"):
-            await store.append_each([Item("a", b"x"), 1])  # type: ignore[list-item]
+            await store.append_each([BatchItem("a", b"x"), 1])  # type: ignore[list-item]
 
         outcomes = await store.append_each(
-            [Item("a", "text"), Item("a", b"x", "w", 1, 1)]  # type: ignore[arg-type]
+            [BatchItem("a", "text"), BatchItem("a", b"x", "w", 1, 1)]  # type: ignore[arg-type]
         )
         assert [type(outcome) for outcome in outcomes] == [InvalidArgument] * 2
         assert (await store.segment_info("a")).length == 0
@@ -175,8 +163,8 @@ async def test_a_full_cache_throttles_items_one_by_one(tmp_path: Path) -> None:
     async with open_store(tmp_path / "data", containers=1, config=full) as store:
         await store.create_segment("a")
 
-        outcomes = await store.append_each([Item("a", bytes(1 << 19)) for _ in range(2)])
-        later = await store.append_each([Item("a", bytes(1 << 19)) for _ in range(8)])
+        outcomes = await store.append_each([BatchItem("a", bytes(1 << 19)) for _ in range(2)])
+        later = await store.append_each([BatchItem("a", bytes(1 << 19)) for _ in range(8)])
 
     assert outcomes == [0, 1 << 19]
     assert any(type(outcome) is Throttled for outcome in later)
