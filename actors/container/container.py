@@ -38,6 +38,7 @@ from ..gc.collector import CollectorOptions
 from ..kernel.event_source import Answer, EventSource
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.reply import Reply, fail_all
+from ..kernel.slices import list_in_slices
 from ..kernel.task_groups import finish_within
 from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
 from ..read.tail_cache import TailCache
@@ -53,7 +54,7 @@ from .legacy_hook import LegacyHook
 from .metadata_store import LoggedMetadataStore
 from .operations.append import AppendRequest
 from .operations.create import CreateRequest
-from .operations.queries import WaitDurableRequest
+from .operations.queries import ListRequest, WaitDurableRequest
 from .operations.transactions import ListTransactionsRequest, TransactionRequest
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
@@ -62,10 +63,13 @@ from .requests import LogRequest, Request
 from .segments import SegmentState, SegmentTable
 from .state import ContainerState
 from .statistics import ContainerStatistics
+from .transaction_table import Key
 
 _log = get_logger("container")
 
 T = TypeVar("T")
+_PAGE = 256
+"""Transactions that are listed in one step."""
 
 
 @attrs.frozen
@@ -334,10 +338,21 @@ class Container:
         """``ask`` for a transaction's state, with the time that is left (rules T5 and T7)."""
         return self._leases.with_time(await self.ask(request, 256))
 
+    async def list_segments(self, prefix: str) -> list[str]:
+        """The names that begin with ``prefix``, sorted, of one moment."""
+        return await list_in_slices(await self.ask(ListRequest(prefix)))
+
     async def list_transactions(self, prefix: str) -> list[TransactionInfo]:
+        """The transactions whose target begins with ``prefix``, sorted, in pages of one moment each."""
         leases = self._leases
-        found = await self.ask(ListTransactionsRequest(prefix))
-        return [leases.with_time(info) for info in found]
+        infos: list[TransactionInfo] = []
+        after: Key | None = None
+        while True:
+            page = await self.ask(ListTransactionsRequest(prefix, after, _PAGE))
+            infos += map(leases.with_time, page)
+            if len(page) < _PAGE:
+                return infos
+            after = page[-1].target, page[-1].transaction_id
 
     @property
     def _leases(self) -> Leases:

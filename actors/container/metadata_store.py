@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.sorted_dict import with_prefix
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from .operations.metadata import CommitMetadataRequest
 from .requests import Request
@@ -35,4 +36,4 @@ class LoggedMetadataStore(ChunkMetadataStore):
         return version
 
     async def scan(self, prefix: str) -> list[str]:
-        return sorted(key for key in self._state.metadata if key.startswith(prefix))
+        return list(with_prefix(self._state.metadata.runs_from(prefix), prefix))

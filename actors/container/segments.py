@@ -7,7 +7,7 @@ if the log fails, the container stops and recovery builds the state again."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import anyio
 
@@ -22,6 +22,7 @@ from ...journal.operations.segment_image import (
 )
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.base.segments import SegmentInfo
+from ...storage_backends.base.sorted_dict import FrozenView, SortedKeys, with_prefix
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SegmentRecord
 
@@ -247,6 +248,8 @@ class SegmentTable:
         self._turns: deque[int] = deque()
         """The segments in memory, in the order in which eviction visits them; removed ones may linger."""
         self._by_name: dict[str, int] = {}
+        self._names: SortedKeys[str] = SortedKeys()
+        self._ids: SortedKeys[int] = SortedKeys()
         self._on_load = on_load
 
     def __len__(self) -> int:
@@ -278,26 +281,39 @@ class SegmentTable:
             raise ValueError(f"{segment!r} is in the table already")
 
         self._keep(segment)
+        self._ids.add(segment.sid)
         if segment.status is SegmentStatus.LIVE:
             self._by_name[segment.name] = segment.sid
+            self._names.add(segment.name)
 
     def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
         """Free the name of a segment that is merged or deleted. Its id stays known."""
         if segment.status is SegmentStatus.LIVE:
             del self._by_name[segment.name]
+            self._names.remove(segment.name)
 
         segment.status = status
 
-    def remove(self, sid: int) -> SegmentState | None:
-        return self.by_id.pop(sid, None)
+    def remove(self, sid: int) -> None:
+        if self.by_id.pop(sid, None) is not None:
+            self._ids.remove(sid)
 
     def names(self, prefix: str) -> list[str]:
-        return sorted(name for name in self._by_name if name.startswith(prefix))
+        return list(with_prefix(self._names.runs_from(prefix), prefix))
 
-    def listed(self, prefix: str) -> list[str]:
-        """The names that a listing shows: staged ones only if ``prefix`` names them (rule T1)."""
-        names = self.names(prefix)
-        return names if is_staged(prefix) else [name for name in names if not is_staged(name)]
+    def listing(self, prefix: str) -> Iterator[str]:
+        """The names that a listing shows, as of now, in order: staged ones only if ``prefix`` names them
+        (rule T1). It stays the same while the table changes."""
+        names = with_prefix(self._names.runs_from(prefix), prefix)
+        return names if is_staged(prefix) else (name for name in names if not is_staged(name))
+
+    def freeze(self) -> FrozenView[int, bytes]:
+        """The images of all segments, as of now."""
+        return FrozenView(self._ids.runs(), self._image_of)
+
+    def _image_of(self, sid: int) -> bytes | None:
+        segment = self.by_id.get(sid)
+        return self.evicted.get(sid) if segment is None else segment.image()
 
     def length_of(self, sid: int) -> int:
         """The durable length of a segment. Does not load it."""

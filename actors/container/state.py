@@ -8,6 +8,8 @@ replay (``operations/``). The pipeline makes operations durable; the tail cache 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
+from typing import Any
 
 import attrs
 
@@ -16,6 +18,7 @@ from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
 from ...journal.operations.transaction_image import TransactionImage, encode_transaction
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
+from ...storage_backends.base.sorted_dict import FrozenView, SortedDict
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX
 from .operations import APPLY, CLIENT_OPERATIONS
@@ -55,46 +58,34 @@ class Snapshot:
         self,
         sequence: int,
         cycle: CycleComplete,
-        segments: SegmentTable,
-        entries: dict[str, tuple[int, bytes]],
-        transactions: dict[Key, TransactionImage],
+        segments: FrozenView[int, bytes],
+        entries: FrozenView[str, tuple[int, bytes]],
+        transactions: FrozenView[Key, TransactionImage],
     ) -> None:
         self.sequence = sequence
         self.cycle = cycle
-        self._pending = dict(segments.by_id)
-        self._saved = list(segments.evicted.values())
-        # Entries and transactions are immutable, so a shallow copy is a snapshot.
-        self._entries = entries
-        self._transactions = transactions
-
-    def before_change(self, segment: SegmentState) -> None:
-        if self._pending.pop(segment.sid, None) is not None:
-            self._saved.append(segment.image())
+        self.segments = segments
+        self._left = chain(
+            (("images", len(image), image) for _, image in segments),
+            (("entries", len(key) + len(value), (key, version, value)) for key, (version, value) in entries),
+            (
+                ("transactions", len(encoded), encoded)
+                for encoded in (encode_transaction(transaction) for _, transaction in transactions)
+            ),
+        )
+        self._held: tuple[str, int, Any] | None = None
+        """The record for which the last part had no room."""
 
     def take(self, count: int, size: int) -> Records:
         """Remove the next records, at most ``count``, of ``size`` bytes; none at the end."""
         found = Records(count, size)
-        while self._saved or self._pending:
-            image = self._saved.pop() if self._saved else self._pending.popitem()[1].image()
-            if not found.count_in(len(image)):
-                self._saved.append(image)
-                return found
-            found.images.append(image)
+        while (item := self._held or next(self._left, None)) is not None:
+            kind, record_size, record = self._held = item
+            if not found.count_in(record_size):
+                break
 
-        while self._entries:
-            key, (version, value) = self._entries.popitem()
-            if not found.count_in(len(key) + len(value)):
-                self._entries[key] = version, value
-                return found
-            found.entries.append((key, version, value))
-
-        while self._transactions:
-            name, transaction = self._transactions.popitem()
-            encoded = encode_transaction(transaction)
-            if not found.count_in(len(encoded)):
-                self._transactions[name] = transaction
-                return found
-            found.transactions.append(encoded)
+            getattr(found, kind).append(record)
+            self._held = None
         return found
 
 
@@ -110,7 +101,7 @@ class ContainerState:
         self.epoch = epoch
         self.segments = SegmentTable(self._load_segment)
         self.transactions = TransactionTable()
-        self.metadata: dict[str, tuple[int, bytes]] = {}
+        self.metadata: SortedDict[str, tuple[int, bytes]] = SortedDict()
         """Chunk metadata: key -> (version, encoded record)."""
         self.sequence = 0
         """The sequence of the newest operation."""
@@ -155,7 +146,7 @@ class ContainerState:
         segment = self.segments.by_id[sid]
         segment.touched = self.sequence
         if self.snapshot is not None:
-            self.snapshot.before_change(segment)
+            self.snapshot.segments.before_change(sid)
 
         return segment
 
@@ -184,12 +175,18 @@ class ContainerState:
             raise RuntimeError("another checkpoint is in progress")
 
         self.snapshot = Snapshot(
-            self.sequence, self.cycle, self.segments, dict(self.metadata), dict(self.transactions.records)
+            self.sequence,
+            self.cycle,
+            self.segments.freeze(),
+            self.metadata.freeze(),
+            self.transactions.records.freeze(),
         )
         return self.snapshot
 
     def end_snapshot(self) -> None:
         self.snapshot = None
+        self.metadata.end_view()
+        self.transactions.records.end_view()
 
     def restore(self, segment: SegmentState) -> None:
         """Recovery: add a segment of a checkpoint. Its metadata entries and transactions are restored

@@ -8,7 +8,8 @@ segments, and are never persisted. An impossible change raises ``ValueError``: o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TypeAlias
 
 from ...journal.operations.abort_transaction import AbortTransaction
@@ -16,6 +17,7 @@ from ...journal.operations.begin_transaction import BeginTransaction
 from ...journal.operations.commit_transaction import CommitTransaction
 from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
 from ...storage_backends.base.errors import InvalidArgument, TransactionEnded, TransactionNotFound
+from ...storage_backends.base.sorted_dict import SortedDict
 from ...storage_backends.base.transactions import WRITER_ATTRIBUTE, is_staged, split_staged
 
 Key: TypeAlias = tuple[str, str]
@@ -26,7 +28,7 @@ TARGET_DELETED = "its target was deleted"
 
 class TransactionTable:
     def __init__(self) -> None:
-        self.records: dict[Key, TransactionImage] = {}
+        self.records: SortedDict[Key, TransactionImage] = SortedDict()
         self.open_of: dict[int, dict[str, None]] = {}
         """Target's segment id -> ids of its open transactions."""
         self._staged: dict[Key, dict[str, int]] = {}
@@ -42,6 +44,15 @@ class TransactionTable:
         earlier segment of that name are not its own (rule T8)."""
         record = self.records.get((target, transaction))
         return None if record is None or (sid is not None and sid != record.sid) else record
+
+    def records_after(self, prefix: str, after: Key | None) -> Iterator[TransactionImage]:
+        """The records of targets whose names begin with ``prefix``, sorted, that come after ``after``."""
+        for key in chain.from_iterable(self.records.runs_from(after or (prefix, ""))):
+            if key[0].startswith(prefix):
+                if after is None or key > after:
+                    yield self.records[key]
+            elif key[0] > prefix:
+                return
 
     def staged(self, record: TransactionImage) -> dict[str, int]:
         """Its staged segments: name -> segment id."""

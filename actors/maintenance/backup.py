@@ -106,7 +106,7 @@ async def create_backup(
     for left in [info.name async for info in target.list(f"{BACKUPS}{name}/")]:
         await target.delete(left)
 
-    segments = [(source, segment) for source in sources for segment in source.state.segments.listed("")]
+    segments = [(source, segment) for source in sources for segment in source.state.segments.listing("")]
     written: dict[int, tuple[BackupObject, SegmentBackup]] = {}
 
     async def write(item: tuple[int, tuple[BackupSource, str]]) -> None:

@@ -251,7 +251,7 @@ class StoreView:
     async def list_segments(self, prefix: str = "") -> list[str]:
         names: list[str] = []
         for container in self.containers:
-            names += (await container.snapshot()).state.segments.listed(prefix)
+            names += (await container.snapshot()).state.segments.listing(prefix)
 
         return sorted(names)
 

@@ -6,7 +6,7 @@ child, and in another thread than its event loop's. The verbs' documentation is 
 
 from __future__ import annotations
 
-import itertools
+import heapq
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
@@ -68,7 +68,7 @@ from ..container.operations.attributes import AttributesRequest
 from ..container.operations.create import CreateRequest
 from ..container.operations.delete import DeleteRequest
 from ..container.operations.merge import MergeRequest
-from ..container.operations.queries import InfoRequest, ListRequest
+from ..container.operations.queries import InfoRequest
 from ..container.operations.seal import SealRequest
 from ..container.operations.transactions import (
     AbortTransactionRequest,
@@ -80,6 +80,7 @@ from ..container.operations.transactions import (
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest, LastEventRequest
 from ..container.requests import Request
+from ..kernel.slices import list_in_slices
 from ..kernel.use_guard import UseGuard
 from ..telemetry.tracing import SpanHook
 
@@ -381,8 +382,8 @@ class SegmentStore(SegmentVerbs):
         if not isinstance(prefix, str):
             raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
 
-        names: list[list[str]] = await self._call_each(lambda owner: owner.ask(ListRequest(prefix)))
-        return sorted(itertools.chain.from_iterable(names))
+        names = await self._call_each(lambda owner: owner.list_segments(prefix))
+        return names[0] if len(names) == 1 else await list_in_slices(heapq.merge(*names))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")
@@ -439,12 +440,8 @@ class SegmentStore(SegmentVerbs):
         if not isinstance(prefix, str):
             raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
 
-        infos = [
-            info
-            for found in await self._call_each(lambda owner: owner.list_transactions(prefix))
-            for info in found
-        ]
-        return sorted(infos, key=lambda info: (info.target, info.transaction_id))
+        infos = await self._call_each(lambda owner: owner.list_transactions(prefix))
+        return await list_in_slices(heapq.merge(*infos, key=lambda info: (info.target, info.transaction_id)))
 
     # --- the whole store -------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ record that no segment needs must be in one (rule S11).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tierlog.actors.container.state import ContainerState
 from tierlog.storage_backends.segments.records.chunk import ChunkRecord, chunk_key
@@ -25,7 +25,7 @@ from tierlog.storage_backends.segments.records.released import (
 )
 from tierlog.storage_backends.segments.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_key
 
-Entries = dict[str, tuple[int, bytes]]
+Entries = Mapping[str, tuple[int, bytes]]
 CHUNK_PREFIX = chunk_key("")
 INDEX_PREFIX = "i:"
 OWN_CHUNKS = "containers/"

@@ -19,7 +19,8 @@ class InfoRequest(NameRequest):
 
 
 class ListRequest(Request):
-    """Answered with the sorted names that begin with ``prefix``."""
+    """Answered with the names that begin with ``prefix``, sorted: those of this moment, whenever they are
+    iterated over."""
 
     __slots__ = ("prefix",)
 
@@ -39,7 +40,7 @@ def _info(state: ContainerState, request: InfoRequest) -> Decision:
 
 
 def _list(state: ContainerState, request: ListRequest) -> Decision:
-    return None, state.segments.listed(request.prefix)
+    return None, state.segments.listing(request.prefix)
 
 
 def _wait_durable(state: ContainerState, request: WaitDurableRequest) -> Decision:

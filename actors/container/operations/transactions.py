@@ -6,6 +6,7 @@ Decisions have no clock: ``leases.py`` asks for what is due and fills in the tim
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
 from ....journal.operations.abort_transaction import AbortTransaction
@@ -27,7 +28,7 @@ from ....storage_backends.base.transactions import (
 )
 from ..requests import Request
 from ..segments import SegmentState
-from ..transaction_table import begun, ended, never_begun, refuse_staged, unknown
+from ..transaction_table import Key, begun, ended, never_begun, refuse_staged, unknown
 from .attributes import resolve_updates
 from .delete import delete_segment, publish_delete
 from .handlers import Decision, OperationHandler, RequestHandler
@@ -101,12 +102,15 @@ class AbortTransactionRequest(TransactionRequest):
 
 
 class ListTransactionsRequest(Request):
-    """Answered with the ``TransactionInfo`` of all whose target begins with ``prefix``, by target and id."""
+    """Answered with the ``TransactionInfo`` of those whose target begins with ``prefix``, by target and id:
+    the first ``count`` after ``after``."""
 
-    __slots__ = ("prefix",)
+    __slots__ = ("after", "count", "prefix")
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, after: Key | None = None, count: int | None = None) -> None:
         self.prefix = prefix
+        self.after = after
+        self.count = count
 
 
 class ExpireTransactionRequest(Request):
@@ -279,13 +283,12 @@ def decide_transaction(state: ContainerState, request: TransactionRequest) -> De
 
 
 def decide_list_transactions(state: ContainerState, request: ListTransactionsRequest) -> Decision:
-    known = [
+    known = (
         record
-        for (target, transaction), record in sorted(state.transactions.records.items())
-        if target.startswith(request.prefix)
-        and state.transactions.find(target, transaction, state.segments.sid_of(target)) is record
-    ]
-    return None, [_info(state, record) for record in known]
+        for record in state.transactions.records_after(request.prefix, request.after)
+        if state.transactions.find(record.target, record.id, state.segments.sid_of(record.target)) is record
+    )
+    return None, [_info(state, record) for record in islice(known, request.count)]
 
 
 def _decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> Decision:

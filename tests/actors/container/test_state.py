@@ -151,7 +151,7 @@ def test_a_restored_segment_takes_its_flush_position_from_the_metadata() -> None
     parts.do(append(NAME, b"abcdef"), TruncateRequest(NAME, 2), SealRequest(NAME))
     parts.flush(length=4)
     state = ContainerState(epoch=2)
-    state.metadata = dict(parts.state.metadata)
+    state.metadata.update(parts.state.metadata)
     state.restore(SegmentState.from_image(decode_image(segment.image())))
     restored = state.segments.find(NAME)
 

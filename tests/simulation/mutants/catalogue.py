@@ -40,6 +40,7 @@ from tierlog.storage_backends.base.errors import OutOfOrder
 from tierlog.storage_backends.base.files import IoCall, Sync, SyncFolder
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.lock_table import LockTable
+from tierlog.storage_backends.base.sorted_dict import FrozenView
 from tierlog.storage_backends.base.transactions import StagedPart
 from tierlog.storage_backends.chunks import filesystem_programs
 from tierlog.storage_backends.segments.context import StorageContext
@@ -273,7 +274,7 @@ def pipeline_waits_for_memory(plant: Planter) -> None:
 @mutant("C7")
 def checkpoint_is_not_fixed_at_its_begin(plant: Planter) -> None:
     """A checkpoint shows a segment as it is when it is encoded, and recovery applies an operation twice."""
-    plant(Snapshot.before_change, lambda original, self, segment: None)
+    plant(FrozenView.before_change, lambda original, self, key: None)
 
 
 @mutant("C7")
@@ -604,7 +605,7 @@ def released_files_are_not_looked_for(plant: Planter) -> None:
 @mutant("T1")
 def staged_segments_are_listed(plant: Planter) -> None:
     """A listing shows segments that nobody may use, and that vanish."""
-    plant(SegmentTable.listed, lambda original, self, prefix: self.names(prefix))
+    plant(SegmentTable.listing, lambda original, self, prefix: iter(self.names(prefix)))
 
 
 @mutant("T2")

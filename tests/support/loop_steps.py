@@ -1,0 +1,90 @@
+"""The processor time of every step of an event loop.
+
+A step is what runs between two awaits that suspend: one callback of asyncio, one step of a trio task. Its
+time is that of the thread (``time.thread_time``), so other programs on the machine do not count. Full
+collections of Python's garbage collector are subtracted: they traverse whatever the process holds, and happen
+in whichever step comes along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import sniffio
+import trio
+
+
+@attrs.define
+class LoopSteps:
+    """The steps of one event loop that took the longest."""
+
+    limit: float
+    """Seconds above which a step is recorded."""
+    longest: float = 0.0
+    long: list[tuple[float, str]] = attrs.field(factory=list)
+    """(seconds, what ran) of every step above the limit, in order."""
+    _began: float = 0.0
+    _collecting: float = 0.0
+
+    def begin(self) -> None:
+        self._began = time.thread_time()
+
+    def end(self, what: Any) -> None:
+        took = time.thread_time() - self._began
+        self.longest = max(self.longest, took)
+        if took > self.limit:
+            self.long.append((took, repr(what)))
+
+    def collected(self, phase: str, info: dict[str, int]) -> None:
+        """A callback of Python's garbage collector."""
+        if phase == "start":
+            self._collecting = time.thread_time()
+        else:
+            self._began += time.thread_time() - self._collecting
+
+
+class _TrioSteps(trio.abc.Instrument):
+    def __init__(self, steps: LoopSteps) -> None:
+        self._steps = steps
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._steps.begin()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._steps.end(task)
+
+
+@contextmanager
+def recorded_steps(limit: float) -> Iterator[LoopSteps]:
+    """Record the steps of the running event loop."""
+    steps = LoopSteps(limit)
+    gc.callbacks.append(steps.collected)
+    try:
+        if sniffio.current_async_library() == "trio":
+            instrument = _TrioSteps(steps)
+            trio.lowlevel.add_instrument(instrument)
+            try:
+                yield steps
+            finally:
+                trio.lowlevel.remove_instrument(instrument)
+        else:
+            run = asyncio.Handle._run
+
+            def timed(handle: asyncio.Handle) -> None:
+                steps.begin()
+                run(handle)
+                steps.end(handle)
+
+            asyncio.Handle._run = timed  # type: ignore[method-assign,assignment]
+            try:
+                yield steps
+            finally:
+                asyncio.Handle._run = run  # type: ignore[method-assign]
+    finally:
+        gc.callbacks.remove(steps.collected)
