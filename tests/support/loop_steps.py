@@ -65,6 +65,7 @@ def recorded_steps(limit: float) -> Iterator[LoopSteps]:
     """Record the steps of the running event loop."""
     steps = LoopSteps(limit)
     gc.callbacks.append(steps.collected)
+    steps.begin()  # the step under way counts from here on
     try:
         if sniffio.current_async_library() == "trio":
             instrument = _TrioSteps(steps)
