@@ -107,9 +107,15 @@ def is_process_of(pid: int, folder: Path) -> bool:
     return str(folder) in command and "tierlog" in command
 
 
+def processes_naming(folder: Path) -> dict[int, str]:
+    """The command lines of living processes that name the folder, without this process."""
+    commands = {pid: command_of(pid) for pid in _all_processes() if pid != os.getpid()}
+    return {pid: command for pid, command in commands.items() if str(folder) in command}
+
+
 def processes_of(folder: Path) -> list[int]:
     """Living processes that serve the folder."""
-    return [pid for pid in _all_processes() if pid != os.getpid() and is_process_of(pid, folder)]
+    return [pid for pid, command in processes_naming(folder).items() if "tierlog" in command]
 
 
 def processes_of_session(session: int) -> list[int]:

@@ -109,7 +109,7 @@ class Service:
 
     async def settled(self) -> dict[str, Any]:
         """The status when all hosts serve and have their share of the containers."""
-        return await self.wait_for(_is_balanced, "every host serves its share")
+        return await self.wait_for(is_balanced, "every host serves its share")
 
     async def hosts(self) -> list[Victim]:
         """The hosts that serve now."""
@@ -286,7 +286,8 @@ class OwnService(Service):
         return f"; the supervisor has ended with exit status {code}, and its last line is: {last.strip()}"
 
 
-def _is_balanced(status: dict[str, Any]) -> bool:
+def is_balanced(status: dict[str, Any]) -> bool:
+    """Every container is served, and no host has more than one above another."""
     loads = [len(host["containers"]) for host in status["hosts"]]
     serving = all(host["phase"] == "serving" for host in status["hosts"])
     return bool(status["ready"]) and serving and max(loads) - min(loads) <= 1

@@ -16,9 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import attrs
 import httpx
 
+from chaos_parts.processes import kill_process, processes_naming
+from chaos_parts.service import is_balanced
+from support.command_line import Done
 from support.patience import scaled
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
 from tierlog.storage_backends.base.names import container_of
@@ -52,13 +54,6 @@ def name_in(container: int, containers: int) -> str:
         for name in (f"s{number}" for number in range(1000))
         if container_of(name, containers) == container
     )
-
-
-@attrs.frozen
-class Ended:
-    code: int
-    out: str
-    err: str
 
 
 class Service:
@@ -158,11 +153,7 @@ class Service:
         }
 
     def is_balanced(self) -> bool:
-        """Every container is served, and no host has more than one above another."""
-        status = self.status()
-        loads = [len(host["containers"]) for host in status["hosts"]]
-        serving = all(host["phase"] == "serving" for host in status["hosts"])
-        return bool(status["ready"]) and serving and max(loads) - min(loads) <= 1
+        return is_balanced(self.status())
 
     def settle(self) -> None:
         wait_until(self.is_balanced, "every host serves its share")
@@ -212,29 +203,13 @@ class Service:
         self.process.wait()
 
 
-def refused(folder: Path, *arguments: str) -> Ended:
+def refused(folder: Path, *arguments: str) -> Done:
     """`tierlog serve` that is expected to end by itself."""
     command = [sys.executable, "-m", "tierlog", "serve", str(folder), *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder.parent, timeout=scaled(PATIENCE), check=False
+        command, capture_output=True, cwd=folder.parent, timeout=scaled(PATIENCE), check=False
     )
-    return Ended(done.returncode, done.stdout, done.stderr)
-
-
-def processes_of(folder: Path) -> dict[int, str]:
-    """Running processes with the folder in their command line, of any parent."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if str(folder) in command and state != "Z":
-            found[int(entry.name)] = command
-    return found
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @contextmanager
@@ -243,13 +218,13 @@ def nothing_left(folder: Path, runtime: Path) -> Iterator[None]:
     fails."""
     try:
         yield
-        left = processes_of(folder)
+        left = processes_naming(folder)
         assert not left, left
         assert not [path for path in runtime.rglob("*") if path.is_socket()]
     finally:
-        for pid in processes_of(folder):
-            os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not processes_of(folder), "the killed processes are gone")
+        for pid in processes_naming(folder):
+            kill_process(pid)
+        wait_until(lambda: not processes_naming(folder), "the killed processes are gone")
 
 
 def descriptors(pid: int) -> int:

@@ -402,21 +402,6 @@ async def test_c1_an_answer_waits_until_its_dependencies_are_durable() -> None:
             assert (await heir.store.segment_info("s")).length == 0
 
 
-async def test_a_fenced_owner_answers_no_read() -> None:
-    world = ContainerWorld()
-    async with anyio.create_task_group() as tasks:
-        first = await world.start(tasks)
-        await make(first.store, "s", b"abc")
-        async with world.owner() as second:
-            await second.store.append("s", b"d")
-            for call in (lambda: first.store.read("s", 0, 1), lambda: first.store.segment_info("s")):
-                with pytest.raises((tierlog.NotOwner, tierlog.Unavailable)):
-                    await call()
-
-        await first.ended.wait()
-        assert isinstance(first.error, tierlog.NotOwner)
-
-
 async def test_a_write_of_unknown_outcome_is_not_repeated_but_followed_by_a_new_chunk() -> None:
     """S3: bytes that may have arrived are never written twice nor read; the chunk that holds them takes no
     more."""

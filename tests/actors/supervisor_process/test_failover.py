@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.live_service import Service, descriptors, name_in, processes_of, wait_until
+from chaos_parts.processes import processes_naming
+from support.live_service import Service, descriptors, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -133,7 +134,7 @@ def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
         with Service(folder) as second:
             second.settle()
             assert second.pids()["host-1"] != pid
-            assert pid not in processes_of(folder)
+            assert pid not in processes_naming(folder)
 
 
 def test_v4_hosts_without_a_supervisor_serve_until_their_grace_ends(folder: Path, tmp_path: Path) -> None:
@@ -142,8 +143,8 @@ def test_v4_hosts_without_a_supervisor_serve_until_their_grace_ends(folder: Path
     with Service(folder, f"--config={config}", containers=2) as service:
         service.settle()
         service.kill()
-        assert len(processes_of(folder)) == 2
-        wait_until(lambda: not processes_of(folder), "the hosts end by themselves")
+        assert len(processes_naming(folder)) == 2
+        wait_until(lambda: not processes_naming(folder), "the hosts end by themselves")
     # The socket that a killed supervisor leaves is replaced by the next one.
     with Service(folder, hosts=1) as next_one:
         assert next_one.stop() == 0

@@ -16,9 +16,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from support.command_line import is_one_line
-from support.live_service import Ended, Service
-from support.patience import scaled
+from support.command_line import is_one_line, piped
+from support.live_service import Service
 from tierlog import open_store
 from tierlog.actors.folder.lock_files import Owner, encode_owner
 from tierlog.actors.supervisor.control.messages import Hello, encode
@@ -27,35 +26,27 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 NAME = "app/events"
 
 
-def tierlog(folder: Path, *arguments: str) -> Ended:
-    command = [sys.executable, "-m", "tierlog", *arguments, f"--data={folder}"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=scaled(30)
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
-
-
 def test_a_writing_command_is_pointed_to_the_service(folder: Path) -> None:
     with Service(folder) as service:
         service.settle()
-        refused = tierlog(folder, "segment", "create", NAME)
+        refused = piped(folder, b"", "segment", "create", NAME)
         assert (refused.code, refused.out) == (1, "")
         assert is_one_line(refused.err)
         assert f"{folder} is served at {service.url}: use --url {service.url}" in refused.err
 
-        doctor = tierlog(folder, "doctor")
+        doctor = piped(folder, b"", "doctor")
         assert doctor.code == 0
         assert f"served at {service.url} by process {service.process.pid} on " in doctor.out
         pid = service.pids()["host-0"]
         assert f"open as host-0 in process {pid} on " in doctor.out
-        owners = json.loads(tierlog(folder, "doctor", "--json").out)["owners"]
+        owners = json.loads(piped(folder, b"", "doctor", "--json").out)["owners"]
         assert {(owner["role"], owner["url"]) for owner in owners} == {
             ("supervisor", service.url),
             ("host-0", ""),
             ("host-1", ""),
         }
         assert service.stop() == 0
-    assert tierlog(folder, "segment", "create", NAME).code == 0, "it is nobody's now"
+    assert piped(folder, b"", "segment", "create", NAME).code == 0, "it is nobody's now"
 
 
 @pytest.mark.extended
@@ -63,11 +54,11 @@ def test_the_status_of_a_killed_supervisor_is_not_trusted(folder: Path) -> None:
     with Service(folder, hosts=1, containers=1) as first:
         first.settle()
         first.kill()
-        refused = tierlog(folder, "segment", "create", NAME)
+        refused = piped(folder, b"", "segment", "create", NAME)
         assert "is open in process " in refused.err, "its hosts serve on, and there is nobody at its URL"
         with Service(folder, hosts=1) as second:
             second.settle()
-            assert f"use --url {second.url}" in tierlog(folder, "segment", "create", NAME).err
+            assert f"use --url {second.url}" in piped(folder, b"", "segment", "create", NAME).err
             assert second.stop() == 0
 
 
@@ -84,7 +75,7 @@ def test_v4_a_foreign_lock_file_kills_no_process(
     folder: Path, stranger: subprocess.Popen[bytes], host: str, start: str
 ) -> None:
     """Its number was used again after a restart of the machine, or counts on another machine."""
-    assert tierlog(folder, "segment", "create", NAME).code == 0
+    assert piped(folder, b"", "segment", "create", NAME).code == 0
     owners = folder / "wal" / "owners"
     owner = Owner("a" * 32, stranger.pid, host, 1, role="host-0", start=start)
     with open(owners / owner.owner_id, "xb") as file:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.live_service import Service, processes_of, wait_until
+from chaos_parts.processes import processes_naming
+from support.live_service import Service, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -51,7 +52,7 @@ def test_a_host_without_a_supervisor_drains_at_once(folder: Path) -> None:
         wait_until(lambda: service.log.count('"event": "supervisor_lost"') == 2, "the hosts know")
         for pid in pids.values():
             os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not processes_of(folder), "both have ended")
+        wait_until(lambda: not processes_naming(folder), "both have ended")
         assert service.log.count('"event": "host_ended"') == 2
         assert '"event": "drain_requested"' not in service.log
         with Service(folder, hosts=1) as second:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import attrs
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+import tierlog
 from tierlog.actors.telemetry.metrics import CONTENT_TYPE, StatisticsCollector, render_metrics, samples
 from tierlog.journal.log.contract import LogStatistics
 from tierlog.storage_backends.base.chunk_storage import ChunkStorageStatistics
@@ -195,3 +197,16 @@ def test_the_content_type_is_the_text_format_that_is_rendered() -> None:
     from prometheus_client import CONTENT_TYPE_LATEST
 
     assert CONTENT_TYPE.split(";")[0] == CONTENT_TYPE_LATEST.split(";")[0]
+
+
+@pytest.mark.anyio
+async def test_metrics_name_each_container(tmp_path: Path) -> None:
+    async with tierlog.open_store(tmp_path, containers=2) as store:
+        await store.create_segment("s")
+        await store.append("s", b"abc")
+        text = store.metrics().decode()
+
+    for container in ("0", "1"):
+        assert f'tierlog_container_segments{{container="{container}"}}' in text
+
+    assert "# TYPE tierlog_pipeline_operations_total counter" in text
