@@ -100,6 +100,8 @@ def _write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         exit_broken_pipe()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "stdout") from error
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
