@@ -29,6 +29,7 @@ from ...journal.operations.transaction_image import decode_transaction
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.statistics import gauge
+from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from .checkpoint import TAG_CHECKPOINT_END
 from .publish import Publisher
@@ -36,7 +37,7 @@ from .segments import SegmentState
 from .state import ContainerState
 
 _STEP = 128
-"""Segments that are restored in one step."""
+"""Records that are restored in one step."""
 
 
 @attrs.frozen
@@ -164,15 +165,19 @@ class Recovery:
                 if records.is_complete:
                     break
 
-        self._state.metadata.update(records.entries)
+        for entries in in_slices(records.entries.items(), _STEP):
+            self._state.metadata.update(entries)
+            await anyio.lowlevel.checkpoint()
         try:
             # Transactions first: restoring a staged segment adds it to its transaction.
-            for data in records.transactions:
-                self._state.transactions.restore(decode_transaction(data))
-            for count, data in enumerate(records.images, 1):
-                self._restore_segment(data)
-                if count % _STEP == 0:
-                    await anyio.lowlevel.checkpoint()
+            for transactions in in_slices(records.transactions, _STEP):
+                for data in transactions:
+                    self._state.transactions.restore(decode_transaction(data))
+                await anyio.lowlevel.checkpoint()
+            for images in in_slices(records.images, _STEP):
+                for data in images:
+                    self._restore_segment(data)
+                await anyio.lowlevel.checkpoint()
         except (DecodeError, ValueError) as error:
             raise DataCorruption(
                 f"the checkpoint at group {end.begin_group} is damaged: {error}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -13,11 +13,17 @@ SLICE = 512
 """Items of about a microsecond each that one step of the event loop works on."""
 
 
+def in_slices(items: Iterable[T], size: int = SLICE) -> Iterator[list[T]]:
+    """The items, in lists of at most ``size``."""
+    iterator = iter(items)
+    while part := list(islice(iterator, size)):
+        yield part
+
+
 async def list_in_slices(items: Iterable[T]) -> list[T]:
     """The items, which must not depend on what others do meanwhile."""
     found: list[T] = []
-    iterator = iter(items)
-    while part := list(islice(iterator, SLICE)):
+    for part in in_slices(items):
         found += part
         await anyio.lowlevel.checkpoint()
     return found

@@ -262,11 +262,10 @@ def gaps_in_event_numbers_are_applied(plant: Planter) -> None:
 def pipeline_waits_for_memory(plant: Planter) -> None:
     """The pipeline waits for memory that only a flush frees, whose commit waits behind it."""
 
-    async def append(original: Any, self: Pipeline, group: Any) -> int:
+    async def append(original: Any, self: Pipeline, group: Any) -> Any:
         while self._publisher.cache.pinned_bytes > 2 * self._publisher.due_bytes:
             await anyio.sleep(1.0)
-        number: int = await original(self, group)
-        return number
+        return await original(self, group)
 
     plant(Pipeline._append, append)
 
