@@ -1,6 +1,5 @@
 """The planted bugs, by protocol. Each breaks one rule in its behaviour. Bugs that another rule makes harmless
-are left out, because no run could tell the difference.
-"""
+are left out, because no run could tell the difference."""
 
 from __future__ import annotations
 
