@@ -1,9 +1,10 @@
 """Admission: the gates that a client's append must pass before it enters the mailbox (rule C6).
 
-There are three, in this order: free disk space (rule W6), a segment that cannot be flushed (rule F4), and
-unflushed memory. Internal requests pass no gate, because they relieve what the gates measure.
+There are three, in this order: free disk space (rule W6), all unflushed bytes, and those of a segment that
+cannot be flushed (rule F4). What is not flushed is in the log, so the disk bounds it and not memory (rule
+C10). Internal requests pass no gate, because they relieve what the gates measure.
 
-Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its
+From ``cycle_bytes`` on, flush cycles follow each other. Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its
 delay is over. Above the hard limit it is refused as ``Throttled``, or as ``StorageFull`` if flushes fail
 because long-term storage has no room. Nothing was done for a refused append. Cancellation leaves nothing
 behind."""
@@ -30,6 +31,8 @@ class AdmissionOptions:
     segment_bytes: int
     """Unflushed bytes of one segment that keeps failing to flush, above which only its own appends are
     refused."""
+    cycle_bytes: int = attrs.field(default=attrs.Factory(lambda self: self.soft_bytes, takes_self=True))
+    """Unflushed bytes above which appends make a flush cycle due: they fill most of memory."""
     delay_max: float = 2.0
     """Seconds that an append waits just below the hard limit."""
     space_interval: float = 1.0
@@ -64,7 +67,7 @@ class Admission:
         """Whether an append of ``size`` bytes to any segment may go on at once. Cheap: it is called for every
         append."""
         return (
-            self._cache.pinned_bytes < self._options.soft_bytes
+            self._cache.unflushed_bytes < self._options.cycle_bytes
             and not self._writer.failing
             and self._log.has_room(size)
         )
@@ -79,7 +82,10 @@ class Admission:
                 "delete segments"
             )
 
-        if self._cache.pinned_bytes >= self._options.soft_bytes:
+        if self._cache.unflushed_bytes >= self._options.cycle_bytes:
+            # Many small segments may fill memory long before one of them is due by size or age.
+            self._writer.request_cycle()
+        if self._cache.unflushed_bytes >= self._options.soft_bytes:
             await self._delay()
         if self._writer.failing:
             self._check_segment(name)
@@ -110,17 +116,15 @@ class Admission:
 
     async def _delay(self) -> None:
         options = self._options
-        pinned = self._cache.pinned_bytes
-        # Many small segments may fill memory long before one of them is due by size or age.
-        self._writer.request_cycle()
-        if pinned >= options.hard_bytes:
+        unflushed = self._cache.unflushed_bytes
+        if unflushed >= options.hard_bytes:
             self._throttled += 1
             raise self._refusal(
-                f"{pinned} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again"
+                f"{unflushed} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again"
             )
 
         self._delayed += 1
-        share = (pinned - options.soft_bytes) / max(1, options.hard_bytes - options.soft_bytes)
+        share = (unflushed - options.soft_bytes) / max(1, options.hard_bytes - options.soft_bytes)
         with anyio.move_on_after(options.delay_max * share):
             await self._writer.progress.wait()
 

@@ -26,6 +26,7 @@ from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.statistics import counter, gauge
 from ..read.tail_cache import TailCache
+from ..read.unflushed import UnflushedBytes
 from .requests import LogRequest, Request, SnapshotRequest
 from .segments import SegmentState
 from .state import NO_CYCLE, ContainerState, Records, Snapshot
@@ -47,7 +48,7 @@ class CheckpointOptions:
     """A checkpoint is due after this many logged bytes, or four times the size of the last one if that is
     more."""
     pinned_groups_bytes: int = 256 << 20
-    """Retained log bytes above which a segment that keeps failing to flush is re-logged."""
+    """Log bytes without unflushed data above which a segment that keeps them is re-logged."""
 
 
 @attrs.frozen
@@ -62,12 +63,14 @@ class Checkpointer:
         self,
         state: ContainerState,
         cache: TailCache,
+        unflushed: UnflushedBytes,
         log: DurableDataLog,
         ask: Callable[[Request, int], Awaitable[Any]],
         options: CheckpointOptions,
     ) -> None:
         self._state = state
         self._cache = cache
+        self._unflushed = unflushed
         self._log = log
         self._ask = ask
         self._options = options
@@ -139,10 +142,13 @@ class Checkpointer:
 
     def _lowest_needed_group(self, begin_group: int) -> int:
         return min(
-            (begin_group, *(group for segment in self._unflushed() for _, group in segment.log_references))
+            (
+                begin_group,
+                *(group for segment in self._unflushed_segments() for _, group in segment.log_references),
+            )
         )
 
-    def _unflushed(self) -> Iterator[SegmentState]:
+    def _unflushed_segments(self) -> Iterator[SegmentState]:
         return (
             s
             for s in self._state.segments.by_id.values()
@@ -150,16 +156,22 @@ class Checkpointer:
         )
 
     async def _relog_old_bytes(self) -> None:
-        """Log the oldest unflushed bytes again if they keep too much of the log (rule F4), or all of them if
-        they keep too many files."""
+        """Log the oldest unflushed bytes again if they keep too much else in the log (rule F4), or all of
+        them if they keep too many files."""
         horizon = self._log.next_group
         if not self._has_many_files():
-            if self._log.statistics().retained_bytes <= self._options.pinned_groups_bytes:
+            # What is logged again frees at least as much, or an outage of long-term storage would log its
+            # backlog over and over.
+            unflushed = self._cache.unflushed_bytes
+            needless = self._log.statistics().retained_bytes - unflushed
+            if needless <= max(self._options.pinned_groups_bytes, unflushed):
                 return
 
-            oldest = min((group for s in self._unflushed() for _, group in s.log_references), default=horizon)
+            oldest = min(
+                (group for s in self._unflushed_segments() for _, group in s.log_references), default=horizon
+            )
             horizon = oldest + (horizon - oldest) // 2
-        for segment in list(self._unflushed()):
+        for segment in list(self._unflushed_segments()):
             # A cycle may have flushed it while the one before was re-logged.
             if min((group for _, group in segment.log_references), default=horizon) < horizon:
                 await self._relog(segment)
@@ -171,15 +183,14 @@ class Checkpointer:
         # another.
         position, end = segment.flushed, max(mark[0] for mark in segment.log_references)
         while position < end:
-            data = b"".join(self._cache.slices(segment.sid, position, min(end, position + _RELOG_BYTES)))
-            if data:
+            piece_end = min(end, position + _RELOG_BYTES)
+            if data := b"".join(await self._unflushed.read(segment.sid, position, piece_end)):
                 await self._ask(LogRequest(RelogData(segment.sid, position, data)), len(data))
                 position += len(data)
                 self._relogged += len(data)
             else:
-                # A merged source is here, or the bytes were flushed meanwhile. None: the segment was deleted
-                # or merged.
-                position = self._cache.next_cached(segment.sid, position) or end
+                # A merged source is here, or the bytes were flushed or deleted meanwhile.
+                position = self._cache.next_unflushed(segment.sid, position) or end
 
     def statistics(self) -> CheckpointStatistics:
         return CheckpointStatistics(self._written, self._state.checkpoint_bytes, self._relogged)

@@ -14,6 +14,7 @@ from ..gc.collector import Collector
 from ..read.append_starts import AppendStarts
 from ..read.read_ahead import ReadAhead
 from ..read.reader import Reader
+from ..read.unflushed import UnflushedBytes
 from .admission import Admission
 from .checkpoint import Checkpointer
 from .imports import SegmentImporter
@@ -35,6 +36,7 @@ class ContainerComponents:
     reader: Reader
     append_starts: AppendStarts
     read_ahead: ReadAhead
+    unflushed: UnflushedBytes
     checkpointer: Checkpointer
     writer: StorageWriter
     admission: Admission
@@ -57,7 +59,8 @@ def build_components(container: Container) -> ContainerComponents:
     )
     view = ContainerFlushSource(container)
     can_append = container.chunks.capabilities.append
-    flusher = SegmentFlusher(storage, cache, view.segment_of, view.forget, whole_chunks=not can_append)
+    unflushed = UnflushedBytes(cache, log)
+    flusher = SegmentFlusher(storage, unflushed, view.segment_of, view.forget, whole_chunks=not can_append)
     writer = StorageWriter(view, flusher, storage, collector, container.prove_ownership, options.writer)
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
@@ -65,7 +68,7 @@ def build_components(container: Container) -> ContainerComponents:
         state,
         cache,
         due_bytes=options.flush_bytes,
-        aggregate_bytes=0 if can_append else options.admission.soft_bytes // 2,
+        aggregate_bytes=0 if can_append else options.admission.cycle_bytes // 2,
         listeners=listeners,
     )
     hooks = PipelineHooks(container.group_published, options.protect, options.span)
@@ -75,10 +78,11 @@ def build_components(container: Container) -> ContainerComponents:
         publisher=publisher,
         collector=collector,
         storage=storage,
-        reader=Reader(cache, read_ahead, state.segments.get),
+        reader=Reader(cache, unflushed, read_ahead, state.segments.get),
         append_starts=AppendStarts(storage, state.segments.get),
         read_ahead=read_ahead,
-        checkpointer=Checkpointer(state, cache, log, container.ask_internal, options.checkpoint),
+        unflushed=unflushed,
+        checkpointer=Checkpointer(state, cache, unflushed, log, container.ask_internal, options.checkpoint),
         writer=writer,
         admission=Admission(state, cache, log, writer, options.admission),
         leases=leases,

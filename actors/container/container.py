@@ -122,7 +122,7 @@ class Container:
         self.world = world
         self.options = options
         self.legacy = legacy
-        self.cache = TailCache(options.cache_bytes)
+        self.cache = TailCache(options.cache_bytes, log.window_of)
         self.state = ContainerState(index, on_load=self.cache.open_segment)
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
@@ -508,4 +508,5 @@ class Container:
             transactions=components.leases.statistics(),
             chunked=components.storage.statistics(),
             read_ahead=components.read_ahead.statistics(),
+            unflushed=components.unflushed.statistics(),
         )

@@ -107,7 +107,7 @@ class Publisher:
 
     def is_due(self, segment: SegmentState, unflushed: int) -> bool:
         """Whether a segment with at least ``due_bytes`` unflushed bytes is to be flushed now."""
-        return unflushed >= segment.rolling_size or self.cache.pinned_bytes >= self._aggregate_bytes
+        return unflushed >= segment.rolling_size or self.cache.unflushed_bytes >= self._aggregate_bytes
 
     # --- recovery --------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Publisher:
 
         segment, end = self.segments.get(op.sid), op.offset + len(op.data)
         if op.data and segment is not None and end > segment.flushed:
-            self.cache.append(op.sid, op.offset, op.data)
+            self.cache.append(op.sid, op.offset, op.data, group)
             segment.add_log_reference(end, group)
             if type(op) is Append:  # re-logged data may begin inside an append
                 segment.add_append_boundaries([op], end)

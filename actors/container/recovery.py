@@ -5,8 +5,8 @@ sealing or torn tails (the log handled them before ``read``), nor long-term stor
 
 Order: find the newest complete checkpoint by its tag; load its parts; then read from the truncation address
 on. Operations at or before the checkpoint's sequence only supply bytes that are not flushed yet; later ones
-are applied and published by the same code as live ones. At the end every unflushed byte must be in the cache,
-or the log is refused as corrupt.
+are applied and published by the same code as live ones. At the end the log must hold every unflushed
+byte, or it is refused as corrupt; the cache holds as many as its limit allows (rule C10).
 
 An operation that cannot be decoded or applied is corruption, with its address. Recovery writes nothing, so a
 failed one changes nothing."""
@@ -244,7 +244,7 @@ class Recovery:
 
     def _check_range(self, segment: SegmentState, start: int, end: int) -> None:
         if start < end:
-            gap = self._cache.first_gap(segment.sid, start, end)
+            gap = self._cache.first_missing(segment.sid, start, end)
             if gap < end:
                 raise DataCorruption(
                     f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are not in the log, nor "

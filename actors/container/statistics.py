@@ -12,6 +12,7 @@ from ..gc.collector import CollectorStatistics
 from ..kernel.mailbox import MailboxStatistics
 from ..read.read_ahead import ReadAheadStatistics
 from ..read.tail_cache import TailCacheStatistics
+from ..read.unflushed import UnflushedStatistics
 from .admission import AdmissionStatistics
 from .checkpoint import CheckpointStatistics
 from .leases import TransactionStatistics
@@ -37,3 +38,4 @@ class ContainerStatistics:
     transactions: TransactionStatistics
     chunked: ChunkedStatistics
     read_ahead: ReadAheadStatistics
+    unflushed: UnflushedStatistics

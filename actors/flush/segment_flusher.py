@@ -8,7 +8,7 @@ a cancellation ends the segment's part in this cycle only; its next transaction 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -25,17 +25,17 @@ WHOLE_BYTES_MAX = 128 << 20
 """The largest chunk that is written with one call, where chunks cannot grow."""
 
 
-class UnflushedBytes(Protocol):
-    """The bytes that are only in the log and in memory."""
-
-    def slices(self, sid: int, offset: int, end: int) -> list[Buffer]: ...
+class UnflushedSource(Protocol):
+    async def read_all(self, sid: int, offset: int, end: int) -> Sequence[Buffer]:
+        """The unflushed bytes ``offset .. end``; fewer if the segment was deleted."""
+        ...
 
 
 class SegmentFlusher:
     def __init__(
         self,
         storage: ChunkedSegmentStorage,
-        cache: UnflushedBytes,
+        unflushed: UnflushedSource,
         segment_of: Callable[[int], FlushableSegment | None],
         forget: Callable[[int], Awaitable[object]],
         *,
@@ -44,7 +44,7 @@ class SegmentFlusher:
         """``forget(sid)`` logs that a deleted segment has no record any more. ``whole_chunks``: chunks cannot
         grow, so each is written at once, as large as it may be."""
         self._storage = storage
-        self._cache = cache
+        self._unflushed = unflushed
         self._segment_of = segment_of
         self._forget = forget
         self._whole_chunks = whole_chunks
@@ -118,9 +118,9 @@ class SegmentFlusher:
             await self._storage.concat(txn, piece.source)
             return 0
 
-        data = self._cache.slices(plan.sid, piece.start, piece.end)
+        data = await self._unflushed.read_all(plan.sid, piece.start, piece.end)
         if sum(map(len, data)) != piece.end - piece.start:
-            # Only a delete removes unflushed bytes from the cache.
+            # Only a delete makes unflushed bytes unknown.
             raise SegmentNotFound(
                 f"segment {plan.name!r} was deleted while it was flushed", segment=plan.name
             )

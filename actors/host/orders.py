@@ -194,7 +194,7 @@ def _facts(container: Container) -> dict[str, int]:
     return {
         "epoch": statistics.epoch,
         "wal_bytes": statistics.log.retained_bytes,
-        "unflushed_bytes": statistics.cache.pinned_bytes,
+        "unflushed_bytes": statistics.cache.unflushed_bytes,
         "segments": statistics.segments,
         "unconfirmed": statistics.collector.unconfirmed,
     }

@@ -1,7 +1,7 @@
-"""The reader: one segment's bytes from the tail cache, merged sources, and long-term storage.
+"""The reader: one segment's bytes from the tail cache, merged sources, long-term storage, and the log.
 
 Order: the cache first, then a merged source that is not spliced yet, then long-term storage up to the flushed
-offset. A read returns from one source and may be short; it is never empty below the durable length. If a
+offset, and the log from there on. A read returns from one source and may be short; it is never empty below the durable length. If a
 chunk vanishes during a read the segment has changed: the reader tries again as long as the layout changes.
 Cancellation leaves nothing behind."""
 
@@ -13,6 +13,7 @@ from typing import Protocol
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated, TierlogError
 from .tail_cache import TailCache
+from .unflushed import UnflushedBytes
 
 
 class PendingMerge(Protocol):
@@ -53,9 +54,14 @@ class SegmentStorage(Protocol):
 
 class Reader:
     def __init__(
-        self, cache: TailCache, storage: SegmentStorage, segment_of: Callable[[int], ReadableSegment | None]
+        self,
+        cache: TailCache,
+        unflushed: UnflushedBytes,
+        storage: SegmentStorage,
+        segment_of: Callable[[int], ReadableSegment | None],
     ) -> None:
         self._cache = cache
+        self._unflushed = unflushed
         self._storage = storage
         self._segment_of = segment_of
 
@@ -141,18 +147,19 @@ class Reader:
         return await self._read_once(source, offset - merge.offset, stop - offset)
 
     async def _read_own(self, segment: ReadableSegment, offset: int, end: int) -> Buffer:
-        slices = self._cache.slices(segment.sid, offset, end)
+        slices: Sequence[Buffer] = self._cache.slices(segment.sid, offset, end)
+        if not slices and offset >= segment.flushed:
+            slices = await self._unflushed.read(segment.sid, offset, end)
+            if not slices:
+                raise DataCorruption(
+                    f"segment {segment.name!r}: offset {offset} is neither flushed (to {segment.flushed}) nor "
+                    f"known to be in the log"
+                )
         if slices:
             return slices[0] if len(slices) == 1 else b"".join(slices)
 
         cached = self._cache.next_cached(segment.sid, offset)
         stop = min(end, segment.flushed, end if cached is None else cached)
-        if stop <= offset:
-            raise DataCorruption(
-                f"segment {segment.name!r}: offset {offset} is neither cached nor flushed (to "
-                f"{segment.flushed})"
-            )
-
         data = await self._storage.read(segment.sid, offset, stop - offset, segment.flushed)
         if not data:
             raise DataCorruption(

@@ -1,23 +1,22 @@
-"""The tail cache of one container: the newest bytes of its segments, and every byte that is not in long-term
-storage yet.
+"""The tail cache of one container: the newest bytes of its segments, and where the log holds every byte that
+is not in long-term storage yet.
 
-Blocks are kept by (segment id, offset). Only durable bytes are put here (rule C1).
-
-Bytes at or above a segment's flushed offset are *pinned*: they are the only copy outside the log. Flushed
-ones are dropped when the total exceeds the limit, of the least recently written segment first. Adjacent small
-appends are joined into blocks of up to 64 KiB, and every block is charged a fixed overhead, so a million
-one-byte appends cost about a megabyte (rule C9). All calls are synchronous. The log rebuilds the cache after
-a crash."""
+Blocks are kept by (segment id, offset). Only durable bytes are put here (rule C1). When the total exceeds the
+limit, flushed blocks go first; if they are few, the oldest unflushed ones are *spilled*: their bytes stay in
+the log only, and their extents say where (rule C10; ``unflushed.py`` reads them). Adjacent small appends are
+joined into blocks of up to 64 KiB, and every block is charged a fixed overhead, so a million one-byte appends
+cost about a megabyte (rule C9). All calls are synchronous. The log rebuilds the cache after a crash."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections.abc import Callable
 
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.statistics import counter, gauge
+from .log_extents import LogExtent, LogExtents
 
 BLOCK_BYTES = 64 << 10
 BLOCK_OVERHEAD = 160
@@ -26,11 +25,16 @@ _BY_REFERENCE = 32 << 10
 
 
 class _Tail:
-    """One segment's blocks, contiguous runs in offset order. Invariant: blocks never overlap."""
+    """One segment's blocks, contiguous runs in offset order. Invariants: blocks never overlap; what a block
+    holds above ``flushed`` is in ``extents``."""
 
-    __slots__ = ("blocks", "flushed", "starts")
+    __slots__ = ("blocks", "end", "extents", "flushed", "starts")
 
     def __init__(self, flushed: int) -> None:
+        self.end = 0
+        """Where the bytes end that were ever added."""
+        self.extents = LogExtents()
+        """Of the unflushed bytes, cached or not."""
         self.starts: list[int] = []
         self.blocks: list[bytes | bytearray] = []
         self.flushed = flushed
@@ -40,21 +44,34 @@ class _Tail:
 class TailCacheStatistics:
     segments: int = attrs.field(metadata=gauge("Segments with cached bytes."))
     total_bytes: int = attrs.field(metadata=gauge("Charged bytes: data plus overhead."))
-    pinned_bytes: int = attrs.field(metadata=gauge("Data that is only in the log and the cache."))
+    unflushed_bytes: int = attrs.field(metadata=gauge("Data that is not in long-term storage yet."))
+    pinned_bytes: int = attrs.field(metadata=gauge("Unflushed data in memory; the rest is in the log only."))
     limit_bytes: int = attrs.field(metadata=gauge("The limit of charged bytes."))
-    evicted_bytes: int = attrs.field(metadata=counter("Data dropped to make room."))
+    evicted_bytes: int = attrs.field(metadata=counter("Flushed data dropped to make room."))
+    spilled_bytes: int = attrs.field(metadata=counter("Unflushed data dropped to make room."))
 
 
 class TailCache:
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, window_of: Callable[[int], int] | None) -> None:
+        """``window_of(group)``: the window of the log that holds a durable group. None if the log cannot be
+        read later: then unflushed bytes stay in memory, whatever they need."""
         self._limit = limit_bytes
-        self._tails: OrderedDict[int, _Tail] = OrderedDict()
+        self._goal = limit_bytes - (limit_bytes >> 4)
+        """What a spill leaves, so that not every append spills."""
+        self._window_of = window_of
+        self._group = self._window = 0
+        """The newest group and its window: all appends of a group share one look."""
+        self._tails: dict[int, _Tail] = {}
+        self._filled: dict[int, _Tail] = {}
+        """Those with blocks, roughly in the order in which they were last written."""
         self._total = 0
         self._data = 0
-        self.pinned_bytes = 0
-        """Data whose only other copy is in the log. Admission reads it for every append; only the cache
+        self.unflushed_bytes = 0
+        """Data whose only durable copy is in the log. Admission reads it for every append; only the cache
         changes it."""
-        self._evicted = 0
+        self.pinned_bytes = 0
+        """The part of it that is in memory."""
+        self._evicted = self._spilled = 0
 
     def open_segment(self, sid: int, flushed: int) -> None:
         """Begin to cache a segment whose first ``flushed`` bytes are in long-term storage."""
@@ -65,6 +82,8 @@ class TailCache:
         if tail is None:
             return
 
+        self._filled.pop(sid, None)
+        self.unflushed_bytes -= tail.extents.size
         for start, block in zip(tail.starts, tail.blocks, strict=True):
             self._release(tail, start, block)
 
@@ -74,75 +93,77 @@ class TailCache:
         self._data -= size
         self.pinned_bytes -= max(0, start + size - max(start, tail.flushed))
 
-    def append(self, sid: int, offset: int, data: Buffer) -> None:
-        """Add durable bytes. ``offset`` is at or above the end of what is cached, or the bytes are known
-        already (replay) and ignored."""
+    def append(self, sid: int, offset: int, data: Buffer, group: int) -> None:
+        """Add bytes of durable group ``group``. ``offset`` is at or above the end of what was added, or some
+        of the bytes are known already: they were logged again, or it is replay."""
         tail = self._tails[sid]
-        blocks, starts = tail.blocks, tail.starts
         size = len(data)
-        if blocks:
-            last_start = starts[-1]
-            last = blocks[-1]
-            end = last_start + len(last)
-            if offset < end:
-                self._insert_unknown(tail, offset, data)
-                return
+        end = offset + size
+        if group != self._group:
+            self._group = group
+            self._window = group if self._window_of is None else self._window_of(group)
+        if offset < tail.end:
+            self._add_unknown(sid, tail, offset, data)
+        else:
+            tail.end = end
+            if end > tail.flushed:
+                begin = max(offset, tail.flushed)
+                tail.extents.add(begin, end, self._window)
+                self.unflushed_bytes += end - begin
+                self.pinned_bytes += end - begin
+            self._add_block(sid, tail, offset, data, size)
+        if self._total > self._limit:
+            self._make_room(sid, tail)
 
-            if offset == end and type(last) is bytearray and len(last) + size <= BLOCK_BYTES:
+    def _add_block(self, sid: int, tail: _Tail, offset: int, data: Buffer, size: int) -> None:
+        """Add bytes behind all blocks, to the last one if they fit."""
+        blocks = tail.blocks
+        self._data += size
+        if blocks:
+            last = blocks[-1]
+            if (
+                type(last) is bytearray
+                and len(last) + size <= BLOCK_BYTES
+                and tail.starts[-1] + len(last) == offset
+            ):
                 last += data
                 self._total += size
-                self._data += size
-                self.pinned_bytes += size if offset >= tail.flushed else max(0, offset + size - tail.flushed)
                 return
-
-        starts.append(offset)
+        else:
+            self._filled[sid] = tail
+        tail.starts.append(offset)
         blocks.append(bytes(data) if size >= _BY_REFERENCE else bytearray(data))
         self._total += size + BLOCK_OVERHEAD
-        self._data += size
-        self.pinned_bytes += size if offset >= tail.flushed else max(0, offset + size - tail.flushed)
-        if self._total > self._limit and self._data - self.pinned_bytes > self._limit >> 4:
-            self._tails.move_to_end(sid)
-            self.evict()
 
-    def _insert_unknown(self, tail: _Tail, offset: int, data: Buffer) -> None:
-        """Replay only: re-logged bytes may come before, inside or after what is cached; insert the parts that
-        are missing."""
+    def _add_unknown(self, sid: int, tail: _Tail, offset: int, data: Buffer) -> None:
+        """Re-logged and replayed bytes may come before, inside or after what is known: add the parts that are
+        missing. From now on all of them are needed from the newest group only."""
         view = memoryview(data)
-        end = offset + len(view)
-        position = offset
-        for start, block in list(zip(tail.starts, tail.blocks, strict=True)):
-            stop = start + len(block)
-            if stop <= position:
-                continue
+        start, end = max(offset, tail.flushed), offset + len(view)
+        if start >= end:
+            return
 
-            if start >= end:
-                break
-
-            if position < start:
-                self._insert(tail, position, bytes(view[position - offset : start - offset]))
-
-            position = stop
-
-        if position < end:
-            self._insert(tail, position, bytes(view[position - offset :]))
-
-    def _insert(self, tail: _Tail, offset: int, data: bytes) -> None:
-        index = bisect_right(tail.starts, offset)
-        tail.starts.insert(index, offset)
-        tail.blocks.insert(index, data)
-        self._total += len(data) + BLOCK_OVERHEAD
-        self._data += len(data)
-        self.pinned_bytes += max(0, offset + len(data) - max(offset, tail.flushed))
+        for begin, stop in tail.extents.gaps(start, end):
+            index = bisect_right(tail.starts, begin)
+            tail.starts.insert(index, begin)
+            tail.blocks.insert(index, bytes(view[begin - offset : stop - offset]))
+            self._filled[sid] = tail
+            self._total += stop - begin + BLOCK_OVERHEAD
+            self._data += stop - begin
+            self.pinned_bytes += stop - begin
+        self.unflushed_bytes += tail.extents.move(start, end, self._window)
+        tail.end = max(tail.end, end)
 
     def mark_flushed(self, sid: int, flushed: int) -> None:
-        """The first ``flushed`` bytes are in long-term storage now: unpin them, and let them go if the cache
-        is over its limit."""
+        """The first ``flushed`` bytes are in long-term storage now: let them go if the cache is over its
+        limit."""
         tail = self._tails.get(sid)
         if tail is None or flushed <= tail.flushed:
             return
 
         before = tail.flushed
         tail.flushed = flushed
+        self.unflushed_bytes -= tail.extents.drop_below(flushed)
         index = max(0, bisect_right(tail.starts, before) - 1)
         while index < len(tail.starts) and tail.starts[index] < flushed:
             start = tail.starts[index]
@@ -153,30 +174,47 @@ class TailCache:
         if self._total > self._limit:
             self.evict()
 
-    def evict(self) -> None:
-        """Drop flushed blocks until the total is within the limit or only pinned bytes are left.
+    def _make_room(self, sid: int, tail: _Tail) -> None:
+        """The cache is over its limit after an append to ``sid``."""
+        if self._filled.pop(sid, None) is not None:
+            self._filled[sid] = tail  # the most recently written one goes last
+        # Only once a sixteenth of the limit can go, so that flushed blocks are not searched each time.
+        if self._data - self.pinned_bytes > self._limit >> 4:
+            self.evict()
+        if self._total > self._limit and self._window_of is not None:
+            self._spill()
 
-        Appends call it only once a sixteenth of the limit can go, so that a cache full of pinned bytes is not
-        searched each time.
-        """
-        for sid in list(self._tails):
+    def evict(self) -> None:
+        """Drop flushed blocks until the total is within the limit or only unflushed ones are left."""
+        for sid, tail in list(self._filled.items()):
             if self._total <= self._limit:
                 return
 
-            self._evict_segment(self._tails[sid])
+            self._drop_oldest(sid, tail, self._limit, tail.flushed)
 
-    def _evict_segment(self, tail: _Tail) -> None:
-        count = 0
+    def _spill(self) -> None:
+        """Drop the oldest blocks; those that are not flushed stay in the log."""
+        while self._total > self._goal:
+            sid, tail = next(iter(self._filled.items()))
+            self._drop_oldest(sid, tail, self._goal, tail.end)
+
+    def _drop_oldest(self, sid: int, tail: _Tail, goal: int, below: int) -> None:
+        """Drop a segment's first blocks that end at or below ``below``, until the total is at ``goal``."""
+        data, pinned, count = self._data, self.pinned_bytes, 0
         for start, block in zip(tail.starts, tail.blocks, strict=True):
-            if self._total <= self._limit or start + len(block) > tail.flushed:
+            if self._total <= goal or start + len(block) > below:
                 break
 
             self._release(tail, start, block)
-            self._evicted += len(block)
             count += 1
 
         del tail.starts[:count]
         del tail.blocks[:count]
+        if not tail.blocks:
+            del self._filled[sid]
+        spilled = pinned - self.pinned_bytes
+        self._spilled += spilled
+        self._evicted += data - self._data - spilled
 
     def slices(self, sid: int, offset: int, end: int) -> list[Buffer]:
         """The cached bytes from ``offset`` on, without a gap, at most up to ``end``; empty if ``offset`` is
@@ -212,23 +250,21 @@ class TailCache:
 
         return found
 
-    def first_gap(self, sid: int, offset: int, end: int) -> int:
-        """The first offset in ``offset .. end`` that is not cached; ``end`` if all are. Recovery checks the
-        pinned range with it."""
+    def first_missing(self, sid: int, offset: int, end: int) -> int:
+        """The first unflushed offset in ``offset .. end`` that the log does not hold; ``end`` if it holds
+        all. Recovery checks with it that nothing is lost."""
         tail = self._tails.get(sid)
-        if tail is None:
-            return offset
+        return offset if tail is None else next(tail.extents.gaps(offset, end), (end, end))[0]
 
-        index = max(0, bisect_right(tail.starts, offset) - 1)
-        while offset < end and index < len(tail.starts):
-            start = tail.starts[index]
-            if start > offset:
-                break
+    def extent_at(self, sid: int, offset: int) -> LogExtent | None:
+        """Where the log holds the unflushed bytes at ``offset``; None if they are flushed or unknown."""
+        tail = self._tails.get(sid)
+        return None if tail is None else tail.extents.find(offset)
 
-            offset = max(offset, min(end, start + len(tail.blocks[index])))
-            index += 1
-
-        return offset
+    def next_unflushed(self, sid: int, offset: int) -> int | None:
+        """Where the next unflushed bytes after ``offset`` begin."""
+        tail = self._tails.get(sid)
+        return None if tail is None else tail.extents.next_start(offset)
 
     def next_cached(self, sid: int, offset: int) -> int | None:
         """Where the first block that starts after ``offset`` begins."""
@@ -241,7 +277,13 @@ class TailCache:
 
     def statistics(self) -> TailCacheStatistics:
         return TailCacheStatistics(
-            len(self._tails), self._total, self.pinned_bytes, self._limit, self._evicted
+            len(self._tails),
+            self._total,
+            self.unflushed_bytes,
+            self.pinned_bytes,
+            self._limit,
+            self._evicted,
+            self._spilled,
         )
 
     def __contains__(self, sid: int) -> bool:

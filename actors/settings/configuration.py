@@ -96,6 +96,13 @@ class WalConfig:
     low_water: int = _size(
         64 * MiB, 0, TiB, "Appends are refused as StorageFull while the disk has less free space."
     )
+    unflushed_max: int = _size(
+        16 * GiB,
+        MiB,
+        TiB,
+        "Appends are delayed above three quarters of this many unflushed bytes per container, and refused as "
+        "Throttled above it.",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -116,15 +123,12 @@ class MailboxConfig:
 
 @attrs.frozen(kw_only=True)
 class CacheConfig:
-    """The tail cache of each container. Unflushed bytes are pinned in it; flushed bytes are evicted when
-    room is needed."""
+    """The tail cache of each container: its newest bytes. When room is needed, flushed bytes go first.
+    Unflushed ones are then read back from the log."""
 
     bytes: int = _size(256 * MiB, MiB, TiB, "Memory for cached bytes, per container.")
     soft: float = _share(
-        0.6, 0.05, 1.0, "Appends are delayed while unflushed bytes take more than this share."
-    )
-    hard: float = _share(
-        0.9, 0.05, 1.0, "Appends are refused as Throttled while unflushed bytes take more than this share."
+        0.6, 0.05, 1.0, "Everything is flushed at once when unflushed bytes are more than this share of it."
     )
 
 
@@ -431,7 +435,6 @@ class StoreConfig:
 
 
 _NOT_ABOVE = (
-    ("cache.soft", "cache.hard"),
     ("append_bytes_max", "mailbox.bytes"),
     ("append_bytes_max", "cache.bytes"),
     ("storage.backoff", "storage.backoff_max"),

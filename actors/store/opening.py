@@ -127,14 +127,15 @@ def storage_options(config: StoreConfig) -> StorageOptions:
 
 
 def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
-    cache = config.cache
+    cache, unflushed = config.cache, config.wal.unflushed_max
     return ContainerOptions(
         cache_bytes=cache.bytes,
         flush_bytes=config.writer.flush_bytes,
         admission=AdmissionOptions(
-            soft_bytes=int(cache.bytes * cache.soft),
-            hard_bytes=int(cache.bytes * cache.hard),
-            segment_bytes=cache.bytes // 4,
+            soft_bytes=unflushed // 4 * 3,
+            hard_bytes=unflushed,
+            segment_bytes=unflushed // 2,
+            cycle_bytes=min(int(cache.bytes * cache.soft), unflushed // 4 * 3),
         ),
         active_segments_max=config.segments.active_max,
         mailbox=MailboxOptions(

@@ -57,6 +57,7 @@ from ..folder.paths import StoreFolder, check_path, existing_identity, list_file
 from ..read.read_ahead import ReadAhead, ReadAheadOptions
 from ..read.reader import Reader
 from ..read.tail_cache import TailCache
+from ..read.unflushed import UnflushedBytes
 
 POLL_SECONDS = 0.2
 """How often a tail checks whether another process changed the log, which cannot signal it."""
@@ -114,7 +115,7 @@ async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -
     """Replay a log, without opening it, into a state of its own. Raises ``DataCorruption`` (file, offset),
     ``StoreMismatch``, ``Unavailable``."""
     opened = await log.inspect()
-    cache = TailCache(_CACHE_BYTES)
+    cache = TailCache(_CACHE_BYTES, None)
     state = ContainerState(index, opened.epoch, cache.open_segment)
     publisher = Publisher(state, cache, due_bytes=sys.maxsize)
     await Recovery(log, opened, state, publisher, cache, active_max=sys.maxsize).run()
@@ -126,7 +127,9 @@ async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -
         chunks, metadata, container=index, epoch=epoch, world=_NO_WORLD, garbage=_NoGarbage()
     )
     # The read-ahead is not run: a snapshot has no tasks, and each read goes to storage itself.
-    reader = Reader(cache, ReadAhead(storage.read, ReadAheadOptions()), state.segments.get)
+    reader = Reader(
+        cache, UnflushedBytes(cache, log), ReadAhead(storage.read, ReadAheadOptions()), state.segments.get
+    )
     return ContainerSnapshot(opened, state, cache, storage, reader)
 
 

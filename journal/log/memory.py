@@ -7,6 +7,7 @@ the log is broken either way (W6).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import NamedTuple
 
@@ -18,10 +19,16 @@ from ...storage_backends.base.errors import DataCorruption, InvalidArgument, Not
 from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog
 from .lifecycle import LogEvent, LogLifecycle, LogState
 
+_WINDOW_BYTES = 1 << 20
+
 
 class _Stored(NamedTuple):
     info: GroupInfo
     payload: bytes
+    window: int
+    """The first group of its window."""
+    window_size: int
+    """Of the window up to this group."""
 
 
 @attrs.define
@@ -39,6 +46,13 @@ class _Journal:
     def readable(self) -> list[_Stored]:
         low = self.truncate_before
         return [stored for stored in self.groups if stored.info.number >= low]
+
+    def add(self, info: GroupInfo, payload: bytes) -> None:
+        window, size = info.number, info.size
+        if self.groups and self.groups[-1].window_size + size <= _WINDOW_BYTES:
+            window, size = self.groups[-1].window, self.groups[-1].window_size + size
+        self.groups.append(_Stored(info, payload, window, size))
+        self.next_group = info.number + 1
 
 
 class MemoryLogService:
@@ -90,7 +104,7 @@ class MemoryLog(DurableDataLog):
         self._own_epochs.append(self._epoch)
         if journal.groups:
             last = journal.groups[-1]
-            journal.groups[-1] = _Stored(attrs.evolve(last.info, epoch=self._epoch), last.payload)
+            journal.groups[-1] = last._replace(info=attrs.evolve(last.info, epoch=self._epoch))
 
     @property
     def own_epochs(self) -> Collection[int]:
@@ -125,17 +139,19 @@ class MemoryLog(DurableDataLog):
                 yield stored.info.number, memoryview(stored.payload)
 
     def window_of(self, number: int) -> int:
-        return number
+        groups = self._journal.groups
+        return groups[number - groups[0].info.number].window
 
     async def read_window(self, number: int) -> Sequence[GroupPayload]:
         self._life.require("read_window", LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
         await anyio.lowlevel.checkpoint()
         groups = self._journal.groups
-        at = number - groups[0].info.number if groups else -1
-        if not 0 <= at < len(groups):
+        end = bisect_right(groups, number, key=lambda stored: stored.window)
+        if not end or number >= self._journal.next_group:
             raise DataCorruption(f"group {number} is not in the log", file=f"group {number}")
 
-        return [(number, memoryview(groups[at].payload))]
+        first = bisect_left(groups, groups[end - 1].window, key=lambda stored: stored.window)
+        return [(stored.info.number, memoryview(stored.payload)) for stored in groups[first:end]]
 
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         size = sum(map(len, buffers))
@@ -149,16 +165,16 @@ class MemoryLog(DurableDataLog):
         await self._checkpoint()
         self.check_owner()
         info = GroupInfo(self._next_group, self._epoch, tag, size, truncate_before)
-        self._apply(_Stored(info, b"".join(buffers)))
+        self._apply(info, b"".join(buffers))
         return info.number
 
-    def _apply(self, stored: _Stored) -> None:
-        self._journal.groups.append(stored)
+    def _apply(self, info: GroupInfo, payload: bytes) -> None:
+        self._journal.add(info, payload)
         self._recovered = None
-        self._next_group = self._journal.next_group = stored.info.number + 1
-        self._truncate_before = max(self._truncate_before, stored.info.truncate_before)
+        self._next_group = self._journal.next_group
+        self._truncate_before = max(self._truncate_before, info.truncate_before)
         self._appended_groups += 1
-        self._appended_bytes += stored.info.size
+        self._appended_bytes += info.size
         if self._life.state is LogState.APPENDING:
             self._life.step(LogEvent.APPENDED)
 

@@ -348,7 +348,8 @@ def _stored(process: Process) -> list[tuple[str, int, int]]:
             if segment is None or segment.flushed <= segment.start_offset or is_staged(name):
                 continue
 
-            gap = container.cache.first_gap(sid, segment.start_offset, segment.flushed)
+            cached = container.cache.slices(sid, segment.start_offset, segment.flushed)
+            gap = segment.start_offset + sum(map(len, cached))
             if gap < segment.flushed:
                 found.append((name, gap, segment.flushed))
     return found

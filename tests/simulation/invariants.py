@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.kernel.mailbox import Mailbox, _LaneQueue
-from tierlog.actors.read.tail_cache import BLOCK_BYTES, BLOCK_OVERHEAD, TailCache
+from tierlog.actors.read.tail_cache import BLOCK_OVERHEAD
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.memory import MemoryLog
@@ -136,17 +136,21 @@ SEGMENTS: Mapping[str, Predicate] = {
 
 def cache_is_counted_right(container: Container) -> Iterator[str]:
     cache = container.cache
-    total = data = pinned = 0
+    total = data = pinned = unflushed = 0
     for tail in cache._tails.values():
+        unflushed += tail.extents.size
         for start, block in zip(tail.starts, tail.blocks, strict=True):
             data += len(block)
             total += len(block) + BLOCK_OVERHEAD
             pinned += max(0, start + len(block) - max(start, tail.flushed))
-    if (total, data, pinned) != (cache._total, cache._data, cache.pinned_bytes):
+    counted = cache._total, cache._data, cache.pinned_bytes, cache.unflushed_bytes
+    if (total, data, pinned, unflushed) != counted:
         yield (
-            f"counted {(cache._total, cache._data, cache.pinned_bytes)} charged, data and pinned bytes; "
-            f"there are {(total, data, pinned)}"
+            f"counted {counted} charged, data, pinned and unflushed bytes; there are "
+            f"{(total, data, pinned, unflushed)}"
         )
+    if {sid for sid, tail in cache._tails.items() if tail.blocks} != cache._filled.keys():
+        yield f"segments {sorted(cache._filled)} are listed as those with blocks"
 
 
 def cached_blocks_do_not_overlap(container: Container) -> Iterator[str]:
@@ -158,44 +162,42 @@ def cached_blocks_do_not_overlap(container: Container) -> Iterator[str]:
             end = start + len(block)
 
 
-def unflushed_bytes_are_in_memory(container: Container) -> Iterator[str]:
-    """Rule C1 and recovery: what is durable and not flushed can be read and flushed, so it is in the
-    cache."""
+def unflushed_bytes_are_in_the_log(container: Container) -> Iterator[str]:
+    """Rules C1, C10: what is durable and not flushed can be read and flushed, so its place in the log is
+    known, and truncation keeps that."""
+    low = _truncate_before(container.log)
+    kept = container.log.window_of(low) if low else 0
     for s in _in_memory(container):
         if s.status is SegmentStatus.DELETED:
             continue
 
         position = s.flushed
         for begin, length in [*((m.offset, m.length) for m in s.merges), (s.durable_length, 0)]:
-            gap = container.cache.first_gap(s.sid, position, begin) if position < begin else begin
+            gap = container.cache.first_missing(s.sid, position, begin) if position < begin else begin
             if gap < min(begin, s.durable_length):
-                yield f"{s!r}: offset {gap} is neither flushed nor in memory"
+                yield f"{s!r}: offset {gap} is neither flushed nor known to be in the log"
             position = max(position, begin + length)
+        tail = container.cache._tails.get(s.sid)
+        for extent in () if tail is None else tail.extents:
+            if extent.window < kept:
+                yield f"{s!r}: {extent} was truncated, up to group {low}"
 
 
 def cache_is_bounded(container: Container) -> Iterator[str]:
+    """Whatever is not flushed (rule C10)."""
     cache, limit = container.cache, container.options.cache_bytes
-    if cache._total > limit and _evictable(cache) > (limit >> 4) + BLOCK_BYTES:
-        yield f"{cache._total} bytes are charged of {limit}, though {_evictable(cache)} of them could go"
+    if cache._total > limit:
+        yield f"{cache._total} bytes are charged of {limit}"
 
 
-def _evictable(cache: TailCache) -> int:
-    return sum(
-        len(block)
-        for tail in cache._tails.values()
-        for start, block in zip(tail.starts, tail.blocks, strict=True)
-        if start + len(block) <= tail.flushed
-    )
-
-
-def unflushed_memory_is_bounded(container: Container) -> Iterator[str]:
+def unflushed_bytes_are_bounded(container: Container) -> Iterator[str]:
     """Admission checks before an append is taken in, so what waits in the mailbox may come on top."""
     options = container.options
     limit = (
         options.admission.hard_bytes + options.mailbox.normal.size_bytes + 2 * options.pipeline.group_bytes
     )
-    if container.cache.pinned_bytes > limit:
-        yield f"{container.cache.pinned_bytes} unflushed bytes are in memory, the bound is {limit}"
+    if container.cache.unflushed_bytes > limit:
+        yield f"{container.cache.unflushed_bytes} bytes are not flushed, the bound is {limit}"
 
 
 def mailbox_is_counted_right(container: Container) -> Iterator[str]:
@@ -219,9 +221,9 @@ def _lane_breaches(name: str, lane: _LaneQueue[object]) -> Iterator[str]:
 MEMORY: Mapping[str, Predicate] = {
     "the cache counts what it holds": cache_is_counted_right,
     "cached blocks do not overlap": cached_blocks_do_not_overlap,
-    "what is not flushed is in memory": unflushed_bytes_are_in_memory,
+    "what is not flushed is in the log": unflushed_bytes_are_in_the_log,
     "the cache keeps to its limit": cache_is_bounded,
-    "unflushed memory is bounded": unflushed_memory_is_bounded,
+    "unflushed bytes are bounded": unflushed_bytes_are_bounded,
     "the mailbox counts what it holds": mailbox_is_counted_right,
 }
 

@@ -137,7 +137,7 @@ def _is_in_memory(container: Container, segment: SegmentState, offset: int) -> b
         source = container.state.segments.by_id.get(merge.source)
         if merge.offset <= offset < merge.offset + merge.length:
             return source is not None and _is_in_memory(container, source, offset - merge.offset)
-    return container.cache.first_gap(segment.sid, offset, offset + 1) > offset
+    return bool(container.cache.slices(segment.sid, offset, offset + 1))
 
 
 def _is_at_rest(container: Container) -> bool:

@@ -19,6 +19,8 @@ from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.read.tail_cache import TailCache
+from tierlog.actors.read.unflushed import UnflushedBytes
+from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.segments.records.segment import SegmentRecord, segment_key
@@ -58,15 +60,18 @@ def record_of(segment: SegmentState, **changes: Any) -> dict[str, bytes]:
 
 @attrs.define
 class Parts:
-    cache: TailCache = attrs.field(factory=lambda: TailCache(1 << 30))
+    cache: TailCache = attrs.field(factory=lambda: TailCache(1 << 30, None))
     state: ContainerState = attrs.field(init=False)
     due: list[int] = attrs.field(factory=list)
     due_bytes: int = 1 << 30
     group: int = 0
     publisher: Publisher = attrs.field(init=False)
+    unflushed: UnflushedBytes = attrs.field(init=False)
+    """The cache spills nothing, so its log stays closed."""
 
     def __attrs_post_init__(self) -> None:
         self.state = ContainerState(epoch=1, on_load=self.cache.open_segment)
+        self.unflushed = UnflushedBytes(self.cache, MemoryLogService().log("unread"))
         listeners = Listeners(segment_due=self.due.append)
         self.publisher = Publisher(self.state, self.cache, due_bytes=self.due_bytes, listeners=listeners)
 

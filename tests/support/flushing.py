@@ -50,7 +50,7 @@ class FlushWorld:
     async def open(self) -> FlushWorld:
         await self.chunks.open()
         self.storage = storage_on(self.chunks, LoggedMetadataStore(self.parts.state, self._commit), self.sink)
-        self.flusher = SegmentFlusher(self.storage, self.parts.cache, self.segment_of, self.forget)
+        self.flusher = SegmentFlusher(self.storage, self.parts.unflushed, self.segment_of, self.forget)
         return self
 
     async def _commit(self, request: Request, size: int) -> object:

@@ -139,7 +139,7 @@ BREAKING = {
     "staged segments are those of open transactions": keep_what_was_staged,
     "the cache counts what it holds": miscount_the_cache,
     "cached blocks do not overlap": overlap_blocks,
-    "what is not flushed is in memory": drop_unflushed_bytes,
+    "what is not flushed is in the log": drop_unflushed_bytes,
     "the mailbox counts what it holds": miscount_the_mailbox,
     "sequences are ordered": overtake_the_sequence,
     "the log keeps what is not flushed": truncate_the_log_too_far,

@@ -199,7 +199,7 @@ def publish_appends(publisher: Publisher, run: list[Append], group: int) -> None
 
     segment.durable_length = end
     if data:
-        publisher.cache.append(sid, offset, data)
+        publisher.cache.append(sid, offset, data, group)
         segment.add_log_reference(end, group)
         segment.add_append_boundaries(run, end)
         if end - segment.flushed >= publisher.due_bytes and publisher.is_due(segment, end - segment.flushed):

@@ -38,7 +38,7 @@ def _publish_relog(publisher: Publisher, op: RelogData, group: int) -> None:
     if segment is None or end <= segment.flushed or op.sid not in publisher.cache:
         return
 
-    publisher.cache.append(op.sid, op.offset, op.data)
+    publisher.cache.append(op.sid, op.offset, op.data, group)
     # What lies before was re-logged in an earlier piece, whose group is needed as well.
     before = [reference for reference in segment.log_references if reference[0] <= op.offset]
     later = [reference for reference in segment.log_references if reference[0] > end]

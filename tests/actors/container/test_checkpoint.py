@@ -43,7 +43,14 @@ async def running(
     async with PipelineWorld().running() as world:
         yield (
             world,
-            Checkpointer(world.parts.state, world.parts.cache, world.log, world.ask_internal, options),
+            Checkpointer(
+                world.parts.state,
+                world.parts.cache,
+                world.parts.unflushed,
+                world.log,
+                world.ask_internal,
+                options,
+            ),
         )
 
 
@@ -116,7 +123,9 @@ async def test_a_checkpoint_that_failed_can_be_retried() -> None:
                 raise Unavailable("mailbox closed")
             return await world.ask_internal(request, size)  # type: ignore[arg-type]
 
-        checkpointer = Checkpointer(world.parts.state, world.parts.cache, world.log, ask, NEVER_RELOG)
+        checkpointer = Checkpointer(
+            world.parts.state, world.parts.cache, world.parts.unflushed, world.log, ask, NEVER_RELOG
+        )
         with pytest.raises(Unavailable):
             await checkpointer.checkpoint()
         failing = False
@@ -167,7 +176,14 @@ async def test_what_the_log_held_at_open_counts() -> None:
     async with running() as (world, _):
         await created(world)
         await world.ask(append(NAME, bytes(2000)))
-        later = Checkpointer(world.parts.state, world.parts.cache, world.log, world.ask_internal, NEVER_RELOG)
+        later = Checkpointer(
+            world.parts.state,
+            world.parts.cache,
+            world.parts.unflushed,
+            world.log,
+            world.ask_internal,
+            NEVER_RELOG,
+        )
 
         assert later.is_due()
 
@@ -202,7 +218,9 @@ async def test_many_small_files_make_a_checkpoint_due_once() -> None:
         await created(world)
         log = cast("DurableDataLog", Log())
         parts = world.parts
-        checkpointer = Checkpointer(parts.state, parts.cache, log, world.ask_internal, NEVER_RELOG)
+        checkpointer = Checkpointer(
+            parts.state, parts.cache, parts.unflushed, log, world.ask_internal, NEVER_RELOG
+        )
         assert not checkpointer.is_due()
         files = 9
         assert checkpointer.is_due()
@@ -223,9 +241,11 @@ async def said_again(world: PipelineWorld) -> list[tuple[int, bytes]]:
 async def test_bytes_relogged_in_pieces_all_stay_in_the_log() -> None:
     """F4: every piece is its own group, and the log is cut below the first one."""
     async with running(ALWAYS_RELOG) as (world, checkpointer):
-        await created(world)
+        await created(world, NAME, "flushed")
         data = bytes(range(256)) * (3 << 12)
         await world.ask(append(NAME, data))
+        await world.ask(append("flushed", data + data))
+        await flushed(world, "flushed")
         for _ in range(5):
             await world.ask_internal(LogRequest(Barrier()), 0)
         await checkpointer.checkpoint()

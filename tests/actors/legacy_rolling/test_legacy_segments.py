@@ -345,7 +345,7 @@ async def test_while_long_term_storage_is_down_no_call_reports_a_missing_segment
 
 def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
     state = ContainerState(epoch=1)
-    publisher = Publisher(state, TailCache(1 << 20), due_bytes=1 << 20)
+    publisher = Publisher(state, TailCache(1 << 20, None), due_bytes=1 << 20)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
     op, sid = decide_import(state, ImportRequest.of_chain(NAME, chain, SPACING))
     state.apply(op)

@@ -7,6 +7,8 @@ import pytest
 
 from tierlog.actors.read.reader import Reader
 from tierlog.actors.read.tail_cache import TailCache
+from tierlog.actors.read.unflushed import UnflushedBytes
+from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.operations.segment_image import MergedRange
 from tierlog.storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated
 
@@ -48,7 +50,7 @@ class Storage:
 
 @attrs.define
 class World:
-    cache: TailCache = attrs.field(factory=lambda: TailCache(1 << 20))
+    cache: TailCache = attrs.field(factory=lambda: TailCache(1 << 20, None))
     storage: Storage = attrs.field(factory=Storage)
     segments: dict[int, Segment] = attrs.field(factory=dict)
 
@@ -62,13 +64,18 @@ class World:
         self.cache.open_segment(sid, flushed)
         start = flushed if cached is None else cached
         if start < len(data):
-            self.cache.append(sid, start, data[start:])
+            self.cache.append(sid, start, data[start:], 1)
 
         return segment
 
     @property
     def reader(self) -> Reader:
-        return Reader(self.cache, self.storage, self.segments.get)
+        return Reader(
+            self.cache,
+            UnflushedBytes(self.cache, MemoryLogService().log("unread")),
+            self.storage,
+            self.segments.get,
+        )
 
     async def all_of(self, segment: Segment) -> bytes:
         """Everything, read on and on as a caller does."""
@@ -233,7 +240,7 @@ async def test_a_segment_without_its_record_is_corruption() -> None:
 async def test_missing_bytes_are_corruption() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", flushed=4, cached=6)
-    with pytest.raises(DataCorruption, match="offset 4 is neither cached nor flushed"):
+    with pytest.raises(DataCorruption, match="offset 4 is neither flushed"):
         await world.reader.read(segment, 4, 10)
 
     assert world.storage.asked == []

@@ -129,7 +129,8 @@ def test_durations_are_seconds_or_text_with_a_unit() -> None:
 
 
 def test_shares_are_fractions_or_percentages() -> None:
-    assert parse_config({"cache": {"soft": "45 %", "hard": 0.5}}).cache == CacheConfig(soft=0.45, hard=0.5)
+    assert parse_config({"cache": {"soft": "45 %"}}).cache == CacheConfig(soft=0.45)
+    assert parse_config({"cache": {"soft": 0.5}}).cache == CacheConfig(soft=0.5)
 
 
 def test_an_unknown_setting_is_refused_with_its_path_and_a_suggestion(tmp_path: Path) -> None:
@@ -193,8 +194,8 @@ def test_a_value_of_the_wrong_kind_is_reported_with_the_allowed_one(tmp_path: Pa
         ("writer", "flush_age", math.inf, "is out of range"),
         ("writer", "flush_age", -1, "is out of range"),
         ("writer", "flush_age", "30 parsecs", "has an unknown unit"),
-        ("cache", "hard", "101 %", "is out of range"),
-        ("cache", "hard", {}, "is not allowed"),
+        ("cache", "soft", "101 %", "is out of range"),
+        ("cache", "soft", {}, "is not allowed"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_path(section: str, key: str, value: object, why: str) -> None:
@@ -215,9 +216,9 @@ def test_values_given_in_code_are_held_to_the_same_ranges() -> None:
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "[cache]\nsoft = 0.8\nhard = 0.7\n")
+    message = refusal(tmp_path, '[storage]\nbackoff = "2 s"\nbackoff_max = "1 s"\n')
 
-    assert message == "cache.soft (0.8) must not exceed cache.hard (0.7)"
+    assert message == "storage.backoff (2 s) must not exceed storage.backoff_max (1 s)"
 
 
 def test_an_append_that_no_mailbox_could_hold_is_refused() -> None:

@@ -64,7 +64,11 @@ def test_no_two_settings_have_the_same_variable() -> None:
         ("TIERLOG_CACHE_BYTES", "1", "TIERLOG_CACHE_BYTES: 1 is out of range"),
         ("TIERLOG_CACHE_BYTES", "-1", "TIERLOG_CACHE_BYTES: '-1' is not allowed"),
         ("TIERLOG_S3_APPEND", "yes", "TIERLOG_S3_APPEND: 'yes' is not allowed; write true or false"),
-        ("TIERLOG_CACHE_SOFT", "0.95", "cache.soft (0.95) must not exceed cache.hard (0.9)"),
+        (
+            "TIERLOG_STORAGE_BACKOFF",
+            "50 s",
+            "storage.backoff (50 s) must not exceed storage.backoff_max (5 s)",
+        ),
     ],
 )
 def test_a_mistake_is_refused_with_the_variable_and_a_hint(variable: str, text: str, message: str) -> None:

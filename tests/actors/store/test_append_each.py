@@ -15,7 +15,7 @@ from tierlog.actors.container.batch_append import append_batch
 from tierlog.actors.container.local_container import RemoteContainer
 from tierlog.actors.container.operations.append import AppendRequest
 from tierlog.actors.kernel.reply import Reply
-from tierlog.actors.settings.configuration import CacheConfig, MailboxConfig
+from tierlog.actors.settings.configuration import MailboxConfig, WalConfig
 from tierlog.storage_backends.base.errors import InvalidArgument, Throttled, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -158,8 +158,8 @@ async def test_an_append_to_a_remote_container_is_refused() -> None:
     ]
 
 
-async def test_a_full_cache_throttles_items_one_by_one(tmp_path: Path) -> None:
-    full = config(cache=CacheConfig(bytes=16 << 20, soft=0.05, hard=0.05))
+async def test_too_many_unflushed_bytes_throttle_items_one_by_one(tmp_path: Path) -> None:
+    full = config(wal=WalConfig(unflushed_max=1 << 20))
     async with open_store(tmp_path / "data", containers=1, config=full) as store:
         await store.create_segment("a")
 
