@@ -17,7 +17,7 @@ from support.container_world import read_all, virtual_time
 from support.stores import config, make
 from tierlog import SegmentStore, StorageFull, Throttled
 from tierlog.actors.chunk_io.health import StorageHealth
-from tierlog.actors.settings.configuration import CacheConfig, GcConfig, StorageConfig, WriterConfig
+from tierlog.actors.settings.configuration import CacheConfig, GcConfig, StorageConfig, WalConfig, WriterConfig
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
 
@@ -26,12 +26,16 @@ pytestmark = pytest.mark.anyio
 KIB, MIB = 1 << 10, 1 << 20
 GROWTH = ("create", "create_with_content", "write", "concat")
 SMALL = config(
-    cache=CacheConfig(bytes=8 * MIB),
+    append_bytes_max=MIB,
+    cache=CacheConfig(bytes=2 * MIB),
+    wal=WalConfig(unflushed_max=4 * MIB),
     writer=WriterConfig(flush_bytes=256 * KIB, flush_age=5.0),
     gc=GcConfig(delay=10.0),
     storage=StorageConfig(safe_size=4 * MIB, safe_size_interval=10.0, probe_interval=5.0),
 )
-UNLIMITED = attrs.evolve(SMALL, storage=attrs.evolve(SMALL.storage, safe_size=0))
+UNLIMITED = attrs.evolve(
+    SMALL, wal=WalConfig(unflushed_max=8 * MIB), storage=attrs.evolve(SMALL.storage, safe_size=0)
+)
 
 
 @asynccontextmanager
@@ -71,7 +75,7 @@ async def test_a15_above_the_safe_size_writes_are_refused_and_what_frees_space_c
         assert health(store) is StorageHealth.FULL
 
         acked = await fill(store, "s", StorageFull)
-        assert acked >= 2 * MIB, "the cache takes what long-term storage does not"
+        assert acked >= 2 * MIB, "the log takes what long-term storage does not"
         with pytest.raises(StorageFull, match="its safe size is"):
             await store.append("s", bytes(100 * KIB))
         with pytest.raises(StorageFull):
@@ -134,7 +138,7 @@ async def test_a_store_opens_on_a_full_backend_so_that_segments_can_be_deleted()
 
 
 @virtual_time
-async def test_s7_appends_continue_up_to_the_cache_limit_while_long_term_storage_is_down() -> None:
+async def test_s7_appends_continue_up_to_the_limit_of_unflushed_bytes_while_long_term_storage_is_down() -> None:
     chunks = FaultyChunkStorage(MemoryChunkStorage(), every(Fault(FaultKind.BEFORE), *GROWTH))
     async with opened(chunks, UNLIMITED) as store:
         await make(store, "s", bytes(400 * KIB))
