@@ -346,7 +346,8 @@ def _limits(random: Random) -> Limits:
 
 
 def _with_joins(limits: Limits, random: Random) -> Limits:
-    """How chunks are joined and moved, and in how many steps."""
+    """How chunks are joined and moved, and in how many steps; and whether unflushed bytes must leave
+    memory."""
     return attrs.evolve(
         limits,
         index_spacing=random.choice((200, 1000)),
@@ -358,6 +359,7 @@ def _with_joins(limits: Limits, random: Random) -> Limits:
         relocate_above=random.choice((0, 100)),
         inline_records=random.choice((1, 4)),
         maintenance_records=random.choice((2, 8)),
+        cache_bytes=limits.cache_bytes // random.choice((1, 1, 4, 20)),
     )
 
 

@@ -17,7 +17,13 @@ from support.container_world import read_all, virtual_time
 from support.stores import config, make
 from tierlog import SegmentStore, StorageFull, Throttled
 from tierlog.actors.chunk_io.health import StorageHealth
-from tierlog.actors.settings.configuration import CacheConfig, GcConfig, StorageConfig, WalConfig, WriterConfig
+from tierlog.actors.settings.configuration import (
+    CacheConfig,
+    GcConfig,
+    StorageConfig,
+    WalConfig,
+    WriterConfig,
+)
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
 
@@ -138,7 +144,9 @@ async def test_a_store_opens_on_a_full_backend_so_that_segments_can_be_deleted()
 
 
 @virtual_time
-async def test_s7_appends_continue_up_to_the_limit_of_unflushed_bytes_while_long_term_storage_is_down() -> None:
+async def test_s7_appends_continue_up_to_the_limit_of_unflushed_bytes_while_long_term_storage_is_down() -> (
+    None
+):
     chunks = FaultyChunkStorage(MemoryChunkStorage(), every(Fault(FaultKind.BEFORE), *GROWTH))
     async with opened(chunks, UNLIMITED) as store:
         await make(store, "s", bytes(400 * KIB))

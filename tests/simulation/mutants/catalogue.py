@@ -29,6 +29,7 @@ from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
 from tierlog.actors.kernel import exits
 from tierlog.actors.kernel.exits import ExitKind
+from tierlog.actors.read import unflushed
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_history import HistoryReader, WalFile
@@ -291,6 +292,26 @@ def checkpoint_claims_one_operation_more(plant: Planter) -> None:
 def evicted_segment_forgets_its_record(plant: Planter) -> None:
     """A segment that comes back seems to have nothing in long-term storage."""
     plant(ContainerState.load_record, lambda original, self, segment: None)
+
+
+@mutant("C10")
+def spilled_bytes_are_read_at_a_wrong_offset(plant: Planter) -> None:
+    """What a window of the log holds is given from the byte after the one that was asked for."""
+
+    def copy(original: Any, self: Any, sid: int, offset: int, end: int) -> bytes:
+        data: bytes = original(self, sid, offset, end)
+        return data[1:] + data[:1]
+
+    plant(unflushed._Window.copy, copy)
+
+
+@mutant("C10")
+def log_is_truncated_under_spilled_bytes(plant: Planter) -> None:
+    """A reference to the log is of a later group than the bytes that it keeps there."""
+    plant(
+        SegmentState.add_log_reference,
+        lambda original, self, end, group: original(self, end, group + 30),
+    )
 
 
 @mutant("A9")
