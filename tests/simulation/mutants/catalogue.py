@@ -52,50 +52,11 @@ from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
 from .planting import CATALOGUE, Planter, mutant
+from .programs import trying_twice, without
 
 __all__ = ["CATALOGUE"]
 
 _Program = Generator[IoCall, Any, Any]
-
-
-def _rerouted(program: _Program, perform: Callable[[IoCall], _Program]) -> _Program:
-    """The same I/O program, with each of its calls made by ``perform``."""
-    answer: Any = None
-    error: Exception | None = None
-    try:
-        while True:
-            call = program.send(answer) if error is None else program.throw(error)
-            answer = error = None
-            try:
-                answer = yield from perform(call)
-            except Exception as failed:  # noqa: BLE001 - whatever it is, it is the program's
-                error = failed
-    except StopIteration as end:
-        return end.value
-
-
-def _without(program: _Program, *kinds: type[IoCall]) -> _Program:
-    """The same I/O program without its calls of these kinds."""
-
-    def perform(call: IoCall) -> _Program:
-        if not isinstance(call, kinds):
-            return (yield call)
-
-    return _rerouted(program, perform)
-
-
-def _trying_twice(program: _Program, kind: type[IoCall]) -> _Program:
-    """The same I/O program, which makes a failed call of this kind once more."""
-
-    def perform(call: IoCall) -> _Program:
-        try:
-            return (yield call)
-        except OSError:
-            if not isinstance(call, kind):
-                raise
-        return (yield call)
-
-    return _rerouted(program, perform)
 
 
 # --- the write-ahead log --------------------------------------------------------------------------
@@ -104,7 +65,7 @@ def _trying_twice(program: _Program, kind: type[IoCall]) -> _Program:
 @mutant("W1")
 def ack_before_sync(plant: Planter) -> None:
     """An append is acked while its bytes are in the page cache only, and a power loss takes them."""
-    plant(LocalLog._append, lambda append, self, group: _without(append(self, group), Sync))
+    plant(LocalLog._append, lambda append, self, group: without(append(self, group), Sync))
 
 
 @mutant("W1")
@@ -176,7 +137,7 @@ def files_are_trimmed_before_the_seal_is_durable(plant: Planter) -> None:
 @mutant("W6")
 def failed_sync_is_retried(plant: Planter) -> None:
     """The second sync finds clean pages and succeeds, and what was acked never reached the disk."""
-    plant(LocalLog._append, lambda append, self, group: _trying_twice(append(self, group), Sync))
+    plant(LocalLog._append, lambda append, self, group: trying_twice(append(self, group), Sync))
 
 
 @mutant("W8")
@@ -343,7 +304,7 @@ def chunk_is_not_synced(plant: Planter) -> None:
     """A chunk counts as stored, the log is truncated, and a power loss empties the chunk."""
     plant(
         filesystem_programs.publish,
-        lambda publish, *arguments: _without(publish(*arguments), Sync, SyncFolder),
+        lambda publish, *arguments: without(publish(*arguments), Sync, SyncFolder),
     )
 
 
