@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import anyio
+import anyio.lowlevel
 import attrs
 
 from ...journal.log.contract import DurableDataLog
@@ -25,6 +25,7 @@ from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.statistics import counter, gauge
+from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
 from .requests import LogRequest, Request, SnapshotRequest
@@ -121,7 +122,7 @@ class Checkpointer:
             self._state.end_snapshot()
 
         end = CheckpointEnd(number, begin_group, snapshot.sequence, snapshot.cycle)
-        truncate_before = self._lowest_needed_group(begin_group)
+        truncate_before = await self._lowest_needed_group(begin_group)
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
         self._written += 1
         self._cycle = snapshot.cycle
@@ -140,13 +141,16 @@ class Checkpointer:
             total += records.size
         return total
 
-    def _lowest_needed_group(self, begin_group: int) -> int:
-        return min(
-            (
-                begin_group,
-                *(group for segment in self._unflushed_segments() for _, group in segment.log_references),
-            )
-        )
+    async def _lowest_needed_group(self, begin_group: int) -> int:
+        """Looked for in slices: a reference may only move to a later group meanwhile, and stays with its
+        segment, so the result is never too high."""
+        lowest = begin_group
+        for segments in in_slices(list(self._state.segments.by_id.values())):
+            for segment in segments:
+                if segment.log_references and segment.status is not SegmentStatus.DELETED:
+                    lowest = min(lowest, *(group for _, group in segment.log_references))
+            await anyio.lowlevel.checkpoint()
+        return lowest
 
     def _unflushed_segments(self) -> Iterator[SegmentState]:
         return (

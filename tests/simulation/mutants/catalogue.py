@@ -106,19 +106,22 @@ def seals_are_not_obeyed(plant: Planter) -> None:
 @mutant("W5")
 def unflushed_bytes_do_not_hold_the_log(plant: Planter) -> None:
     """A checkpoint truncates the log although older groups hold bytes that are nowhere else."""
-    plant(Checkpointer._lowest_needed_group, lambda original, self, begin_group: begin_group)
+
+    async def lowest(original: Any, self: Checkpointer, begin_group: int) -> int:
+        return begin_group
+
+    plant(Checkpointer._lowest_needed_group, lowest)
 
 
 @mutant("W5")
 def log_is_truncated_before_the_checkpoint_is_durable(plant: Planter) -> None:
     """The log is truncated at the begin of a checkpoint: a crash before its end leaves neither of them."""
 
-    async def write_parts(original: Any, self: Checkpointer, number: int, snapshot: Snapshot) -> int:
-        needed = self._lowest_needed_group(self._log.next_group)
+    async def write_parts(original: Any, self: Checkpointer, number: int, snapshot: Snapshot) -> Any:
+        needed = await self._lowest_needed_group(self._log.next_group)
         await self._ask(LogRequest(CheckpointPart(number, (), ()), truncate_before=needed), 0)
         await self._log.truncate()
-        size: int = await original(self, number, snapshot)
-        return size
+        return await original(self, number, snapshot)
 
     plant(Checkpointer._write_parts, write_parts)
 
