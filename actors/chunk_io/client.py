@@ -23,6 +23,7 @@ from ...storage_backends.base.chunk_storage import (
     check_chunk_name,
 )
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown
+from ..kernel.slices import in_slices
 from . import calls
 from .actor import StorageActor
 from .calls import ChunkCall, PendingCall, Verb
@@ -90,15 +91,18 @@ class StorageClient(ChunkStorage):
         return await self._call(calls.READ, name, offset, size)
 
     async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
-        """By pages, each of which is a call with a deadline of its own."""
+        """By pages, each of which is a call with a deadline of its own. Others run between slices of a
+        page."""
         options = self._actor.options
         is_last = False
         while not is_last:
             arguments = (after, options.list_page, options.read_deadline / 2)
             page = await self._send(ChunkCall(calls.LIST, prefix, arguments))
-            for info in page.chunks:
-                after = info.name
-                yield info
+            for infos in in_slices(page.chunks):
+                for info in infos:
+                    after = info.name
+                    yield info
+                await anyio.lowlevel.checkpoint()
             is_last = page.is_last
 
     async def used_space(self) -> int:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Config, Data, Json, Name, Names, TakeOver, check_selection
-from .running import FAILED, execute, fail, owning, viewing
+from .options import DEFAULT_DATA, Config, Data, Json, Name, Names, Service, TakeOver, check_selection
+from .running import FAILED, ask_service, check_no_take_over, execute, fail, owning, viewing
 
 if TYPE_CHECKING:
     from ...storage_backends.segments.operations.defrag import DefragResult
-    from ..maintenance.report import ListedChunk, SegmentLayout, VerifyReport
+    from ..maintenance.report import ListedChunk, SegmentLayout, UnconfirmedContainer, VerifyReport
+
+_COUNT_SECONDS = 600.0
+"""For a service to list the chunks of one container."""
 
 
 def ls(
@@ -178,18 +181,22 @@ def confirm(
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
+    url: Service = None,
 ) -> None:
     """Let a store that was adopted, restored or moved delete the chunks that it does not know.
 
     Such a store deletes nothing, because another folder may need what it does not know: data newer than a
     backup, or that of the folder that it is a copy of. Confirm it once it is clear that no other folder will
     be used with this long-term storage. What would be deleted is shown first, and cannot be brought back
-    afterwards. Stop a service that has the folder open before. A moved folder confirms itself after it was
-    open for 24 hours.
+    afterwards. A moved folder confirms itself after it was open for 24 hours.
     """
-    from ..maintenance.report import UnconfirmedContainer, list_unconfirmed
+    from ..maintenance.report import list_unconfirmed
 
     async def survey() -> list[UnconfirmedContainer]:
+        if url is not None:
+            check_no_take_over(take_over)
+            return await _ask_unconfirmed(url)
+
         async with viewing(data) as view:
             return await list_unconfirmed(view)
 
@@ -207,6 +214,11 @@ def confirm(
         fail("nothing was confirmed")
 
     async def command() -> None:
+        if url is not None:
+            for each in found:
+                await ask_service(url, "POST", f"/v1/containers/{each.container}/confirm")
+            return
+
         async with owning(data, config, take_over=take_over) as store:
             for each in found:
                 await store.on_container(each.container, lambda container: container.claims.confirm())
@@ -216,3 +228,17 @@ def confirm(
         output.print_json([output.as_json(each) for each in found])
     else:
         output.print_lines([f"confirmed {output.count(len(found), 'container')}"])
+
+
+async def _ask_unconfirmed(url: str) -> list[UnconfirmedContainer]:
+    """``list_unconfirmed`` of a running service."""
+    import msgspec
+
+    from ..maintenance.report import UnconfirmedContainer
+
+    count = len((await ask_service(url, "GET", "/v1/containers"))["containers"])
+    answers = [
+        await ask_service(url, "GET", f"/v1/containers/{index}/unconfirmed", seconds=_COUNT_SECONDS)
+        for index in range(count)
+    ]
+    return [msgspec.convert(each, UnconfirmedContainer) for each in answers if each["reason"]]

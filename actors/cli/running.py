@@ -141,10 +141,14 @@ async def writing(
             yield store
         return
 
-    if take_over:
-        raise InvalidArgument("--take-over is for a data folder: a service manages its owners itself")
+    check_no_take_over(take_over)
     async with _client(url) as client:
         yield client
+
+
+def check_no_take_over(take_over: bool) -> None:
+    if take_over:
+        raise InvalidArgument("--take-over is for a data folder: a service manages its owners itself")
 
 
 @asynccontextmanager
@@ -218,9 +222,16 @@ def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner]) -> str:
     )
 
 
-async def ask_service(url: str, method: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
-    """Send a request to the supervisor at ``url``; returns the JSON of its answer. The environment's proxies
-    are not used.
+async def ask_service(
+    url: str,
+    method: str,
+    path: str,
+    body: dict[str, str] | None = None,
+    *,
+    seconds: float = _REQUEST_SECONDS,
+) -> dict[str, Any]:
+    """Send a request to the service at ``url``; returns the JSON of its answer, which is waited for
+    ``seconds``. The environment's proxies are not used.
 
     Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there
     is no answer.
@@ -233,7 +244,10 @@ async def ask_service(url: str, method: str, path: str, body: dict[str, str] | N
 
     url = check_url(url)
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=_REQUEST_SECONDS, trust_env=False) as client:
+        timeout = httpx.Timeout(_REQUEST_SECONDS, read=seconds)
+        async with httpx.AsyncClient(
+            base_url=url, timeout=timeout, trust_env=False, follow_redirects=True
+        ) as client:
             answer = await client.request(method, path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unavailable(

@@ -161,6 +161,7 @@ class ClaimRecords:
         self._store = store
         self._known: dict[int, bytes] | None = None
         self._confirmed = anyio.Event()
+        self._confirming = anyio.Lock()
 
     @property
     def known(self) -> Mapping[int, bytes]:
@@ -194,8 +195,9 @@ class ClaimRecords:
 
     async def confirm(self) -> None:
         """The container may delete what it does not know (rule G4); returns once that is durable."""
-        if version := self._version(UNCONFIRMED_KEY):
-            await self._store.commit({UNCONFIRMED_KEY: version}, {UNCONFIRMED_KEY: None})
+        async with self._confirming:  # operators and the end of 24 hours may come at the same time
+            if version := self._version(UNCONFIRMED_KEY):
+                await self._store.commit({UNCONFIRMED_KEY: version}, {UNCONFIRMED_KEY: None})
         confirmed, self._confirmed = self._confirmed, anyio.Event()
         confirmed.set()
 

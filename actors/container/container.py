@@ -34,7 +34,7 @@ from ...storage_backends.base.world import World
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..flush.writer import WriterOptions
-from ..gc.collector import CollectorOptions
+from ..gc.collector import CollectorOptions, GarbageTotal
 from ..kernel.event_source import Answer, EventSource
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.reply import Reply, fail_all
@@ -419,6 +419,10 @@ class Container:
     async def prove_ownership(self) -> None:
         """``claim_storage``, and that there is no foreign claim until now (rules W8, G1)."""
         await self._claim.prove()
+
+    async def count_garbage(self) -> GarbageTotal:
+        """What confirming the container lets it delete (rule G4)."""
+        return await self._as_owner(self._components.collector.count_garbage())
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import anyio.lowlevel
+
 from ...journal.operations.barrier import Barrier
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.sorted_dict import with_prefix
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from ...storage_backends.segments.records import ReleasedRecord, chunk_key, released_key, released_names
+from ...storage_backends.segments.records.released import RELEASED_PREFIX
 from ...storage_backends.segments.transaction import decode_record
 from ..flush.aggregation import FlushableSegment
 from ..gc.collector import epoch_in
+from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .claims import claim_name, claim_prefix
 from .state import ContainerState
@@ -45,8 +50,13 @@ class ReleasedRecords:
     def __contains__(self, name: object) -> bool:
         return released_key(str(name)) in self._metadata
 
-    def names(self) -> Sequence[str]:
-        return [name for name in released_names(self._metadata) if self._is_readable(name)]
+    async def names(self) -> Sequence[str]:
+        recorded = released_names(with_prefix(self._metadata.runs_from(RELEASED_PREFIX), RELEASED_PREFIX))
+        found: list[str] = []
+        for names in in_slices(recorded):
+            found += [name for name in names if name in self and self._is_readable(name)]
+            await anyio.lowlevel.checkpoint()
+        return found
 
     def _is_readable(self, name: str) -> bool:
         key = released_key(name)

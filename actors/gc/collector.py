@@ -21,6 +21,7 @@ removes records whose file is gone."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
@@ -84,7 +85,10 @@ class ReleasedFiles(Protocol):
     """The durable records of released files that no listing finds (rule S19)."""
 
     def __contains__(self, name: object) -> bool: ...
-    def names(self) -> Sequence[str]: ...
+
+    async def names(self) -> Sequence[str]:
+        """The names in records that can be read."""
+        ...
 
     async def forget(self, names: Sequence[str]) -> None:
         """Remove the records of these files, which are deleted; returns once that is durable."""
@@ -141,6 +145,27 @@ def epoch_in(name: str) -> int | None:
         return hex_number(name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0])
     except DecodeError:
         return None
+
+
+@attrs.frozen
+class GarbageTotal:
+    chunks: int
+    bytes: int
+
+
+async def count_garbage(
+    chunks: ChunkStorage, prefix: str, is_garbage: Callable[[str], bool], released: Sequence[str]
+) -> GarbageTotal:
+    """The chunks below ``prefix`` that are garbage, and the files ``released`` that still exist."""
+    count = size = 0
+    async for info in chunks.list(prefix):
+        if is_garbage(info.name):
+            count, size = count + 1, size + info.length
+    for name in released:
+        with suppress(ChunkNotFound):
+            size += (await chunks.info(name)).length
+            count += 1
+    return GarbageTotal(count, size)
 
 
 class Collector:
@@ -200,7 +225,7 @@ class Collector:
         ``request_cycle()`` asks for a flush cycle: chunks of dead owners wait for one.
         """
         await self._source.wait_confirmed()
-        self._take_over(self._source.released.names(), request_cycle)
+        self._take_over(await self._source.released.names(), request_cycle)
         begin = anyio.current_time()
         self._listings = [begin + seconds for seconds in self._options.listings]
         while True:
@@ -219,6 +244,17 @@ class Collector:
 
             with anyio.move_on_after(self._wait_seconds()):
                 await self._wake.wait()
+
+    async def count_garbage(self) -> GarbageTotal:
+        """What is deleted in the end, once the container is confirmed (rule G4)."""
+        source = self._source
+        released = [name for name in await source.released.names() if name not in source.referenced]
+        return await count_garbage(
+            self._chunks,
+            source.chunk_prefix,
+            lambda name: name in self._queue or self._is_orphan(name),
+            released,
+        )
 
     def _ready(self) -> list[Garbage]:
         now = anyio.current_time()

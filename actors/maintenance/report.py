@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from enum import Enum
 
 import attrs
 
 from ...journal.operations.segment_image import SegmentStatus
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, TierlogError
+from ...storage_backends.base.errors import DataCorruption, TierlogError
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import ChunkRecord, SegmentRecord, chunk_key, released_names
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import Flaw, find_flaws
 from ..container.claims import unconfirmed_record
+from ..gc.collector import GarbageTotal, count_garbage
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
 
@@ -223,10 +223,10 @@ async def _verify(
             ChunkProblem(container.index, segment, record.name, flaw.message, flaw.offset)
             for flaw in await _flaws(view, record, progress)
         ]
-    unreferenced = [] if wanted else await _unreferenced(view, container.index, index)
+    unreferenced = GarbageTotal(0, 0) if wanted else await _unreferenced(view, container.index, index)
     segments = {index.positions[record.name].segment for record in records if record.name in index.positions}
     return VerifyReport(
-        len(segments), len(records), size, len(unreferenced), sum(unreferenced), tuple(problems)
+        len(segments), len(records), size, unreferenced.chunks, unreferenced.bytes, tuple(problems)
     )
 
 
@@ -238,10 +238,8 @@ async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
         record = unconfirmed_record(snapshot.state.metadata)
         if record is not None:
             index = await _index_chunks(container.index, snapshot)
-            lengths = await _unreferenced(view, container.index, index)
-            found.append(
-                UnconfirmedContainer(container.index, record.explanation, len(lengths), sum(lengths))
-            )
+            total = await _unreferenced(view, container.index, index)
+            found.append(UnconfirmedContainer(container.index, record.explanation, total.chunks, total.bytes))
     return found
 
 
@@ -252,17 +250,10 @@ async def _flaws(view: StoreView, record: ChunkRecord, progress: Progress) -> li
         return [Flaw(f"the chunk cannot be read: {error}")]
 
 
-async def _unreferenced(view: StoreView, container: int, index: _ChunkIndex) -> list[int]:
-    """The lengths of the container's chunks without a record, and of released files that still exist."""
-    lengths = [
-        info.length
-        async for info in view.chunks.list(f"{_OWN_CHUNKS}{container:04d}/")
-        if info.name not in index.records
-    ]
-    for name in sorted(index.released - index.records.keys()):
-        with suppress(ChunkNotFound):
-            lengths.append((await view.chunks.info(name)).length)
-    return lengths
+async def _unreferenced(view: StoreView, container: int, index: _ChunkIndex) -> GarbageTotal:
+    """The container's chunks without a record, and released files that still exist."""
+    prefix, released = f"{_OWN_CHUNKS}{container:04d}/", sorted(index.released - index.records.keys())
+    return await count_garbage(view.chunks, prefix, lambda name: name not in index.records, released)
 
 
 async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:

@@ -2,8 +2,9 @@
 endpoints are (``gateway/server``).
 
 A long poll for the map ends with a change, with its time, with its client or with the server.
-Data never passes through here: requests for a segment are redirected to the host that has its container, and
-requests that concern all hosts (the lists, the flush) are sent to each of them.
+Data never passes through here: requests for a segment, or for what a container deletes, are redirected to
+the host that has the container, and requests that concern all hosts (the lists, the flush) are sent to each
+of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from msgspec import Struct
 from starlette.applications import Starlette
 
 from ...storage_backends.base.errors import (
-    InvalidArgument,
     NotOwner,
     Throttled,
     TierlogError,
@@ -55,13 +55,13 @@ from .supervisor import Supervisor
 
 _REDIRECT = Success(
     307,
-    "Send the same request to the host that has the segment's container.",
+    "Send the same request to the host that has the container.",
     headers={"Location": "The URL there."},
 )
 _REDIRECTED = [
     attrs.evolve(endpoint, successes=(_REDIRECT, *endpoint.successes))
     for endpoint in ENDPOINTS
-    if endpoint.path.startswith(f"{paths.SEGMENTS}/")
+    if endpoint.path.startswith((f"{paths.SEGMENTS}/", f"{paths.CONTAINERS}/{{container}}/"))
 ]
 LIMITS = ServerLimits(json_bytes=64 << 10)
 """A command is a name at most."""
@@ -226,14 +226,14 @@ def _command(path: str, operation: str, *errors: type[TierlogError]) -> Callable
 @_command(f"{paths.CONTAINERS}/{{container}}/move", "move", NoSuchContainer, NoSuchHost, Conflict)
 async def move(call: AdminCall, body: Move) -> Answer:
     """Move a container to another host."""
-    call.server.supervisor.move(_container(call), body.host)
+    call.server.supervisor.move(call.container, body.host)
     return _accepted(call)
 
 
 @_command(f"{paths.CONTAINERS}/{{container}}/open", "open", NoSuchContainer)
 async def open_container(call: AdminCall, body: Nothing) -> Answer:
     """Open a quarantined container again."""
-    call.server.supervisor.release(_container(call))
+    call.server.supervisor.release(call.container)
     return _accepted(call)
 
 
@@ -260,13 +260,6 @@ async def roll(call: AdminCall, body: Nothing) -> Answer:
 
 def _accepted(call: AdminCall) -> Answer:
     return json_answer(call.server.status(), 202)
-
-
-def _container(call: AdminCall) -> int:
-    text: str = call.scope["path_params"]["container"]
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidArgument(f"a container is a number, not {text[:50]!r}")
-    return int(text)
 
 
 # --- data ---------------------------------------------------------------------------------------
@@ -322,7 +315,7 @@ async def batch(call: AdminCall) -> None:
     raise NotOwner("the supervisor serves no container: ask it for the container map")
 
 
-async def _redirect(call: AdminCall) -> Answer:
+async def _redirect_segment(call: AdminCall) -> Answer:
     """To the host that has the segment's container."""
     path: str = call.scope["path"]
     found = paths.split_segment_path(path)
@@ -332,8 +325,16 @@ async def _redirect(call: AdminCall) -> Answer:
         )
 
     check_segment_name(found[0])
-    supervisor = call.server.supervisor
-    index = container_of(found[0], len(supervisor.fleet.assignments))
+    return _redirect(call, container_of(found[0], len(call.server.supervisor.fleet.assignments)))
+
+
+async def _redirect_container(call: AdminCall) -> Answer:
+    """To the host that has the container."""
+    return _redirect(call, call.server.supervisor.checked_container(call.container))
+
+
+def _redirect(call: AdminCall, index: int) -> Answer:
+    supervisor, path = call.server.supervisor, call.scope["path"]
     url = supervisor.map().containers[index].url
     if url is None:
         raise _unserved(supervisor, index)
@@ -346,10 +347,25 @@ async def _redirect(call: AdminCall) -> Answer:
 
 redirect_get = endpoint(
     "GET", f"{paths.SEGMENTS}/{{rest:path}}", "redirect-get", successes=(), is_documented=False
-)(_redirect)
+)(_redirect_segment)
 redirect_post = endpoint(
     "POST", f"{paths.SEGMENTS}/{{rest:path}}", "redirect-post", successes=(), is_documented=False
-)(_redirect)
+)(_redirect_segment)
+
+redirect_unconfirmed = endpoint(
+    "GET",
+    f"{paths.CONTAINERS}/{{container}}/unconfirmed",
+    "redirect-unconfirmed",
+    successes=(),
+    is_documented=False,
+)(_redirect_container)
+redirect_confirm = endpoint(
+    "POST",
+    f"{paths.CONTAINERS}/{{container}}/confirm",
+    "redirect-confirm",
+    successes=(),
+    is_documented=False,
+)(_redirect_container)
 
 
 def _unserved(supervisor: Supervisor, index: int) -> Unavailable:

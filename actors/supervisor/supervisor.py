@@ -220,7 +220,7 @@ class Supervisor:
     def move(self, index: int, host: str) -> None:
         """Move the container to ``host`` and keep it there. Raises ``Conflict`` if the host accepts none
         now."""
-        index, host = self._checked_container(index), self._checked_host(host)
+        index, host = self.checked_container(index), self._checked_host(host)
         try:
             self._execute(self.fleet.move(index, host, anyio.current_time()))
         except ValueError as error:
@@ -228,7 +228,7 @@ class Supervisor:
 
     def release(self, index: int) -> None:
         """Open a fenced or quarantined container again."""
-        self._execute(self.fleet.release(self._checked_container(index), anyio.current_time()))
+        self._execute(self.fleet.release(self.checked_container(index), anyio.current_time()))
 
     def drain(self, host: str) -> None:
         self._execute(self.fleet.drain(self._checked_host(host), anyio.current_time()))
@@ -244,7 +244,7 @@ class Supervisor:
             raise NoSuchHost(f"no host {host!r}: the hosts are {', '.join(self.fleet.hosts)}")
         return host
 
-    def _checked_container(self, index: int) -> int:
+    def checked_container(self, index: int) -> int:
         if index not in range(len(self.fleet.assignments)):
             raise NoSuchContainer(
                 f"no container {index}: the containers are 0 to {len(self.fleet.assignments) - 1}"

@@ -276,6 +276,7 @@ _ANSWERS = [
     _answer(SegmentInfo, _INFO),
     _answer(bodies.ContainerMap, _MAP, decode=bodies.decode_map),
     _answer(bodies.HostStatus, bodies.HostStatus(True, False, (bodies.ContainerStatus(0, "active"),))),
+    _answer(bodies.Unconfirmed, bodies.Unconfirmed(0, "the folder was adopted", 5, 1 << 40)),
     _answer(bodies.Appended, bodies.Appended(5), bodies.Appended(None)),
     _answer(bodies.EventNumber, bodies.EventNumber(5)),
     _answer(bodies.Length, bodies.Length(5)),

@@ -40,7 +40,7 @@ EXEMPT = {
     "actors/gateway/server/call.py "
     "HttpCall._check_head": "part of a call; asked over HTTP in gateway_server/test_requests.py",
     "actors/host/main.py _parse": "argparse, for arguments that the supervisor has written",
-    "actors/supervisor/admin.py _container": "part of a request; asked over HTTP in "
+    "actors/gateway/server/call.py HttpCall.container": "part of a request; asked over HTTP in "
     "supervisor_process/test_admin.py",
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
     "actors/settings/configuration.py load_config": "opens the file and hands its bytes to decode_config",

@@ -70,10 +70,15 @@ async def serving(store: Any, limits: ServerLimits | None = None, **options: Any
 
 @asynccontextmanager
 async def service(
-    folder: Path, limits: ServerLimits | None = None, *, config: StoreConfig = CONFIG, **options: Any
+    folder: Path,
+    limits: ServerLimits | None = None,
+    *,
+    config: StoreConfig = CONFIG,
+    containers: int = 2,
+    **options: Any,
 ) -> AsyncIterator[Service]:
     async with (
-        open_store(folder / "data", containers=2, config=config) as store,
+        open_store(folder / "data", containers=containers, config=config) as store,
         serving(store, limits, **options) as served,
     ):
         yield served

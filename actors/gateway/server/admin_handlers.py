@@ -1,5 +1,5 @@
-"""What operators and their tools ask a server: health, readiness, metrics, the container map, and a small
-page.
+"""What operators and their tools ask a server: health, readiness, metrics, the container map, a small page,
+and whether a container may delete what it does not know.
 
 ``/health`` means that the event loop runs: a process that recovers is alive. It also names the health of
 long-term storage, which is not a reason to end a process: appends go on, and flushes resume by themselves
@@ -10,12 +10,24 @@ from __future__ import annotations
 
 from html import escape
 
+from ....storage_backends.base.errors import DataCorruption, NotOwner, StorageFull, Throttled
 from ...chunk_io.health import StorageHealthStatistics
+from ...container.container import Container
 from ...telemetry.metrics import CONTENT_TYPE
 from ..wire import paths
-from ..wire.bodies import JSON_TYPE, ContainerMap, Health, HostStatus, StorageHealth
+from ..wire.bodies import (
+    JSON_TYPE,
+    ContainerMap,
+    Empty,
+    Health,
+    HostStatus,
+    Nothing,
+    StorageHealth,
+    Unconfirmed,
+)
+from ..wire.errors import NoSuchContainer
 from .call import Answer, Call, json_answer
-from .endpoint import Success, endpoint
+from .endpoint import BODY_ERRORS, Success, endpoint
 
 HTML = Success(200, "HTML.", "text/html; charset=utf-8", str)
 SCRAPE = Success(200, "One scrape.", CONTENT_TYPE, str)
@@ -68,6 +80,58 @@ async def page(call: Call) -> Answer:
     word = "draining" if status.draining else "ready" if status.ready else "not ready"
     body = _PAGE.format(word=word, tails=call.server.tails, rows=rows)
     return Answer(200, body.encode(), "text/html; charset=utf-8")
+
+
+@endpoint(
+    "GET",
+    f"{paths.CONTAINERS}/{{container}}/unconfirmed",
+    "unconfirmed",
+    NoSuchContainer,
+    NotOwner,
+    Throttled,
+    DataCorruption,
+    help="The answer.",
+)
+async def unconfirmed(call: Call) -> Unconfirmed:
+    """Why the container deletes nothing, and how much confirming it lets it delete. Lists its chunks."""
+    index = _checked_container(call)
+    async with call.while_connected():
+        return await call.server.store.on_container(index, _describe_unconfirmed)
+
+
+async def _describe_unconfirmed(container: Container) -> Unconfirmed:
+    record = container.claims.unconfirmed
+    if record is None:
+        return Unconfirmed(container.index, "", 0, 0)
+
+    total = await container.count_garbage()
+    return Unconfirmed(container.index, record.explanation, total.chunks, total.bytes)
+
+
+@endpoint(
+    "POST",
+    f"{paths.CONTAINERS}/{{container}}/confirm",
+    "confirm",
+    NoSuchContainer,
+    NotOwner,
+    Throttled,
+    StorageFull,
+    *BODY_ERRORS,
+    help="Done, and durable.",
+)
+async def confirm(call: Call, body: Nothing) -> Empty:
+    """Let the container delete what it does not know. Changes nothing if it is confirmed."""
+    index = _checked_container(call)
+    await call.server.store.on_container(index, lambda container: container.claims.confirm())
+    return Empty()
+
+
+def _checked_container(call: Call) -> int:
+    count = call.server.store.containers
+    if call.container >= count:
+        raise NoSuchContainer(f"no container {call.container}: the containers are 0 to {count - 1}")
+
+    return call.container
 
 
 _PAGE = """<!doctype html>

@@ -91,6 +91,14 @@ class HttpCall(Generic[S]):
 
     # --- the request -----------------------------------------------------------------------------
 
+    @property
+    def container(self) -> int:
+        """The container's number in the path. Whether there is one of that number is not checked."""
+        text: str = self.scope["path_params"]["container"]
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise InvalidArgument(f"a container is a number, not {text[:50]!r}")
+        return int(text)
+
     def header(self, name: str) -> str | None:
         """The only value of a header; twice is refused."""
         wanted = name.lower().encode()

@@ -3,8 +3,8 @@ H13)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import NotOwner
@@ -17,11 +17,14 @@ from ....storage_backends.base.transactions import (
     TransactionToken,
 )
 from ....storage_backends.base.world import World
+from ...container.container import Container
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import ContainerAssignment, ContainerMap, ContainerStatus, HostStatus
 from ..wire.errors import OwnedElsewhere
 from .context import ServerContext, ServerLimits
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -83,6 +86,9 @@ class Store(Protocol):
     async def flush(self) -> None: ...
     def statistics(self) -> Any: ...
     def container_of(self, name: str) -> int: ...
+    @property
+    def containers(self) -> int: ...
+    async def on_container(self, index: int, act: Callable[[Container], Awaitable[T]]) -> T: ...
 
 
 class Gateway(ServerContext):

@@ -266,6 +266,16 @@ class ContainerStatus(Struct, frozen=True):
     """``active`` if it is served, else why not: for example ``recovering`` or ``quarantined``."""
 
 
+class Unconfirmed(Struct, frozen=True):
+    """Why a container deletes nothing, and what confirming it lets it delete (rule G4)."""
+
+    container: Number
+    reason: str
+    """Empty if the container is confirmed."""
+    chunks: Number
+    bytes: Number
+
+
 class HostStatus(Struct, frozen=True):
     """The answer of ``/ready``, from a host about its own containers and from the supervisor about all."""
 

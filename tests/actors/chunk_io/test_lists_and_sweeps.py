@@ -36,6 +36,28 @@ async def test_a_long_list_is_requested_in_pages() -> None:
         assert [info async for info in play.client.list("nothing")] == []
 
 
+async def test_others_run_between_steps_of_a_long_page() -> None:
+    steps = 0
+
+    async def count() -> None:
+        nonlocal steps
+        while True:
+            await anyio.lowlevel.checkpoint()
+            steps += 1
+
+    async with stage(list_page=10_000) as play:
+        for number in range(5_000):
+            await play.chunks.memory.create_with_content(f"a/{number:04d}", [])
+        async with aclosing(play.client.list("")) as infos, anyio.create_task_group() as tasks:
+            await anext(infos)
+            tasks.start_soon(count)
+            async for _ in infos:
+                pass
+            tasks.cancel_scope.cancel()
+
+    assert steps >= 5
+
+
 async def test_a_list_abandoned_early_requests_no_further_page() -> None:
     async with stage(list_page=2) as play:
         for number in range(6):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import attrs
 import pytest
 from hypothesis import given
@@ -143,6 +144,20 @@ async def test_records_are_found_again_in_the_metadata() -> None:
     await read.confirm()
     await read.confirm()
     assert (written.unconfirmed, list(state.entries)) == (None, [claim_key(7)])
+
+
+@pytest.mark.anyio
+async def test_g4_two_confirmations_at_once_are_one() -> None:
+    world = ContainerWorld()
+    await world.chunks.open()
+    async with world.owner() as owner:
+        claims = owner.container.claims
+        await claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(claims.confirm)
+
+        assert claims.unconfirmed is None
 
 
 @pytest.mark.parametrize("key", [claim_key(7), UNCONFIRMED_KEY])

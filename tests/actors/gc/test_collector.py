@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from support.container_world import virtual_time
-from tierlog.actors.gc.collector import Collector, CollectorOptions
+from tierlog.actors.gc.collector import Collector, CollectorOptions, GarbageTotal
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
@@ -37,7 +37,7 @@ class Released:
     def __contains__(self, name: object) -> bool:
         return name in self.recorded
 
-    def names(self) -> Sequence[str]:
+    async def names(self) -> Sequence[str]:
         return list(self.recorded)
 
     async def forget(self, names: Sequence[str]) -> None:
@@ -351,7 +351,28 @@ async def test_g3_a_released_file_that_a_segment_refers_to_stays() -> None:
         await anyio.sleep(1000)
 
         assert await world.left() == [FILE]
-        assert world.released.names() == [FILE]
+        assert list(world.released.recorded) == [FILE]
+
+
+async def test_g4_garbage_is_counted_as_it_is_deleted_after_the_confirmation() -> None:
+    kept = [chunk(1, 1), chunk(2), "containers/0003/other", "app/used"]
+    deleted = [chunk(3, 1), chunk(4), FILE]
+    async with collecting(
+        *kept,
+        *deleted,
+        referenced={kept[0], kept[3]},
+        released=Released(dict.fromkeys([FILE, "app/gone", kept[3]])),
+        confirmed=anyio.Event(),
+    ) as (world, collector):
+        await collector.track([kept[1]])
+        collector.release([deleted[1]])
+        assert await collector.count_garbage() == GarbageTotal(len(deleted), len(deleted))
+
+        world.confirmed.set()
+        await anyio.wait_all_tasks_blocked()
+        world.cycle(1)
+        await anyio.sleep(1000)
+        assert sorted(await world.left()) == sorted(kept)
 
 
 async def test_s7_deletions_that_fail_for_the_last_time_are_one_log_event(

@@ -579,7 +579,11 @@ def released_file_loses_its_record(plant: Planter) -> None:
 @mutant("G3")
 def released_files_are_not_looked_for(plant: Planter) -> None:
     """An imported file that a dead owner released and did not delete stays for ever."""
-    plant(ReleasedRecords.names, lambda original, self: [])
+
+    async def names(original: Any, self: ReleasedRecords) -> list[str]:
+        return []
+
+    plant(ReleasedRecords.names, names)
 
 
 # --- transactions ---------------------------------------------------------------------------------

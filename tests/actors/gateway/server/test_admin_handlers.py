@@ -12,14 +12,16 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.http_server import Service, Wrapped, everything, serving, until
+from support.http_server import Service, Wrapped, everything, service, serving, until
 from support.patience import scaled
+from support.stores import CONFIG
 from tierlog import open_store
 from tierlog.actors.gateway.server.app import ENDPOINTS, gateway_of, make_app
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.gateway.wire import bodies
 from tierlog.actors.gateway.wire.paths import Verb
 from tierlog.actors.store.opening import system_world
+from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +44,51 @@ async def test_h14_an_id_that_logs_should_not_hold_is_replaced(served: Service, 
 
     assert given not in made
     assert made[0] != made[1]
+
+
+# --- confirming ---------------------------------------------------------------------------------
+
+
+async def test_g4_garbage_is_counted_before_a_container_is_confirmed_and_collected_after_it(
+    tmp_path: Path,
+) -> None:
+    async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
+        record = UnconfirmedRecord(Reason.RESTORED)
+        await store.on_container(0, lambda container: container.claims.enter({}, record))
+    unknown = tmp_path / "data/lts/containers/0000" / f"{1:016x}" / f"{1:016x}-{0:016x}-id"
+    unknown.parent.mkdir(parents=True)
+    unknown.write_bytes(b"01234")
+
+    async with service(tmp_path, containers=1) as served:
+        before = await served.http.get("/v1/containers/0/unconfirmed")
+        assert before.json() == {"container": 0, "reason": record.explanation, "chunks": 1, "bytes": 5}
+        assert unknown.exists()
+
+        for _ in range(2):
+            assert (await served.http.post("/v1/containers/0/confirm")).json() == {}
+        after = await served.http.get("/v1/containers/0/unconfirmed")
+        assert after.json() == {"container": 0, "reason": "", "chunks": 0, "bytes": 0}
+        await until(lambda: not unknown.exists())
+
+
+@pytest.mark.parametrize(
+    "container, status, code", [("2", 404, "no-such-container"), ("x", 400, "invalid-argument")]
+)
+async def test_a_container_that_does_not_exist_is_refused(
+    served: Service, container: str, status: int, code: str
+) -> None:
+    asked = await served.http.get(f"/v1/containers/{container}/unconfirmed")
+    ordered = await served.http.post(f"/v1/containers/{container}/confirm")
+
+    assert [(each.status_code, each.json()["code"]) for each in (asked, ordered)] == [(status, code)] * 2
+
+
+async def test_h18_a_page_of_another_site_confirms_nothing(served: Service) -> None:
+    answer = await served.http.post(
+        "/v1/containers/0/confirm", headers={"Origin": "http://elsewhere.example"}
+    )
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "cross-origin")
 
 
 # --- health -------------------------------------------------------------------------------------
@@ -144,7 +191,7 @@ async def test_h16_every_operation_is_complete(served: Service) -> None:
         assert all(response["description"] for response in operation["responses"].values())
         assert {"500", "503"} <= operation["responses"].keys()
         names = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"}
-        assert names == ({"name"} if "{name}" in path else set())
+        assert names == {name for name in ("name", "container") if f"{{{name}}}" in path}
 
 
 def operations_of(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -343,6 +343,7 @@ ANSWERS = [
     SegmentInfo("a", 1 << 70, 10, 2, True, {"x": -1}, 5, 3),
     ContainerMap(4, (ContainerAssignment(0, "http://a", 7), ContainerAssignment(1, None, None))),
     HostStatus(True, False, (ContainerStatus(0, "active"),)),
+    bodies.Unconfirmed(0, "the folder was adopted", 5, 7),
     bodies.Appended(None),
     bodies.Appended(5),
     bodies.EventNumber(5),

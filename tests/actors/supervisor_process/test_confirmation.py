@@ -1,0 +1,93 @@
+"""A running service whose folder was adopted: it deletes nothing until an operator confirms it over HTTP (rule
+G4)."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+import tierlog
+from support.command_line import Run, in_this_process, is_one_line
+from support.live_service import Service, name_in, wait_until
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+
+
+@pytest.fixture
+def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
+    with in_this_process(capfdbinary) as run:
+        yield run
+
+
+@pytest.fixture
+def adopted(folder: Path) -> Path:
+    """Container 0 lost its log and was adopted without it."""
+
+    async def write() -> None:
+        async with tierlog.open_store(folder, containers=2) as store:
+            for index in range(2):
+                await store.create_segment(name_in(index, 2))
+                await store.append(name_in(index, 2), b"01234")
+            await store.flush()
+
+    async def adopt() -> None:
+        async with tierlog.open_store(folder, containers=2, adopt=True):
+            pass
+
+    anyio.run(write)
+    shutil.rmtree(folder / "wal" / "0000")
+    anyio.run(adopt)
+    return folder
+
+
+def chunk_files(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "lts" / "containers").rglob("*") if path.is_file())
+
+
+def test_g4_a_running_service_is_confirmed_and_then_deletes(
+    run: Run, adopted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "tierlog.toml"
+    settings.write_text('[gc]\ndelay = "0s"\n')
+    unknown, known = chunk_files(adopted)
+    with Service(adopted, f"--config={settings}") as service:
+        service.settle()
+        confirm = ("chunks", "confirm", f"--url={service.url}")
+
+        monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+        refused = run(*confirm)
+        assert "it is a copy or an old backup" in refused.out
+        assert "Let the store delete 1 chunk, 5 B?" in refused.err
+        assert (refused.code, refused.err.endswith("error: nothing was confirmed\n")) == (1, True)
+        assert chunk_files(adopted) == [unknown, known]
+
+        [confirmed] = json.loads(run(*confirm, "--yes", "--json").out)
+        assert (confirmed["container"], confirmed["chunks"], confirmed["bytes"]) == (0, 1, 5)
+        wait_until(lambda: chunk_files(adopted) == [known], "what the container does not know is deleted")
+        assert run(*confirm).out.splitlines()[-1] == "nothing to confirm"
+
+
+def test_g4_the_requests_are_sent_to_the_containers_host(run: Run, folder: Path) -> None:
+    with Service(folder, containers=2) as service:
+        service.settle()
+        for index, (host, _) in service.assignments().items():
+            other = next(each["url"] for each in service.status()["hosts"] if each["id"] != host)
+            for method, verb in (("GET", "unconfirmed"), ("POST", "confirm")):
+                path = f"/v1/containers/{index}/{verb}"
+                answer = service.client.request(method, path, follow_redirects=False)
+                assert (answer.status_code, answer.headers["location"]) == (
+                    307,
+                    f"{service.host(host)['url']}{path}",
+                )
+                assert service.client.request(method, path).status_code == 200
+                assert service.client.request(method, f"{other}{path}").json()["code"] == "not-owner"
+
+        assert service.client.get("/v1/containers/2/unconfirmed").json()["code"] == "no-such-container"
+        refused = run("chunks", "confirm", f"--url={service.url}", "--take-over")
+        assert (refused.code, is_one_line(refused.err)) == (1, True)
