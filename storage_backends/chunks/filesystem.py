@@ -163,10 +163,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 yield ChunkInfo(path, entry.size)
                 continue
 
-            inside = await self._entries(path)
-            pending.extend(
-                reversed([(name, each) for name, each in inside if _may_match(name, each, prefix, after)])
-            )
+            pending.extend(reversed(await self._entries(path, prefix, after)))
 
     async def _used_space(self) -> int:
         """The sum of all chunks' lengths. Walks all folders."""
@@ -201,27 +198,33 @@ class FileSystemChunkStorage(BaseChunkStorage):
             name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress)
         )
 
-    async def _entries(self, path: str) -> Sequence[tuple[str, FolderEntry]]:
-        """(chunk or folder name, entry) of one folder, in the order of the chunk names below them.
+    async def _entries(self, path: str, prefix: str, after: str) -> Sequence[tuple[str, FolderEntry]]:
+        """(chunk or folder name, entry) of one folder, in the order of the chunk names below them; only what
+        may have chunks that ``_list`` returns.
 
         Names that no chunk can have are skipped; such a folder may be unreadable, like ``lost+found`` of a
         mount point.
         """
 
-        def program(progress: Progress) -> Program[Sequence[FolderEntry]]:
+        def program(progress: Progress) -> Program[Sequence[tuple[str, FolderEntry]]]:
+            # All of it in the program: a folder may be too large for one step of the event loop.
             try:
                 entries: Sequence[FolderEntry] = yield ListFolder(f"{self._root}/{path}".rstrip("/"))
             except (FileNotFoundError, NotADirectoryError):
                 if path:
                     return []  # It was removed in the meantime.
                 raise
-            return entries
+            parent = f"{path}/" if path else ""
+            named = [(parent + entry.name, entry) for entry in entries]
+            found = [
+                (name, entry)
+                for name, entry in named
+                if can_begin_chunk_name(name) and _may_match(name, entry, prefix, after)
+            ]
+            # "/" sorts after "-" and ".", so a folder is sorted with the slash of its chunks' names.
+            return sorted(found, key=lambda each: f"{each[0]}/" if each[1].is_folder else each[0])
 
-        found = await self._run(path, program)
-        # "/" sorts after "-" and ".", so a folder is sorted with the slash of its chunks' names.
-        found = sorted(found, key=lambda entry: f"{entry.name}/" if entry.is_folder else entry.name)
-        parent = f"{path}/" if path else ""
-        return [(parent + entry.name, entry) for entry in found if can_begin_chunk_name(parent + entry.name)]
+        return await self._run(path, program)
 
     async def _run(self, name: str, program: Callable[[Progress], Program[T]], *, alters: bool = False) -> T:
         """Drive a program, and map an ``OSError``."""
