@@ -426,9 +426,9 @@ class Container:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def find_durable(self, name: str) -> SegmentState:
+    async def find_durable(self, name: str, sid: int = 0) -> SegmentState:
         """The segment of that name, once its existence is durable, or ``SegmentNotFound``, once that is
-        durable (rule C1)."""
+        durable (rule C1). With ``sid`` a later segment of the same name is not found."""
         segment = self.state.segments.find(name)
         # A loop, because a segment may come into being after the sequence that was waited for.
         while segment is None or segment.durable_length < 0:
@@ -438,11 +438,15 @@ class Container:
             if segment is None:
                 raise SegmentNotFound(f"no segment {name!r}", segment=name)
 
+        if sid and segment.sid != sid:
+            raise SegmentNotFound(
+                f"segment {name!r} was deleted, and another one has its name now", segment=name
+            )
         return segment
 
-    async def read(self, name: str, offset: int, size: int) -> Buffer:
+    async def read(self, name: str, offset: int, size: int, sid: int = 0) -> Buffer:
         """Durable bytes, possibly a view of more of them; ``b""`` at the tail."""
-        segment = await self.find_durable(name)
+        segment = await self.find_durable(name, sid)
         if offset < segment.start_offset:
             await self.wait_durable()  # the truncation may not be durable yet
         return await self._as_owner(self._components.reader.read(segment, offset, size))
@@ -464,17 +468,17 @@ class Container:
         self.log.check_owner()
         return found
 
-    async def wait_beyond(self, name: str, offset: int) -> bool:
-        """Return True when the segment has bytes past ``offset``, False when it is sealed and has none.
+    async def wait_beyond(self, name: str, offset: int, sid: int = 0) -> int:
+        """Return the segment's id when it has bytes past ``offset``, 0 when it is sealed and has none.
 
         Raises ``SegmentNotFound`` if it is deleted meanwhile, ``Unavailable`` if the container stops.
         """
-        segment: SegmentState | None = await self.find_durable(name)
+        segment: SegmentState | None = await self.find_durable(name, sid)
         assert segment is not None
         sid = segment.sid
         while True:
             if segment.durable_length > offset:
-                return True
+                return sid
 
             if self.mailbox.closed:
                 raise Unavailable(f"container {self.index} stopped")
@@ -482,7 +486,7 @@ class Container:
             # The seal and the last appends may not be durable yet (C1).
             if segment.sealed:
                 await self.wait_durable()
-                return segment.durable_length > offset
+                return sid if segment.durable_length > offset else 0
 
             if segment.waiter is None:
                 segment.waiter = anyio.Event()

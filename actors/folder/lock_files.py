@@ -59,11 +59,17 @@ def create_lock_file(folder: str, owner: Owner) -> Program[FileHandle]:
             with suppress(FileNotFoundError):  # another opening removed it first
                 yield Unlink(f"{folder}/{other.owner_id}")
 
-    handle: FileHandle = yield Open(f"{folder}/{owner.owner_id}", write=True, create=True)
-    # A process that lists the owners may hold the lock for a moment.
-    yield Lock(handle)
-    yield Write(handle, 0, [encode_owner(owner)])
-    return handle
+    while True:
+        handle: FileHandle = yield Open(f"{folder}/{owner.owner_id}", write=True, create=True)
+        # A process that lists the owners may hold the lock for a moment.
+        yield Lock(handle)
+        # Before the lock, another opening takes the file for a dead process's and may remove it.
+        entries = yield ListFolder(folder)
+        if any(entry.name == owner.owner_id for entry in entries):
+            yield Write(handle, 0, [encode_owner(owner)])
+            return handle
+
+        yield Close(handle)
 
 
 def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[FileHandle]:

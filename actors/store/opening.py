@@ -335,26 +335,24 @@ class StoreOpener:
         """Serve all containers."""
         chunks = await self._chunks()
         identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)
-        await self._prepare_folder()
-        fingerprint = await self._fingerprint()
-        async with (
-            announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id,
-            serve(self._parts(identity, owner_id, chunks, fingerprint)) as store,
-        ):
-            yield store
+        async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id:
+            # Not before: a refused opening leaves the folder as it is.
+            await self._prepare_folder()
+            fingerprint = await self._fingerprint()
+            async with serve(self._parts(identity, owner_id, chunks, fingerprint)) as store:
+                yield store
 
     @asynccontextmanager
     async def runtime(self, host_id: str) -> AsyncIterator[ContainerRuntime]:
         """Serve the containers that the body begins, and no others."""
         identity = await existing_identity(self.files, self.folder)
         chunks = await self._chunks()
-        await self._prepare_folder()
-        fingerprint = await self._fingerprint()
-        async with (
-            announced(self.files, self.world, self.folder, host_id) as owner_id,
-            ContainerRuntime(self._parts(identity, owner_id, chunks, fingerprint)).running() as runtime,
-        ):
-            yield runtime
+        async with announced(self.files, self.world, self.folder, host_id) as owner_id:
+            await self._prepare_folder()
+            fingerprint = await self._fingerprint()
+            parts = self._parts(identity, owner_id, chunks, fingerprint)
+            async with ContainerRuntime(parts).running() as runtime:
+                yield runtime
 
     async def _chunks(self) -> ChunkStorage:
         """Long-term storage, with its calls traced."""

@@ -344,14 +344,17 @@ class SegmentStore(SegmentVerbs):
         it keeps alive."""
         check_offset(offset)
         check_size(size)
+        return await self._read(name, offset, size)
+
+    async def _read(self, name: str, offset: int, size: int, sid: int = 0) -> Buffer:
         container = self._container(name)
         if self._span is None:
-            return await container.call(lambda owner: owner.read(name, offset, size))
+            return await container.call(lambda owner: owner.read(name, offset, size, sid))
 
         with self._span(
             "tierlog.read", {"container": container.index, "segment": name, "offset": offset, "bytes": size}
         ):
-            return await container.call(lambda owner: owner.read(name, offset, size))
+            return await container.call(lambda owner: owner.read(name, offset, size, sid))
 
     async def tail(
         self, name: str, offset: int = 0, *, block_size: int = 1 << 20
@@ -359,13 +362,14 @@ class SegmentStore(SegmentVerbs):
         check_offset(offset)
         check_size(block_size, "block_size")
         container = self._container(name)
-        position = offset
+        position, sid = offset, 0
 
-        async def wait(owner: Container) -> bool:
-            return await owner.wait_beyond(name, position)
+        async def wait(owner: Container) -> int:
+            return await owner.wait_beyond(name, position, sid)
 
-        while await container.call(wait):
-            block = await self.read(name, position, block_size)
+        # The first step finds the segment; a later one of the same name ends the tail.
+        while sid := await container.call(wait):
+            block = bytes(await self._read(name, position, block_size, sid))
             position += len(block)
             yield block
 

@@ -97,7 +97,11 @@ async def _stream(call: Call, offset: int, segment_id: int) -> None:
             head = {names.OFFSET: str(offset), names.SEGMENT_ID: str(segment_id)}
             await call.begin(200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", **head})
             async with aclosing(_blocks(call, offset)) as blocks:
+                checked = False
                 async for block in blocks:
+                    if not checked:  # The tail has found its segment by now, which it keeps to.
+                        await check_same(call, segment_id)
+                        checked = True
                     await call.block(block, more=True)
 
     await call.block(b"", more=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,7 +15,7 @@ from tierlog.actors.folder.lock_files import (
     list_owners,
     remove_lock_file,
 )
-from tierlog.storage_backends.base.files import Close, FileHandle, Program
+from tierlog.storage_backends.base.files import Close, FileHandle, Open, Program
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +35,29 @@ async def test_owners_are_listed_while_they_live(tmp_path: Path) -> None:
     assert await files.run(list_owners(folder)) == [SECOND]
     await files.run(remove_lock_file(folder, SECOND, second))
     assert list(Path(folder).iterdir()) == []
+
+
+async def test_a_file_that_another_opening_removes_before_it_is_locked_is_made_again(tmp_path: Path) -> None:
+    folder, files = f"{tmp_path}/owners", LocalFiles()
+
+    def program() -> Program[FileHandle]:
+        create, result, opened = create_lock_file(folder, FIRST), None, 0
+        while True:
+            try:
+                call = create.send(result)
+            except StopIteration as ended:
+                assert opened == 2
+                return cast(FileHandle, ended.value)
+
+            result = yield call
+            if isinstance(call, Open):
+                opened += 1
+                if opened == 1:
+                    os.unlink(call.path)
+
+    handle = await files.run(program())
+    assert await files.run(list_owners(folder)) == [FIRST]
+    await files.run(remove_lock_file(folder, FIRST, handle))
 
 
 async def test_the_lock_file_of_a_service_has_its_url(tmp_path: Path) -> None:

@@ -211,7 +211,8 @@ async def test_an_open_folder_is_refused(tmp_path: Path) -> None:
     async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
         await make(store, "s", b"abc")
         with pytest.raises(NotOwner, match=re.escape(opening)):
-            await tierlog.open_store(tmp_path, config=CONFIG).__aenter__()
+            await tierlog.open_store(tmp_path, config=config(layout="layout-upgrade")).__aenter__()
+        assert not (tmp_path / "wal" / "layout").exists(), "a refused opening changes nothing"
         assert await store.append("s", b"d") == 3
     async with tierlog.open_store(tmp_path, config=CONFIG) as store:
         assert await store.read("s", 0, 10) == b"abcd"

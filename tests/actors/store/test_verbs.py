@@ -379,6 +379,19 @@ async def test_a_tail_ends_with_an_error_when_its_segment_is_deleted(store: Segm
         await store.create_segment("s")
 
 
+async def test_a_tail_never_continues_in_another_segment_of_the_same_name(store: SegmentStore) -> None:
+    await make(store, "s", b"old")
+    async with aclosing(store.tail("s", block_size=1)) as blocks:
+        assert await anext(blocks) == b"o"
+        await store.delete_segment("s")
+        await make(store, "s", b"new, and longer")
+        seen = b""
+        with pytest.raises(tierlog.SegmentNotFound):
+            while True:
+                seen += await anext(blocks)
+    assert b"old"[1:].startswith(seen), "what was on its way"
+
+
 async def test_a_tail_behind_a_truncation_reports_the_start(store: SegmentStore) -> None:
     await make(store, "s", b"abc")
     await store.truncate_segment("s", 2)
