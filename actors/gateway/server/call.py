@@ -21,7 +21,7 @@ from ....storage_backends.base.errors import InvalidArgument, shown
 from ..wire.bodies import JSON_TYPE, decode_request, encode_json
 from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import parse_query
-from .context import ServerContext
+from .context import Arrival, ServerContext
 from .gateway import Gateway
 from .large_body import LARGE_BYTES, LargeBody
 from .request_metrics import OperationCounts
@@ -57,9 +57,9 @@ class HttpCall(Generic[S]):
     """``S``: what the server's endpoints share."""
 
     __slots__ = (
+        "_arrival",
         "_query_names",
         "_receive",
-        "_reserved",
         "_send",
         "counts",
         "name",
@@ -83,7 +83,8 @@ class HttpCall(Generic[S]):
         self._receive = receive
         self._query_names = query_names
         self._send = send
-        self._reserved = 0
+        self._arrival: Arrival | None = None
+        """Of the body."""
         self.started = False
         """Whether the answer's head is on its way: from then on an error can only break the connection."""
         self.name: str = scope["path_params"].get("name", "")
@@ -120,26 +121,26 @@ class HttpCall(Generic[S]):
         """The whole body, which has ``content_type`` unless it is empty, and at most ``maximum`` bytes."""
         size = self._check_head(content_type, maximum)
         large = self.scope.get("tierlog.large_body") if size >= LARGE_BYTES else None
-        if large is not None and (body := large(size, self._take_room)) is not None:
-            return await self._large_body(body)
+        if large is not None:
+            arrival = self._arrival = Arrival(self.server)
+            if (body := large(size, arrival.take)) is not None:
+                return await self._large_body(body, arrival)
 
         pieces: list[bytes] = []
         await self._take_pieces(maximum, pieces.append)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _large_body(self, body: LargeBody) -> bytes:
-        begun = anyio.current_time()
-        with body:
-            while not body.has_ended:
-                deadline = self._deadline(body.arrived, begun, body.received)
-                if deadline <= anyio.current_time():
-                    raise self._too_slow()
-                with anyio.CancelScope(deadline=deadline):
+    async def _large_body(self, body: LargeBody, arrival: Arrival) -> bytes:
+        with body, arrival:
+            while not (body.has_ended or arrival.is_late):
+                with anyio.CancelScope(deadline=arrival.deadline) as arrival.scope:
                     await body.wait()
         if body.is_lost:
             raise Disconnected
         if body.refusal is not None:
             raise body.refusal
+        if arrival.is_dropped or not body.has_ended:
+            raise self._too_slow()
 
         self.counts.request_bytes += body.received
         return body.take()
@@ -150,11 +151,11 @@ class HttpCall(Generic[S]):
         await self._take_pieces(maximum, take)
 
     async def _take_pieces(self, maximum: int, take: Callable[[bytes], object]) -> None:
-        begun, size = anyio.current_time(), 0
-        with anyio.CancelScope() as scope:
-            more = True
+        size, more = 0, True
+        arrival = self._arrival = Arrival(self.server)
+        with arrival, arrival.scope as scope:
             while more:
-                scope.deadline = self._deadline(anyio.current_time(), begun, size)
+                scope.deadline = arrival.deadline
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
                     raise Disconnected
@@ -168,25 +169,19 @@ class HttpCall(Generic[S]):
                             f"{self.scope['path']} takes"
                         )
 
-                    self._take_room(size)
+                    arrival.take(size)
                     take(piece)
 
-        if scope.cancelled_caught:
+        if arrival.is_dropped or scope.cancelled_caught:
             raise self._too_slow()
 
         self.counts.request_bytes += size
-
-    def _deadline(self, arrived: float, begun: float, size: int) -> float:
-        """Moves with each byte, at the slowest rate that is allowed: a slow body must not hold its memory for
-        hours."""
-        limits = self.server.limits
-        return min(arrived, begun + size / limits.body_rate) + limits.body_timeout
 
     def _too_slow(self) -> RequestTimeout:
         limits = self.server.limits
         return RequestTimeout(
             f"the body stopped, or came slower than {limits.body_rate} bytes a second for "
-            f"{limits.body_timeout:g} s: "
+            f"{limits.body_timeout:g} s ({limits.body_grace:g} s on a full server): "
             "nothing was done, send it again"
         )
 
@@ -211,15 +206,10 @@ class HttpCall(Generic[S]):
         self.server.check_room(size)
         return size
 
-    def _take_room(self, received: int) -> None:
-        """For what arrived of the body."""
-        self.server.reserve(received - self._reserved, self._reserved)
-        self._reserved = received
-
     def release(self) -> None:
         """The request has ended: give back the memory of its body."""
-        self.server.release(self._reserved)
-        self._reserved = 0
+        if self._arrival is not None:
+            self._arrival.release()
 
     def _check_type(self, content_type: str) -> None:
         # Strict on purpose: a browser sends forms and plain text to any server without asking, and never

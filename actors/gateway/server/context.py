@@ -9,6 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
+from types import TracebackType
+from typing import Self
 
 import anyio
 import attrs
@@ -44,13 +47,69 @@ class ServerLimits:
     block_bytes: int = 1 << 20
     """Of one read of a stream: a reader that is slow costs about two of them, and the windows that they are
     views of."""
-    body_timeout: float = 30.0
-    """Seconds without a byte of a body that is not complete, or behind ``body_rate``: 408."""
     body_rate: int = 16 << 10
-    """Bytes a second that a body comes with at least."""
+    """Bytes a second with which a body arrives at least, whatever it sent before."""
+    body_timeout: float = 10.0
+    """Seconds that a body may be behind ``body_rate``: 408."""
+    body_grace: float = 2.0
+    """The same if another body needs the room that it holds."""
     wait_default: float = 30.0
     wait_max: float = 60.0
     """Seconds that a long poll waits."""
+
+
+class Arrival:
+    """The room that one body takes with each piece that arrives, so that a request without its body holds
+    nothing, and the rate at which it arrives."""
+
+    __slots__ = ("_received", "_server", "covered", "held", "is_dropped", "scope")
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+        self._received = 0
+        self.held = 0
+        self.covered = anyio.current_time()
+        """Until when its bytes satisfy the minimum rate. Never later than now: what came early does not allow
+        a body to stop later, with all its room."""
+        self.is_dropped = False
+        self.scope = anyio.CancelScope()
+        """In which its handler waits for more."""
+
+    def __enter__(self) -> Self:
+        self._server._arriving.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server._arriving.discard(self)
+
+    @property
+    def deadline(self) -> float:
+        return self.covered + self._server.limits.body_timeout
+
+    @property
+    def is_late(self) -> bool:
+        return self.is_dropped or self.deadline <= anyio.current_time()
+
+    def take(self, received: int) -> None:
+        """There are ``received`` bytes in all. Raises ``Throttled`` if there is no room for them."""
+        earned = (received - self._received) / self._server.limits.body_rate
+        self.covered = min(anyio.current_time(), self.covered + earned)
+        self._received = received
+        self._server.check_room(received - self.held, self)
+        self._server._in_flight_bytes += received - self.held
+        self.held = received
+
+    def release(self) -> None:
+        self._server._in_flight_bytes -= self.held
+        self.held = 0
+
+    def drop(self) -> None:
+        """Another body needs its room."""
+        self.is_dropped = True
+        self.release()
+        self.scope.cancel()
 
 
 class ServerContext:
@@ -67,6 +126,7 @@ class ServerContext:
         self._server_id = world.new_id()[:12]
         self._request_ids = itertools.count(1)
         self._in_flight_bytes = 0
+        self._arriving: set[Arrival] = set()
         self._requests = 0
         self._parked: dict[int, anyio.CancelScope] = {}
 
@@ -98,21 +158,26 @@ class ServerContext:
         finally:
             self._requests -= 1
 
-    def check_room(self, size: int, held: int = 0) -> None:
-        """Raises ``Throttled`` if there is no room for ``size`` more bytes of a body that holds ``held``
-        already. One body that is larger than the whole bound is admitted alone."""
+    def check_room(self, size: int, body: Arrival | None = None) -> None:
+        """Raises ``Throttled`` if there is no room for ``size`` bytes, or for as many more of ``body``. Bodies
+        that arrive too slowly lose their room first. One body that is larger than the whole bound is admitted
+        alone."""
+        held = 0 if body is None else body.held
+        if self._has_room(size, held):
+            return
+
+        late = anyio.current_time() - self.limits.body_grace
+        slow = [other for other in self._arriving if other.covered < late and other is not body]
+        for other in sorted(slow, key=attrgetter("covered")):
+            other.drop()
+            if self._has_room(size, held):
+                return
+
+        raise Throttled(f"{self._in_flight_bytes} bytes are in flight: slow down and try again")
+
+    def _has_room(self, size: int, held: int) -> bool:
         others = self._in_flight_bytes - held
-        if others and self._in_flight_bytes + size > self.limits.in_flight_bytes:
-            raise Throttled(f"{self._in_flight_bytes} bytes are in flight: slow down and try again")
-
-    def reserve(self, size: int, held: int) -> None:
-        """``check_room``, and takes it: with each piece of a body that arrives, so that a request without its
-        body holds nothing."""
-        self.check_room(size, held)
-        self._in_flight_bytes += size
-
-    def release(self, size: int) -> None:
-        self._in_flight_bytes -= size
+        return not others or self._in_flight_bytes + size <= self.limits.in_flight_bytes
 
     # --- long polls and streams ------------------------------------------------------------------
 

@@ -42,8 +42,6 @@ class LargeBody:
         self._size = size
         self._ended = anyio.Event()
         self.received = len(begun)
-        self.arrived = anyio.current_time()
-        """When the last bytes came."""
         self.is_lost = False
         self.refusal: Throttled | None = None
         """The server has no room for the rest."""
@@ -69,7 +67,6 @@ class LargeBody:
 
     def add(self, size: int) -> None:
         self.received += size
-        self.arrived = anyio.current_time()
         self._take_room()
         if self.received == self._size:
             self._connection.end_large_body()

@@ -9,7 +9,15 @@ from typing import Any
 import anyio
 import pytest
 
-from support.http_server import Service, Wrapped, everything, service, serving, until
+from support.http_server import (
+    Service,
+    Wrapped,
+    everything,
+    everything_while_it_drips,
+    service,
+    serving,
+    until,
+)
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection, listener
 from tierlog.actors.gateway.server.context import ServerLimits
@@ -274,6 +282,43 @@ async def test_h12_a_body_that_outgrows_the_room_is_refused_while_it_comes(
         await one.aclose()
         await other.aclose()
         await until(lambda: served.gateway._in_flight_bytes == 0)
+
+
+@pytest.mark.parametrize("size", [200_000, 1 << 20])
+async def test_h9_bytes_that_came_early_do_not_allow_a_body_to_drip_later(tmp_path: Path, size: int) -> None:
+    async with service(tmp_path, ServerLimits(body_timeout=0.2)) as served:
+        await served.store.create_segment("a")
+        stream = await served.raw(HEAD + b"content-length: %d\r\n\r\n" % size + bytes(size - 1000))
+        with anyio.fail_after(5.0):  # at the minimum rate, what came is worth 12 s or more
+            answer = await everything_while_it_drips(stream)
+
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        await until(lambda: served.gateway._in_flight_bytes == 0)
+        assert await length(served) == 0
+
+
+@pytest.mark.parametrize("size", [200_000, 1 << 20])
+async def test_h12_bodies_that_stopped_give_up_their_room_to_another(tmp_path: Path, size: int) -> None:
+    async with service(tmp_path, ServerLimits(in_flight_bytes=2 * size, body_grace=0.1)) as served:
+        await served.store.create_segment("a")
+        head = HEAD + b"content-length: %d\r\n\r\n" % size
+        first, second = [await served.raw(head + bytes(size - 10)) for _ in range(2)]
+        await until(lambda: served.gateway._in_flight_bytes == 2 * size - 20)
+
+        async def append() -> int:
+            answer = await served.http.post("/v1/segments/a/append", content=bytes(100), headers=RAW)
+            return answer.status_code
+
+        while (status := await append()) == 429:
+            await anyio.sleep(0.01)
+        dropped = await everything(first)
+        await second.send(bytes(10))
+
+        assert status == 200
+        assert dropped.startswith(b"HTTP/1.1 408 ")
+        assert (await second.receive()).startswith(b"HTTP/1.1 200 ")  # one was enough
+        assert await length(served) == size + 100
+        await second.aclose()
 
 
 async def test_h9_the_type_of_a_body_is_checked_before_a_byte_of_it(a: Service) -> None:
