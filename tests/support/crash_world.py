@@ -36,7 +36,7 @@ from tierlog.actors.maintenance.backup_objects import BACKUPS
 from tierlog.actors.settings.configuration import StorageConfig, StoreConfig, SupervisionConfig
 from tierlog.actors.store import opening as node
 from tierlog.actors.store.opening import open_store
-from tierlog.actors.store.store import SegmentStore
+from tierlog.actors.store.store import RollingSizes, SegmentStore
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import (
@@ -156,6 +156,8 @@ async def opened(files: SimulatedFiles, process: int, limits: Limits = SMALL) ->
             files=files,
             world=virtual_world(process),
         ) as store:
+            # Smaller chunks than a caller may ask for.
+            store._rolling_sizes = RollingSizes(CONFIG.writer.rolling_size, smallest=1)
             yield store
 
 
