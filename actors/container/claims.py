@@ -39,6 +39,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
+from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
 from ...storage_backends.segments.records.claim import (
     CLAIM_PREFIX,
     ClaimRecord,
@@ -173,6 +174,11 @@ class ClaimRecords:
     @property
     def unconfirmed(self) -> UnconfirmedRecord | None:
         return unconfirmed_record(self._metadata)
+
+    def some_chunk(self) -> str | None:
+        """A chunk that the log refers to; None if there is none."""
+        keys = (key for key in self._metadata if key.startswith(CHUNK_PREFIX))
+        return next((key.removeprefix(CHUNK_PREFIX) for key in keys), None)
 
     async def enter(self, owners: Mapping[int, bytes], unconfirmed: UnconfirmedRecord | None = None) -> None:
         """Write the records of these claims, by epoch, and in the same commit that the container is
@@ -390,6 +396,7 @@ class StorageClaim:
 
     async def _claim(self, claims: Sequence[Claim]) -> None:
         """Write the record, then create the claim."""
+        await self._check_not_empty(claims)
         foreign = find_foreign_claims(claims, self._records.known, self._history_epoch, self.identity)
         if foreign and not self._adopt:
             raise _mismatch(foreign[-1])
@@ -398,6 +405,17 @@ class StorageClaim:
         await self._records.enter(owners, self._doubt(claims, foreign))
         await self._create()
         self._note_seen(claims)
+
+    async def _check_not_empty(self, claims: Sequence[Claim]) -> None:
+        """Raises ``Unavailable`` if long-term storage has neither a claim nor a chunk of this container, but
+        the log refers to chunks: it is not mounted, and what is flushed now would be lost with the log's
+        groups. Records of claims prove nothing: an owner may end between its record and its claim."""
+        chunk = None if claims else self._records.some_chunk()
+        if chunk is not None and not await self._chunks.exists(chunk):
+            raise Unavailable(
+                f"long-term storage is empty: it has no claim of container {self.container}, and not its "
+                f"chunk {chunk}. Mount it; if it is lost, restore a backup"
+            )
 
     def _doubt(self, claims: Sequence[Claim], foreign: Sequence[Claim]) -> UnconfirmedRecord | None:
         """Why this owner must not delete anything yet (rule G4)."""

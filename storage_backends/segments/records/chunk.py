@@ -31,6 +31,7 @@ BLOCK = 1 << 20
 START_SPACING = 1 << 20
 """Append starts closer than this many bytes to the last one kept are dropped. May change: readers do not rely
 on it."""
+CHUNK_PREFIX = "c:"
 _VERSION = 1
 _HEAD = struct.Struct(">BB")
 _U32 = struct.Struct(">I")
@@ -38,7 +39,7 @@ _U64 = struct.Struct(">Q")
 
 
 def chunk_key(name: str) -> str:
-    return f"c:{name}"
+    return f"{CHUNK_PREFIX}{name}"
 
 
 @attrs.frozen

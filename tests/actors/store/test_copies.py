@@ -19,11 +19,12 @@ from support.container_world import (
     assert_nothing_leaked,
     deletes,
     read_all,
+    referenced_chunks,
     until,
     virtual_time,
 )
 from support.stores import make
-from tierlog import StoreMismatch
+from tierlog import StoreMismatch, Unavailable
 from tierlog.actors.container.claims import claim_name, create_claim
 from tierlog.actors.container.container import ContainerOptions
 from tierlog.actors.folder.fingerprint import Fingerprint
@@ -461,3 +462,35 @@ async def test_a_copy_that_opened_while_long_term_storage_was_down_stops_before_
 
         assert isinstance(owner.error, StoreMismatch)
         assert world.chunk_names == chunks
+
+
+async def test_nothing_is_flushed_to_empty_storage_that_had_chunks() -> None:
+    """W8: a mount that is missing at the opening. What is flushed there would be lost with the log's groups."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+        await owner.store.flush()
+    mounted = dict(world.memory.chunks)
+    world.memory.chunks.clear()
+
+    async with world.owner() as owner:
+        await owner.store.append("s", b"more")
+        with pytest.raises(Unavailable, match="long-term storage is empty.*[Mm]ount it"):
+            await owner.store.flush()
+        assert not world.memory.chunks, "neither a chunk nor a claim"
+
+        world.memory.chunks.update(mounted)
+        await owner.store.flush()
+        assert await read_all(owner.store, "s") == DATA + b"more"
+
+
+async def test_empty_storage_is_claimed_by_an_owner_without_chunks() -> None:
+    """W8: the first owner may have ended between the record of its claim and the claim."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+    world.memory.chunks.clear()
+
+    async with world.owner() as owner:
+        await owner.store.flush()
+        assert world.chunk_names == referenced_chunks(owner.container)
