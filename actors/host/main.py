@@ -25,6 +25,7 @@ import anyio.abc
 
 from ...storage_backends.base.errors import TierlogError
 from ..gateway.server.app import ServerLimits, gateway_of, make_app
+from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..settings.configuration import StoreConfig
@@ -39,6 +40,9 @@ from .link import Link
 from .orders import Orders
 
 _log = get_logger("host")
+RESERVED_FILES, CONTAINER_FILES = 128, 4
+"""Descriptors that connections leave to the process, and to each container: an idle one holds two, a log that
+rolls and chunks need more."""
 _CHECK_SECONDS = 1.0
 _FORCED_EXIT_SECONDS = 0.5
 _STATISTICS_SECONDS = 0.5
@@ -49,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     log_to_stderr(given.log_level, host=given.id, pid=os.getpid())
     try:
+        raise_file_limit()
         config = read_config(given.config, os.environ)
         host = HostService(given, config)
         anyio.run(host.run, backend="asyncio", backend_options={"use_uvloop": True})
@@ -159,7 +164,11 @@ class HostService:
             container_map=locations.map,
             owner_of=locations.url_of,
             tracing=self._tracing,
-            limits=ServerLimits(connections=self._config.server.connections),
+            limits=ServerLimits(
+                connections=self._config.server.connections,
+                # All of them may fail over to this host.
+                reserved_files=RESERVED_FILES + CONTAINER_FILES * runtime.containers,
+            ),
             names=(given.listen.rpartition(":")[0], given.advertise),
         )
         monitor = LoopMonitor(time.monotonic)

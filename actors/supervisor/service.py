@@ -27,6 +27,7 @@ from ..folder.chunk_location import check_location, resolve_location
 from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR, Owner
 from ..folder.paths import StoreFolder, live_owners
+from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..kernel.backoff import Backoff
 from ..kernel.exits import first_leaf
@@ -105,6 +106,7 @@ def _is_ipv6(address: str) -> bool:
 async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress, Supervisor], None]) -> None:
     """Serve until a signal. ``announce`` is called with the advertised address once every container is
     served, fenced or quarantined, or after 30 seconds."""
+    raise_file_limit()
     server = options.config.server
     check_advertised(options.address, server.advertise)
     limits = attrs.evolve(LIMITS, connections=server.connections)

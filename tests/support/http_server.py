@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +111,9 @@ async def everything_while_it_drips(stream: anyio.abc.SocketStream) -> bytes:
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(listen)
-        while True:
-            await stream.send(b"x")
-            await anyio.sleep(0.01)
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while True:
+                await stream.send(b"x")
+                await anyio.sleep(0.01)
 
     return answers[0]

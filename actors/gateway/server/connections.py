@@ -24,23 +24,41 @@ _log = get_logger("gateway")
 BACKLOG = 4096
 REFUSED_MAX = 16
 """Connections above the maximum, which are there to get their refusal."""
-_STORAGE_SHARE = 4
-_STORAGE_MAX = 1024
-"""Descriptors that connections leave to storage: a fourth of the limit, but no more than this."""
+_DEFAULT_MAX = 32_768
+"""Connections, whatever the limit of open files allows: each takes memory too."""
+_FEW = 64
+_UNLIMITED_FILES = 10_240
+"""What macOS grants a process whose hard limit is none."""
 _ABORT_SECONDS = 1.0
 """For requests that were cancelled, to send what they still have."""
 _ACCEPT_PAUSE = 0.1
 """Seconds until the next attempt if the system has no descriptor or memory for a connection."""
 
 
-def connections_max(configured: int) -> int:
-    """The most connections of this process: as configured, if the limit of open files leaves storage enough.
-    0 means as many as that limit allows."""
+def raise_file_limit() -> None:
+    """Raises this process's limit of open files as far as it may. An app that embeds a store has limits of its
+    own, which stay."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (hard, resource.RLIM_INFINITY):
+        return
+
+    wanted = max(soft, _UNLIMITED_FILES) if hard == resource.RLIM_INFINITY else hard
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        _log.warning("file_limit_not_raised", limit=soft, error=str(error))
+
+
+def connections_max(configured: int, reserved: int) -> int:
+    """The most connections of this process: as configured, if the limit of open files leaves ``reserved``
+    descriptors. 0 means as many as that limit allows."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
         files = 1 << 30
-    room = max(1, files - min(_STORAGE_MAX, files // _STORAGE_SHARE) - REFUSED_MAX)
-    return min(configured or room, room)
+    room = max(1, files - reserved - REFUSED_MAX)
+    if room < _FEW:
+        _log.warning("file_limit_low", limit=files, reserved=reserved, connections=room)
+    return min(configured or _DEFAULT_MAX, room)
 
 
 class Connections:

@@ -41,7 +41,9 @@ class ServerLimits:
     requests: int = 4096
     """In flight beside the tails: 429."""
     connections: int = 0
-    """0: as many as the limit of open files allows beside storage. Above: 503."""
+    """0: as many as the limit of open files allows beside ``reserved_files``. Above: 503."""
+    reserved_files: int = 128
+    """Descriptors that connections leave to the rest of the process."""
     tails: int = 20_000
     """Parked long polls and streams: 429."""
     block_bytes: int = 1 << 20

@@ -65,7 +65,8 @@ async def serve_http(
     closed.
     """
     context = context_of(app)
-    connections = Connections(app, connections_max(context.limits.connections))
+    limits = context.limits
+    connections = Connections(app, connections_max(limits.connections, limits.reserved_files))
     address = ServerAddress(*listener.getsockname()[:2])
     listener.listen(BACKLOG)
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,26 @@ def test_supervisor_and_hosts_trace_when_the_environment_enables_it(
     status = mine["GET /v1/status"]
     assert status["parent_id"] == f"0x{PARENT}"
     assert status["resource"]["attributes"]["service.instance.id"] == "supervisor"
+
+
+def _limit_of_files(pid: int) -> tuple[int, int]:
+    """Soft and hard."""
+    found = re.search(
+        r"^Max open files +(\d+) +(\d+) ", Path(f"/proc/{pid}/limits").read_text(), re.MULTILINE
+    )
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+def test_h12_supervisor_and_hosts_raise_their_limit_of_open_files(folder: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        with Service(folder, hosts=1, containers=1) as service:
+            service.settle()
+            limits = [_limit_of_files(pid) for pid in (service.process.pid, *service.pids().values())]
+            assert service.stop() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert limits == [(hard, hard)] * 2

@@ -536,14 +536,38 @@ async def test_h12_connections_wait_while_the_process_has_no_descriptor(
 def test_h12_connections_leave_descriptors_to_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     def limited(files: int, configured: int = 0) -> int:
         monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
-        return connections.connections_max(configured)
+        return connections.connections_max(configured, reserved=300)
 
-    assert limited(1024) == 1024 - 256 - connections.REFUSED_MAX
-    assert limited(20_000) == 20_000 - 1024 - connections.REFUSED_MAX
+    assert limited(1024) == 1024 - 300 - connections.REFUSED_MAX
+    assert limited(20_000) == 20_000 - 300 - connections.REFUSED_MAX
     assert limited(1024, configured=100) == 100
     assert limited(1024, configured=5000) == limited(1024)
     assert limited(8) == 1
+    assert limited(1_000_000) == limited(resource.RLIM_INFINITY) == 32_768
+    assert limited(resource.RLIM_INFINITY, configured=100_000) == 100_000
     assert limited(resource.RLIM_INFINITY, configured=7) == 7
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [
+        ((1024, 4096), (4096, 4096)),
+        ((256, resource.RLIM_INFINITY), (10_240, resource.RLIM_INFINITY)),
+        ((20_000, resource.RLIM_INFINITY), (20_000, resource.RLIM_INFINITY)),
+        ((4096, 4096), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_h12_the_limit_of_open_files_is_raised_as_far_as_it_may(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], raised: tuple[int, int] | None
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, wanted: given.append(wanted))
+
+    connections.raise_file_limit()
+
+    assert given == ([] if raised is None else [raised])
 
 
 # --- the protocol itself ------------------------------------------------------------------------
