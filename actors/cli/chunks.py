@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -188,7 +189,8 @@ def confirm(
     Such a store deletes nothing, because another folder may need what it does not know: data newer than a
     backup, or that of the folder that it is a copy of. Confirm it once it is clear that no other folder will
     be used with this long-term storage. What would be deleted is shown first, and cannot be brought back
-    afterwards. A moved folder confirms itself after it was open for 24 hours.
+    afterwards. It is deleted while the store is open, after the setting gc.delay. A moved folder confirms
+    itself after it was open for 24 hours.
     """
     from ..maintenance.report import list_unconfirmed
 
@@ -210,8 +212,8 @@ def confirm(
 
     chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)
     question = f"Let the store delete {output.count(chunks, 'chunk')}, {output.show_bytes(size)}?"
-    if not yes and not typer.confirm(question, err=True):
-        fail("nothing was confirmed")
+    if not yes:
+        _check_agreed(question, asks=not json)
 
     async def command() -> None:
         if url is not None:
@@ -227,7 +229,21 @@ def confirm(
     if json:
         output.print_json([output.as_json(each) for each in found])
     else:
-        output.print_lines([f"confirmed {output.count(len(found), 'container')}"])
+        containers = output.count(len(found), "container")
+        output.print_lines(
+            [f"confirmed {containers}: the chunks are deleted while the store is open, after `gc.delay`"]
+        )
+
+
+def _check_agreed(question: str, *, asks: bool) -> None:
+    """Ask on the terminal. No answer, from a script's stdin at its end, does not confirm."""
+    try:
+        if asks and typer.confirm(question, err=True):
+            return
+    except typer.Abort:
+        sys.stderr.write("\n")
+        asks = False
+    fail("nothing was confirmed" if asks else "not confirmed: add --yes")
 
 
 async def _ask_unconfirmed(url: str) -> list[UnconfirmedContainer]:

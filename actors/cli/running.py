@@ -19,7 +19,6 @@ from ...storage_backends.base.errors import (
     DataCorruption,
     InvalidArgument,
     NotOwner,
-    SegmentExists,
     SegmentNotFound,
     SegmentSealed,
     StorageFull,
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FAILED = 1
+USE_URL = "use --url {url}"
 _HINTS = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
     TransactionNotFound: "`tierlog txn ls` shows the known ones",
-    SegmentExists: "append to it, or choose another name",
     SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
     DataCorruption: "nothing was changed; `tierlog doctor` lists all damage and what to do",
     StorageFull: "free space on that disk, then try again",
@@ -137,7 +136,9 @@ async def writing(
     """The store in a data folder, opened as its owner (see ``owning``), or a client of the service at
     ``url``."""
     if url is None:
-        async with owning(data, config_file, take_over=take_over, create=create, chunks=chunks) as store:
+        async with owning(
+            data, config_file, take_over=take_over, create=create, chunks=chunks, remedy=USE_URL
+        ) as store:
             yield store
         return
 
@@ -153,12 +154,19 @@ def check_no_take_over(take_over: bool) -> None:
 
 @asynccontextmanager
 async def owning(
-    data: Path, config_file: Path | None, *, take_over: bool, create: bool = False, chunks: str | None = None
+    data: Path,
+    config_file: Path | None,
+    *,
+    take_over: bool,
+    create: bool = False,
+    chunks: str | None = None,
+    remedy: str = "stop the service first",
 ) -> AsyncIterator[SegmentStore]:
     """The store in a data folder, opened as its owner.
 
     Raises ``InvalidArgument`` if another process has the folder open, unless ``take_over``. ``create`` makes
-    a new folder, with its long-term storage at ``chunks``.
+    a new folder, with its long-term storage at ``chunks``. ``remedy`` is the advice if a service has the
+    folder open; ``{url}`` in it is the service's.
     """
     from ...storage_backends.files.local import LocalFiles
     from ..folder.paths import check_path, existing_identity, live_owners
@@ -172,7 +180,7 @@ async def owning(
         await existing_identity(files, folder)
 
     if not take_over and (owners := await live_owners(files, folder)):
-        raise InvalidArgument(_open_elsewhere(folder, owners))
+        raise InvalidArgument(_open_elsewhere(folder, owners, remedy))
     async with open_store(folder.path, config=config, take_over=take_over) as store:
         yield store
 
@@ -210,10 +218,10 @@ async def check_new_folder(folder: StoreFolder) -> None:
         )
 
 
-def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner]) -> str:
+def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner], remedy: str) -> str:
     url = next((owner.url for owner in owners if owner.url), "")
     if url:
-        return f"{folder.path} is served at {url}: use --url {url}"
+        return f"{folder.path} is served at {url}: {remedy.format(url=url)}"
 
     first = owners[0]
     return (

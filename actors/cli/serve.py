@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -132,14 +132,18 @@ def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
 
 
 def _announce(served: ServerAddress, supervisor: Supervisor) -> None:
-    for assignment in supervisor.view().document()["containers"]:
+    view = supervisor.view().document()
+    for assignment in view["containers"]:
         if assignment["phase"] != "serving":
             print_error(
                 f"container {assignment['container']} is not served but {assignment['phase']}: "
                 f"{assignment['reason'] or 'see the log'}"
             )
-    hosts, assignments = (
-        output.count(len(supervisor.fleet.hosts), "host"),
-        output.count(len(supervisor.fleet.assignments), "container"),
-    )
-    output.print_lines([f"serving {assignments} on {hosts} at {served.url}"])
+    containers, hosts = (_count_serving(view[key], key.removesuffix("s")) for key in ("containers", "hosts"))
+    output.print_lines([f"serving {containers} on {hosts} at {served.url}"])
+
+
+def _count_serving(found: list[dict[str, Any]], noun: str) -> str:
+    """``2 hosts``, or ``1 of 2 hosts`` if one does not serve."""
+    serving = sum(each["phase"] == "serving" for each in found)
+    return f"{'' if serving == len(found) else f'{serving} of '}{output.count(len(found), noun)}"

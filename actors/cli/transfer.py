@@ -154,7 +154,8 @@ def backup(
         if to is not None and read_only:
             async with viewing(data) as view, _folder_of_backups(to, write=True) as target:
                 return await _back_up_view(view, data, name, target)
-        async with owning(data, config, take_over=take_over) as store:
+        remedy = "add --read-only --to FOLDER, or stop the service"
+        async with owning(data, config, take_over=take_over, remedy=remedy) as store:
             await store.flush()
             if to is None:
                 return await _back_up_store(store, data, name, None)
@@ -305,7 +306,10 @@ def _extent(of: RestoreReport | Manifest) -> str:
 
 def _show_restored(report: RestoreReport) -> None:
     lines = [_extent(report)]
-    lines.append(f"as of {output.show_time(report.created_ms)}; everything newer is lost")
+    lines.append(
+        f"as of {output.show_time(report.created_ms)}; everything newer is lost, and its chunks are kept until "
+        f"`tierlog chunks confirm`"
+    )
     if report.unflushed:
         lines.append(f"lost with the old logs: {output.count(report.unflushed, 'unflushed byte')}")
     if report.staged:

@@ -44,6 +44,7 @@ from .term import Term, claim_term
 
 _log = get_logger("service")
 _SETTLE_SECONDS = 30.0
+_PORT_MAX = 65_535
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 
 
@@ -73,10 +74,28 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
     # An IPv6 address has colons of its own; in brackets a port may follow it.
     address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
     address = address.strip("[]")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536
-    if (colon and not is_port) or (":" in address and not _is_ipv6(address)):
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= _PORT_MAX
+    if (colon and not is_port) or address.isdigit() or (":" in address and not _is_ipv6(address)):
         raise InvalidArgument(f"{text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:8470")
     return address or server.listen, int(port) if colon else server.port
+
+
+def check_host_ports(port: int, host_port: int, hosts: int) -> None:
+    """Raises ``InvalidArgument`` if the hosts' ports leave 1 to 65535 or include the supervisor's ``port``."""
+    last = host_port + hosts - 1
+    if not host_port:
+        return
+
+    if last > _PORT_MAX:
+        raise InvalidArgument(
+            f"{hosts} hosts from port {host_port} on need ports up to {last}, and the last one is {_PORT_MAX}: "
+            f"choose --host-port {_PORT_MAX - hosts + 1} or less"
+        )
+    if host_port <= port <= last:
+        raise InvalidArgument(
+            f"the hosts' ports {host_port} to {last} include {port}, on which the supervisor listens: choose "
+            f"another --host-port or another port in --listen"
+        )
 
 
 def check_advertised(address: str, advertise: str) -> None:
@@ -112,6 +131,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     limits = attrs.evolve(LIMITS, connections=server.connections)
     names = (options.address, server.advertise)
     with bind(options.address, options.port) as listener:
+        check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
         location = await resolve_location(files, options.folder, options.config, world)
         await check_location(location, files, options.folder, world)

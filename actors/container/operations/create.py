@@ -31,7 +31,9 @@ def _decide(state: ContainerState, request: CreateRequest) -> Decision:
     refuse_staged(request.name, "stage_segment makes those")
     if state.segments.find(request.name) is not None:
         raise SegmentExists(
-            f"segment {request.name!r} exists already: use it, or choose another name", segment=request.name
+            f"segment {request.name!r} exists already: use it with exist_ok=True (--exist-ok), or choose another "
+            f"name",
+            segment=request.name,
         )
 
     return CreateSegment(state.next_segment_id(), request.name, request.rolling_size), None

@@ -190,6 +190,18 @@ def test_g4_what_confirming_lets_go_is_shown_and_nothing_is_confirmed_unasked(
     assert "deletes no chunks" in run("doctor").out
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_g4_a_script_without_yes_confirms_nothing(
+    run: Run, adopted: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" if options else ""))
+
+    refused = run("chunks", "confirm", *options)
+
+    assert (refused.code, refused.err.splitlines()[-1]) == (1, "error: not confirmed: add --yes")
+    assert "deletes no chunks" in run("doctor").out
+
+
 def test_g4_a_script_confirms_with_yes_and_only_once(run: Run, adopted: Path) -> None:
     [confirmed] = json.loads(run("chunks", "confirm", "--yes", "--json").out)
     assert (confirmed["container"], confirmed["chunks"]) == (0, len(chunk_files(adopted)))

@@ -53,7 +53,10 @@ def test_wrong_usage_prints_one_line_and_exits_with_2(
         (("segment", "append", "../up", "--data-text", "x"), "bad segment name"),
         (("segment", "append", NAME, "--file", "no-such-file"), "no-such-file: No such file"),
         (("segment", "append", NAME, "--data-text", "x", "--expected-offset", "5"), "has 13 bytes"),
-        (("segment", "create", NAME), "exists"),
+        (
+            ("segment", "create", NAME),
+            "exists already: use it with exist_ok=True (--exist-ok), or choose another",
+        ),
         (("segment", "truncate", NAME, "99"), "cannot be truncated"),
         (("segment", "merge", NAME, NAME), "itself"),
         (("segment", "delete", "_system/x"), "are reserved for the store"),

@@ -106,7 +106,7 @@ def test_a_backup_is_restored(run: Run, folder: Path) -> None:
     done = run("restore", "first", "--deep")
 
     assert (done.code, done.err) == (0, "")
-    assert "everything newer is lost" in done.out
+    assert "everything newer is lost, and its chunks are kept until `tierlog chunks confirm`" in done.out
     assert run("segment", "read", NAME).out == "flushed tail\n"
     assert json.loads(run("segment", "info", NAME, "--json").out)["attributes"] == {"colour": 7}
     refused = run("restore", "first")

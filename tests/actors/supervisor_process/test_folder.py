@@ -34,6 +34,11 @@ def test_a_writing_command_is_pointed_to_the_service(folder: Path) -> None:
         assert is_one_line(refused.err)
         assert f"{folder} is served at {service.url}: use --url {service.url}" in refused.err
 
+        backup = piped(folder, b"", "backup")
+        assert backup.err.endswith(f"at {service.url}: add --read-only --to FOLDER, or stop the service\n")
+        defrag = piped(folder, b"", "chunks", "defrag", "--all")
+        assert defrag.err.endswith(f"at {service.url}: stop the service first\n")
+
         doctor = piped(folder, b"", "doctor")
         assert doctor.code == 0
         assert f"served at {service.url} by process {service.process.pid} on " in doctor.out

@@ -1,0 +1,43 @@
+"""What `tierlog serve` refuses and prints, without a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from support.command_line import is_one_line, piped
+from tierlog.actors.cli.serve import _announce
+from tierlog.actors.gateway.server.listener import ServerAddress
+from tierlog.actors.supervisor.supervisor import Supervisor
+
+
+def test_ports_outside_the_range_are_refused_in_one_line(folder: Path) -> None:
+    done = piped(folder, b"", "serve", "--listen=127.0.0.1:0", "--host-port=65535", "--hosts=2")
+
+    assert (done.code, done.out) == (1, "")
+    assert is_one_line(done.err)
+    assert "--host-port 65534" in done.err
+
+
+@pytest.mark.parametrize(
+    "phases, line",
+    [
+        (("serving", "serving"), "serving 1 container on 2 hosts at http://127.0.0.1:8470\n"),
+        (("serving", "down"), "serving 1 container on 1 of 2 hosts at http://127.0.0.1:8470\n"),
+    ],
+)
+def test_only_hosts_that_serve_are_counted(
+    capsys: pytest.CaptureFixture[str], phases: tuple[str, ...], line: str
+) -> None:
+    document: dict[str, Any] = {
+        "containers": [{"phase": "serving"}],
+        "hosts": [{"phase": phase} for phase in phases],
+    }
+    view = SimpleNamespace(document=lambda: document)
+
+    _announce(ServerAddress("127.0.0.1", 8470), cast(Supervisor, SimpleNamespace(view=lambda: view)))
+
+    assert capsys.readouterr().out == line

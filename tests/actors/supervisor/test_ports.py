@@ -1,0 +1,33 @@
+"""The ports of the supervisor and its hosts, checked before a host starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tierlog import InvalidArgument
+from tierlog.actors.settings.configuration import ServerConfig
+from tierlog.actors.supervisor.service import check_host_ports, listen_of
+
+
+@pytest.mark.parametrize(
+    "port, host_port, hosts, words",
+    [
+        (8470, 65_535, 2, "need ports up to 65536.*choose --host-port 65534 or less"),
+        (8470, 8470, 1, "include 8470, on which the supervisor listens"),
+        (8471, 8470, 2, "include 8471, on which the supervisor listens"),
+    ],
+)
+def test_ports_that_a_host_cannot_have_are_refused(port: int, host_port: int, hosts: int, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        check_host_ports(port, host_port, hosts)
+
+
+@pytest.mark.parametrize("port, host_port, hosts", [(8470, 65_534, 2), (8470, 8471, 4), (8470, 0, 256)])
+def test_other_ports_are_accepted(port: int, host_port: int, hosts: int) -> None:
+    check_host_ports(port, host_port, hosts)
+
+
+@pytest.mark.parametrize("text", ["8470", "1:2:3", "127.0.0.1:65536", "127.0.0.1:http"])
+def test_what_is_not_an_address_and_a_port_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not ADDRESS:PORT"):
+        listen_of(text, ServerConfig())
