@@ -10,9 +10,12 @@ of them.
 from __future__ import annotations
 
 import html
+import ssl
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import attrs
@@ -53,6 +56,9 @@ from .assignment import AssignmentPhase
 from .page import status_page
 from .supervisor import Supervisor
 
+if TYPE_CHECKING:
+    import httpx
+
 _REDIRECT = Success(
     307,
     "Send the same request to the host that has the container.",
@@ -66,6 +72,8 @@ _REDIRECTED = [
 LIMITS = ServerLimits(json_bytes=64 << 10)
 """A command is a name at most."""
 _REQUEST_SECONDS = 30.0
+_PROXIED_MAX = 16
+"""Requests in flight that all hosts are asked for: 429."""
 _ACTIVE = "active"
 """The state of a served container, as its host reports it."""
 
@@ -103,6 +111,32 @@ class AdminContext(ServerContext):
         super().__init__(world, limits, tracing, names)
         self.supervisor = supervisor
         self._facts = facts
+        self._proxied = 0
+
+    @cached_property
+    def hosts(self) -> httpx.AsyncClient:
+        """Asks the hosts. It keeps no connections, so nothing has to be closed, and loads no certificates,
+        because hosts speak plain HTTP."""
+        import httpx
+
+        return httpx.AsyncClient(
+            timeout=_REQUEST_SECONDS,
+            trust_env=False,
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+        )
+
+    @contextmanager
+    def proxied(self) -> Iterator[None]:
+        """Counts a request while the hosts are asked for it: each costs as much as one to every host."""
+        if self._proxied >= _PROXIED_MAX:
+            raise Throttled(f"{self._proxied} requests to all hosts are in flight: slow down and try again")
+
+        self._proxied += 1
+        try:
+            yield
+        finally:
+            self._proxied -= 1
 
     def status(self) -> dict[str, Any]:
         return {**self._facts, **self.supervisor.view().document()}
@@ -276,7 +310,7 @@ def _accepted(call: AdminCall) -> Answer:
 async def segments(call: AdminCall) -> SegmentNames:
     """The names of all hosts' segments, sorted."""
     prefix = paths.query_text(call.query().get("prefix", ""))
-    answers = await _ask_all(call.server.supervisor, "GET", paths.list_path(prefix))
+    answers = await _ask_all(call.server, "GET", paths.list_path(prefix))
     return SegmentNames(sorted({name for answer in answers for name in answer["segments"]}))
 
 
@@ -291,7 +325,7 @@ async def segments(call: AdminCall) -> SegmentNames:
 async def transactions(call: AdminCall) -> Answer:
     """The transactions of all hosts, sorted by target and id."""
     prefix = paths.query_text(call.query().get("prefix", ""))
-    answers = await _ask_all(call.server.supervisor, "GET", paths.transactions_path(prefix))
+    answers = await _ask_all(call.server, "GET", paths.transactions_path(prefix))
     found = {
         (info["target"], info["transaction_id"]): info
         for answer in answers
@@ -303,7 +337,7 @@ async def transactions(call: AdminCall) -> Answer:
 @endpoint("POST", paths.FLUSH, "flush", Throttled, *BODY_ERRORS)
 async def flush(call: AdminCall, body: Nothing) -> Empty:
     """Flush every container."""
-    await _ask_all(call.server.supervisor, "POST", paths.FLUSH)
+    await _ask_all(call.server, "POST", paths.FLUSH)
     return Empty()
 
 
@@ -374,29 +408,25 @@ def _unserved(supervisor: Supervisor, index: int) -> Unavailable:
     return Unavailable(f"container {index} is {assignment.phase.value}{reason}")
 
 
-async def _ask_all(supervisor: Supervisor, method: str, path: str) -> list[dict[str, Any]]:
+async def _ask_all(server: AdminContext, method: str, path: str) -> list[dict[str, Any]]:
     """The documents that the hosts answer, each asked once. ``Unavailable`` if a container has no host
     now."""
-    import httpx
-
-    assignments = supervisor.map().containers
+    assignments = server.supervisor.map().containers
     for assignment in assignments:
         if assignment.url is None:
-            raise _unserved(supervisor, assignment.container)
+            raise _unserved(server.supervisor, assignment.container)
 
     answers: list[dict[str, Any]] = []
-    async with (
-        httpx.AsyncClient(timeout=_REQUEST_SECONDS, trust_env=False) as client,
-        anyio.create_task_group() as tasks,
-    ):
-        for url in sorted({assignment.url for assignment in assignments if assignment.url is not None}):
-            tasks.start_soon(_ask, client, method, url + path, answers)
+    with server.proxied():
+        async with anyio.create_task_group() as tasks:
+            for url in sorted({assignment.url for assignment in assignments if assignment.url is not None}):
+                tasks.start_soon(_ask, server.hosts, method, url + path, answers)
     if any(not answer for answer in answers):
         raise Unavailable("a host did not answer: ask again")
     return [answer["document"] for answer in answers]
 
 
-async def _ask(client: Any, method: str, url: str, answers: list[dict[str, Any]]) -> None:
+async def _ask(client: httpx.AsyncClient, method: str, url: str, answers: list[dict[str, Any]]) -> None:
     import httpx
 
     try:
