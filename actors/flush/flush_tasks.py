@@ -36,18 +36,21 @@ class FlushTasks:
         self,
         flush: Callable[[SegmentFlush], Awaitable[TierlogError | None]],
         retry_in: Callable[[], float],
+        on_late: Callable[[Iterable[int]], None],
         on_late_end: Callable[[dict[int, TierlogError]], None],
         *,
         limit: int,
         deadline: float,
     ) -> None:
         """``flush(plan)`` flushes one segment and returns its error. ``retry_in()``: for how many seconds
-        long-term storage refuses every change. ``on_late_end(failed)`` is called when a late flush has ended,
-        with its error if it has one.
+        long-term storage refuses every change. ``on_late(sids)`` is called when a flush becomes late, with
+        its segment and what that is merged into; ``on_late_end(failed)`` when a late flush has ended, maybe
+        in the same cycle, with its error if it has one.
         ``limit``: flushes that a cycle has under way; as many late ones may be beside them. ``deadline``:
         seconds for which a cycle waits for a flush."""
         self._flush = flush
         self._retry_in = retry_in
+        self._on_late = on_late
         self._on_late_end = on_late_end
         self._limit = limit
         self._deadline = deadline
@@ -78,16 +81,16 @@ class FlushTasks:
         self.done = 0
         return errors
 
-    async def run(self, tasks: anyio.abc.TaskGroup, plans: Mapping[int, SegmentFlush]) -> list[int]:
-        """Flush ``plans``, none of which is under way. Returns those that a late flush keeps from being
-        flushed in this cycle; every other one is flushed or has an error."""
+    async def run(self, tasks: anyio.abc.TaskGroup, plans: Mapping[int, SegmentFlush]) -> bool:
+        """Flush ``plans``, none of which is under way. Returns whether no flush was late: then each of them is
+        flushed or has an error."""
         sources = {
             sid: [merge.source for merge in plan.merges if merge.source in plans]
             for sid, plan in plans.items()
             if not plan.deleted
         }
         order = self._order = FlushOrder({sid: plan.name for sid, plan in plans.items()}, sources)
-        done_before, waiting = self.done, list[int]()
+        done_before, in_time = self.done, True
         while True:
             while self._has_slot() and (sid := order.take()) is not None:
                 flush = self._under_way[sid] = _Flush(anyio.current_time() + self._deadline)
@@ -100,10 +103,12 @@ class FlushTasks:
                 break
 
             await self._wait()
-            waiting += self._leave_late()
+            if left := self._leave_late():
+                in_time = False
+                self._on_late(left)
 
-        self._is_cautious = bool(plans) and self.done == done_before and not waiting
-        return waiting
+        self._is_cautious = bool(plans) and self.done == done_before and in_time
+        return in_time
 
     def fail(self, plans: Iterable[int], error: TierlogError) -> None:
         """None of ``plans`` can be tried."""

@@ -167,6 +167,7 @@ class StorageWriter:
         self._flushes = FlushTasks(
             self._flush_segment,
             storage.retry_in,
+            self._is_late,
             self._late_ended,
             limit=options.concurrent_segments,
             deadline=options.segment_deadline,
@@ -297,9 +298,8 @@ class StorageWriter:
         self._begin_cycle()
         cut, plans = self._fix_cut(full)
         is_whole = not self._flushes.late
-        await self._flush_to(tasks, plans)
+        is_whole &= await self._flush_to(tasks, plans)
         await self._run_deferred(tasks)
-        is_whole &= not self._flushes.late
         steps = self._unrecorded_steps
         progressed = bool(self._flushes.done or steps or self._room_made)
         failed = self._flushes.take_errors()
@@ -384,10 +384,11 @@ class StorageWriter:
 
         return plans
 
-    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> None:
-        """Flush what was captured, as far as it does not fail and is not late."""
+    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
+        """Flush what was captured. Returns whether nothing was late, not even if it has ended since: what it is
+        merged into was left out (rule F7)."""
         if not plans:
-            return
+            return True
 
         await self._source.wait_durable()
         try:
@@ -396,10 +397,9 @@ class StorageWriter:
             raise
         except TierlogError as error:
             self._flushes.fail(plans, error)
-            return
+            return True
 
-        late = await self._flushes.run(tasks, plans)
-        self._waiting_for_late.update(dict.fromkeys(late))
+        return await self._flushes.run(tasks, plans)
 
     async def _run_deferred(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do some steps of deferred work. A step that is late goes on by itself (rule F7)."""
@@ -421,6 +421,10 @@ class StorageWriter:
             await ended.wait()
         is_over = True
         self._deferred_is_late = not ended.is_set()
+
+    def _is_late(self, sids: Iterable[int]) -> None:
+        """A flush keeps these segments from being flushed in this cycle."""
+        self._waiting_for_late.update(dict.fromkeys(sids))
 
     def _late_ended(self, failed: dict[int, TierlogError]) -> None:
         """Something late has ended: a cycle follows, which records it, and flushes what waited for it."""
@@ -508,6 +512,8 @@ class StorageWriter:
         error = next((failed[sid] for sid in self._full_left if sid in failed), None)
         cut = self._settled_cut() if error is None else self._full_cut
         if cut is None:
+            # A late flush had captured all that is left, or it is merged by now: a full cycle settles it.
+            self._requested |= bool(self._waiting) and not (self._flushes.late or self._due)
             return
 
         self._full_cut = None

@@ -351,20 +351,22 @@ async def test_f7_a_requested_flush_waits_for_the_late_segment_and_gets_its_erro
         assert world.parts.segment("hangs").is_flushed
 
 
-def slow_for(world: FlushWorld, name: str) -> None:
-    """Writes of this segment take 20 seconds."""
-    sid = f"{world.parts.segment(name).sid:016x}"
-    slow = Fault(FaultKind.DELAY, seconds=20.0)
-    world.chunks.script = lambda call: (
-        slow if call.verb == "create_with_content" and sid in call.name else None
-    )
+def write_times(world: FlushWorld, seconds: dict[str, float]) -> None:
+    """Writes of these segments take so many seconds."""
+    delays = {f"{world.parts.segment(name).sid:016x}": delay for name, delay in seconds.items()}
+
+    def script(call: Call) -> Fault | None:
+        delay = delays.get(call.name.split("/")[2]) if call.verb == "create_with_content" else None
+        return None if delay is None else Fault(FaultKind.DELAY, seconds=delay)
+
+    world.chunks.script = script
 
 
 async def test_f7_a_requested_flush_returns_once_the_late_segment_is_flushed() -> None:
     async with running() as (world, writer):
         world.parts.create("slow")
         world.parts.do(append("slow", b"x"))
-        slow_for(world, "slow")
+        write_times(world, {"slow": 20.0})
         began = anyio.current_time()
         await writer.flush()
 
@@ -379,7 +381,7 @@ async def test_f7_what_is_merged_with_a_late_segment_waits_for_it() -> None:
         target = world.parts.create("t")
         world.parts.create("s", "other")
         world.parts.do(append("t", b"t"), append("s", b"s"), append("other", b"o"), SealRequest("s"))
-        slow_for(world, "s")
+        write_times(world, {"s": 20.0})
         world.parts.do(MergeRequest("t", ["s"], []))
         writer.request_cycle()
         await anyio.sleep(2)
@@ -391,12 +393,58 @@ async def test_f7_what_is_merged_with_a_late_segment_waits_for_it() -> None:
         assert await world.stored(target) == b"ts"
 
 
+async def test_f7_a_flush_waits_for_a_merge_whose_source_is_late_for_a_part_of_the_cycle() -> None:
+    """The source's flush ends while the cycle still waits for a segment that began later."""
+    async with running(options=attrs.evolve(OPTIONS, concurrent_segments=1)) as (world, writer):
+        target = world.parts.create("t")
+        world.parts.create("s", "slow")
+        world.parts.do(append("t", b"t"), append("s", b"s"), append("slow", b"x"), SealRequest("s"))
+        write_times(world, {"s": 1.5, "slow": 0.9})
+        world.parts.do(MergeRequest("t", ["s"], []))
+        began = anyio.current_time()
+        await writer.flush()
+
+        assert await world.stored(target) == b"ts"
+        assert anyio.current_time() - began < 3
+
+
+async def test_f7_a_merge_waits_for_its_own_late_source_only() -> None:
+    """Another segment that hangs keeps it from nothing, also if its source ends within the cycle."""
+    async with running(options=attrs.evolve(OPTIONS, concurrent_segments=2)) as (world, writer):
+        target = world.parts.create("t")
+        world.parts.create("hangs", "s", "slow")
+        world.parts.do(*(append(name, name.encode()) for name in ("hangs", "s", "slow", "t")))
+        write_times(world, {"hangs": 1e6, "s": 1.5, "slow": 0.9})
+        world.parts.do(SealRequest("s"), MergeRequest("t", ["s"], []))
+        writer.request_cycle()
+        await anyio.sleep(4)
+
+        assert target.is_flushed
+        assert writer.statistics().late_segments == 1
+
+
+async def test_f7_a_flush_during_a_late_flush_returns_soon_after_its_end() -> None:
+    """What the late flush captured was everything: no other flush of the segment follows."""
+    async with running() as (world, writer):
+        world.parts.create("slow", "other")
+        world.parts.do(append("slow", b"x"))
+        write_times(world, {"slow": 20.0})
+        writer.segment_due(world.parts.segment("slow").sid)
+        await anyio.sleep(2)
+        world.parts.do(append("other", b"x"))
+        began = anyio.current_time()
+        await writer.flush()
+
+        assert world.parts.segment("slow").is_flushed
+        assert anyio.current_time() - began == pytest.approx(18, abs=0.5)
+
+
 async def test_f2_what_a_late_flush_commits_belongs_to_the_next_cycle() -> None:
     """The collector must not count it to the cycle that ended without it."""
     async with running() as (world, writer):
         world.parts.create("slow", "other")
         world.parts.do(append("slow", b"x"), append("other", b"y"))
-        slow_for(world, "slow")
+        write_times(world, {"slow": 20.0})
         writer.request_cycle()
         await anyio.sleep(2)
         assert world.cycles == [("begins", 1), ("begins", 2), ("completed", 1)]
