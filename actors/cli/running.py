@@ -50,7 +50,6 @@ _HINTS = {
     NotOwner: "another process has opened the folder since; see `tierlog doctor`",
 }
 _REQUEST_SECONDS = 10.0
-_ALLOWED_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
 
 
 def print_error(message: str) -> None:
@@ -169,13 +168,13 @@ async def owning(
     folder open; ``{url}`` in it is the service's.
     """
     from ...storage_backends.files.local import LocalFiles
-    from ..folder.paths import check_path, existing_identity, live_owners
+    from ..folder.paths import check_new_folder, check_path, existing_identity, live_owners
     from ..store.opening import open_store
 
     config = read_settings(config_file, chunks)
     folder, files = check_path(data), LocalFiles()
     if create:
-        await check_new_folder(folder)
+        await check_new_folder(files, folder)
     else:
         await existing_identity(files, folder)
 
@@ -201,21 +200,6 @@ def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
         )
 
     return attrs.evolve(config, chunks=chunks) if chunks else config
-
-
-async def check_new_folder(folder: StoreFolder) -> None:
-    """Refuse to make a store in a folder that holds other files."""
-    from ...storage_backends.files.local import LocalFiles
-    from ..folder.paths import existing_identity, list_data_folder, run_program
-
-    files = LocalFiles()
-    entries = [entry.name for entry in await run_program(files, list_data_folder(folder), folder.path)]
-    if "wal" in entries:
-        await existing_identity(files, folder)
-    elif others := [name for name in entries if name not in _ALLOWED_IN_A_NEW_FOLDER]:
-        raise InvalidArgument(
-            f"{folder.path} has no store but other files, such as {others[0]!r}: name a new or empty folder"
-        )
 
 
 def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner], remedy: str) -> str:

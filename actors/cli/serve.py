@@ -13,7 +13,7 @@ from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption
-from .running import check_new_folder, execute, print_error, read_settings
+from .running import execute, print_error, read_settings
 
 if TYPE_CHECKING:
     from ..gateway.server.listener import ServerAddress
@@ -99,7 +99,6 @@ def serve(
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, host_port=host_port))
         address, port = listen_of(listen, settings.server)
         folder = check_path(_one_folder(context, path, data))
-        await check_new_folder(folder)
         options = ServiceOptions(
             folder=folder,
             config=settings,

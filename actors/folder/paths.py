@@ -14,15 +14,17 @@ import attrs
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StorageFull, Unavailable
 from ...storage_backends.base.files import (
     NOT_A_FILE,
+    Close,
     Files,
     FolderEntry,
     ListFolder,
+    Open,
     Program,
     RemoveFolder,
     T,
     Unlink,
 )
-from .identity import StoreIdentity, read_identity
+from .identity import StoreIdentity, identity_file, read_identity
 from .lock_files import Owner, list_owners
 
 RESTORE_TEMPORARY = ".restoring-"
@@ -30,6 +32,18 @@ RESTORE_TEMPORARY = ".restoring-"
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
 linked."""
+_ALLOWED_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
+_GRANT = "grant this process access to it, or name another folder"
+_REMEDIES = {
+    errno.EACCES: _GRANT,
+    errno.EPERM: _GRANT,
+    errno.EROFS: _GRANT,
+    errno.ENOTDIR: "a part of this path is a file: name a folder",
+    errno.ENOENT: "no folder can be made there: name another one",
+    errno.ENAMETOOLONG: "name a folder with a shorter path",
+    errno.ELOOP: "its links form a circle: name another folder",
+}
+"""What to do about errors that a repetition meets again."""
 
 
 @attrs.frozen
@@ -66,8 +80,8 @@ def check_path(path: object) -> StoreFolder:
 
 
 async def run_program(files: Files, program: Program[T], path: str) -> T:
-    """Run ``program``. An ``OSError`` is raised as ``StorageFull`` or ``Unavailable`` with ``path`` in the
-    message."""
+    """Run ``program``. An ``OSError`` is raised with ``path`` in the message: as ``InvalidArgument`` if a
+    repetition would meet it again, else as ``StorageFull`` or ``Unavailable``."""
     try:
         return await files.run(program)
     except OSError as error:
@@ -75,8 +89,12 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
             raise DataCorruption(
                 "this is not a regular file", file=error.filename or path, offset=0
             ) from error
+        reason = f"{path}: {error.strerror or error}"
+        if error.errno in _REMEDIES:
+            raise InvalidArgument(f"{reason}; {_REMEDIES[error.errno]}") from error
+
         kind = StorageFull if error.errno == errno.ENOSPC else Unavailable
-        raise kind(f"{path}: {error.strerror or error}") from error
+        raise kind(reason) from error
 
 
 def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
@@ -99,6 +117,31 @@ def list_data_folder(folder: StoreFolder) -> Program[tuple[FolderEntry, ...]]:
 
 def _is_a_file(folder: StoreFolder) -> InvalidArgument:
     return InvalidArgument(f"{folder.path} is a file: name the data folder of a store")
+
+
+async def check_new_folder(files: Files, folder: StoreFolder) -> None:
+    """Refuse to make a store among other files, or inside the folder of another store."""
+    await run_program(files, _check_new_folder(folder), folder.path)
+
+
+def _check_new_folder(folder: StoreFolder) -> Program[None]:
+    entries = yield from list_data_folder(folder)
+    if (yield from read_identity(folder.wal)) is not None:
+        return
+
+    parent = folder.path
+    while (parent := os.path.dirname(parent)) != os.path.dirname(parent):
+        with suppress(OSError):  # a folder that cannot be read is no store of this process
+            yield Close((yield Open(identity_file(StoreFolder(parent).wal))))
+            raise InvalidArgument(
+                f"{folder.path} is inside the store {parent}: name that one, or a folder outside of it"
+            )
+    for entry in entries:
+        if entry.name not in _ALLOWED_IN_A_NEW_FOLDER and not entry.name.startswith(RESTORE_TEMPORARY):
+            raise InvalidArgument(
+                f"{folder.path} has no store but other files, such as {entry.name!r}: name a new or empty "
+                f"folder"
+            )
 
 
 def remove_empty_restore_folders(folder: StoreFolder) -> Program[None]:

@@ -21,7 +21,7 @@ import attrs
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LocalLogOptions, log_folder
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import InvalidArgument, StoreMismatch
+from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, shown
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
@@ -42,6 +42,7 @@ from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
     StoreFolder,
+    check_new_folder,
     check_path,
     existing_identity,
     remove_empty_restore_folders,
@@ -238,7 +239,18 @@ async def open_store(
         InvalidArgument: An argument is out of its range.
     """
     folder = check_path(path)
-    config = config or StoreConfig()
+    config = StoreConfig() if config is None else config
+    if not isinstance(config, StoreConfig):
+        raise InvalidArgument(
+            f"config is a tierlog.StoreConfig, not {shown(config)}: load a file with tierlog.load_config"
+        )
+    for name, flag in (("adopt", adopt), ("take_over", take_over)):
+        if not isinstance(flag, bool):
+            raise InvalidArgument(f"{name} is True or False, not {shown(flag)}")
+    if span is not None and not callable(span):
+        raise InvalidArgument(
+            f"span is a tierlog.SpanHook, such as tierlog.opentelemetry_tracing(), not {shown(span)}"
+        )
     if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
         raise InvalidArgument(f"containers must be an int from 1 to 1024, not {containers!r}")
 
@@ -333,6 +345,7 @@ class StoreOpener:
     @asynccontextmanager
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
+        await check_new_folder(self.files, self.folder)
         chunks = await self._chunks()
         identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id:

@@ -102,6 +102,7 @@ def test_sparks_own_options_are_ignored() -> None:
         ),
         ({"segmentPrefix": "app/"}, "name one segment"),
         ({"endpoint": "8470"}, "a server's URL"),
+        ({"endpoint": "http://127.0.0.1:8470/v1"}, "has no path"),
         ({"endpoint": ""}, "option endpoint is missing"),
     ],
 )

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import anyio
 import httpx
 
-from ....storage_backends.base.errors import InvalidArgument
+from ....storage_backends.base.errors import InvalidArgument, shown
 from .attempts import Send
 from .container_map import ContainerMapCache
 from .requests import POLL_SECONDS, Response, StartsStream, TransportFailure
@@ -57,6 +57,11 @@ def check_url(url: object) -> str:
         parts, is_good = None, False
     if parts is None or not is_good or parts.query or parts.fragment:
         raise InvalidArgument(f"a server's URL is like http://127.0.0.1:8470, not {url!r}")
+
+    if parts.path.strip("/"):
+        raise InvalidArgument(
+            f"a server's URL has no path: {shown(url)} must end before {shown(parts.path)}"
+        )
 
     return parts.geturl().rstrip("/")
 

@@ -82,6 +82,7 @@ def test_a_failed_command_prints_one_line_and_exits_with_1(
     [
         (("segment", "create", NAME, "--data", "tierlog.toml"), "is a file: name the data folder of a store"),
         (("status", "--url", "foo"), "error: a server's URL is like http://127.0.0.1:"),
+        (("status", "--url", "http://127.0.0.1:8470/foo"), "error: a server's URL has no path"),
         (("restore", "b"), "data has no lts/: a restore needs the long-term storage of the store"),
         (("restore", "b", "--from", "backups"), "error: there is no folder backups"),
     ],
