@@ -59,9 +59,7 @@ def check_url(url: object) -> str:
         raise InvalidArgument(f"a server's URL is like http://127.0.0.1:8470, not {url!r}")
 
     if parts.path.strip("/"):
-        raise InvalidArgument(
-            f"a server's URL has no path: {shown(url)} must end before {shown(parts.path)}"
-        )
+        raise InvalidArgument(f"a server's URL has no path: {shown(url)} must end before {shown(parts.path)}")
 
     return parts.geturl().rstrip("/")
 
