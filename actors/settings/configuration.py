@@ -333,8 +333,8 @@ class ServerConfig:
         0,
         0,
         1_000_000,
-        "The most connections of the supervisor and of each host. 0 means 32768. Never more than the hard limit "
-        "of open files (ulimit -Hn) less 144, and in a host less 4 for each container.",
+        "The most connections of the supervisor and of each host. 0 means 32768. Never more than the hard "
+        "limit of open files (ulimit -Hn) less 144, and in a host less 4 for each container.",
     )
     hosts: int = _count(0, 0, 256, "Host processes; 0 means one for each core.")
     heartbeat: float = _duration(0.1, 0.01, 60.0, "The interval of a host's heartbeats.")

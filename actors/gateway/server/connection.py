@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import re
+import select
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
@@ -148,7 +149,21 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The server stops: end after the requests that are here."""
         self._is_stopping = True
         if not self._requests:
-            self.transport.close()
+            self._end_idle()
+
+    def close_unless_unread(self) -> bool:
+        """Closes it, unless its next request may be here already: closed then, it would leave its client with
+        an unknown outcome. Returns whether it is closed."""
+        if self.transport.is_closing():
+            return True
+
+        unread = select.poll()
+        unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        if unread.poll(0):
+            return False
+
+        self.transport.close()
+        return True
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # The buffer is shared by all connections of the server. That is safe because nothing runs between the
@@ -444,7 +459,13 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._start_head_timer()
         elif not self._requests and self._timer is None:
             self._connections.idle[self] = None
-            self._timer = self._loop.call_later(KEEP_ALIVE, self.transport.close)
+            self._timer = self._loop.call_later(KEEP_ALIVE, self._end_idle)
+
+    def _end_idle(self) -> None:
+        if not self.close_unless_unread():
+            self._stop_keep_alive_timer()
+            # A request stops this timer, blank lines do not.
+            self._timer = self._loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _start_head_timer(self) -> None:
         self._head_timer = self._loop.call_later(HEAD_TIMEOUT, self._head_is_late)

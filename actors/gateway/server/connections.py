@@ -106,10 +106,10 @@ class Connections:
         if len(self._all) <= self._maximum:
             return True
 
-        for longest in self.idle:
-            longest.transport.close()
-            del self.idle[longest]
-            return True
+        for idle in self.idle:
+            if idle.close_unless_unread():
+                del self.idle[idle]
+                return True
         return False
 
     def remove(self, connection: HttpConnection) -> None:

@@ -3,15 +3,19 @@ H9, H11, H12)."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import os
 import resource
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import anyio
 import attrs
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 
 from support.http_server import (
     Service,
@@ -505,6 +509,67 @@ async def test_h12_above_the_bound_a_connection_is_refused_and_there_is_room_aga
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 1\r\n" in refused
     assert later.startswith(b"HTTP/1.1 200 ")
+
+
+def _write(stream: SocketStream, data: bytes) -> None:
+    """At once: the loop cannot see it before it runs again."""
+    assert os.write(stream.extra(SocketAttribute.raw_socket).fileno(), data) == len(data)
+
+
+@pytest.mark.parametrize("maximum", [1, 2])
+async def test_h12_a_connection_whose_next_request_is_unread_does_not_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maximum: int
+) -> None:
+    async with service(tmp_path, ServerLimits(connections=maximum)) as served:
+        idle = [await served.raw(HEALTH)]
+        await until(lambda: served.gateway.metrics.requests(status=200) == 1)
+        if maximum == 2:
+            idle.append(await served.raw(HEALTH))
+            await until(lambda: served.gateway.metrics.requests(status=200) == 2)
+
+        class Surprised(connection.HttpConnection):
+            def connection_made(self, transport: Any) -> None:
+                _write(idle[0], LAST)
+                super().connection_made(transport)
+
+        monkeypatch.setattr(connections, "HttpConnection", Surprised)
+        new = await ask(served, LAST)
+
+        assert (await everything(idle[0])).count(b"alive") == 2
+        if maximum == 2:
+            assert (await everything(idle[1])).count(b"alive") == 1
+        assert new.startswith(b"HTTP/1.1 200 " if maximum == 2 else b"HTTP/1.1 503 ")
+
+
+async def test_h12_an_idle_connection_does_not_end_with_an_unread_request(
+    a: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "KEEP_ALIVE", 0.2)
+    stream = await a.raw(HEALTH)
+    received = await stream.receive()
+    asyncio.get_running_loop().call_later(0.01, _write, stream, LAST)
+    time.sleep(0.3)  # so that the request comes in the round of the loop in which the connection's time ends
+
+    assert (received + await everything(stream)).count(b"alive") == 2
+
+
+async def test_h15_a_request_that_is_unread_when_the_server_stops_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = connections.Connections.end
+
+    async def late(self: connections.Connections, seconds: float) -> None:
+        _write(stream, HEALTH)
+        await end(self, seconds)
+
+    async with open_store(tmp_path / "data", containers=1) as store:
+        async with serving(store) as served:
+            stream = await served.raw(HEALTH)
+            received = await stream.receive()
+            monkeypatch.setattr(connections.Connections, "end", late)
+        received += await everything(stream)
+
+    assert received.count(b"alive") == 2
 
 
 class Scarce(socket.socket):
