@@ -115,6 +115,9 @@ class Checkpointer:
         await self._relog_old_bytes()
         begin_group, snapshot = await self._ask(SnapshotRequest(number), 0)
         try:
+            # Without data it notes the highest segment id, which is in no part once that segment is deleted
+            # (rule C7).
+            await self._ask(LogRequest(RelogData(self._state.newest_segment, 0, b"")), 0)
             size = await self._write_parts(number, snapshot)
         finally:
             # Without its end the checkpoint does not exist (C7). An open snapshot would go on encoding each

@@ -200,10 +200,18 @@ class ClaimRecords:
             self._known = {epoch: owner for epoch, owner in self.known.items() if epoch >= lowest}
 
     async def confirm(self) -> None:
-        """The container may delete what it does not know (rule G4); returns once that is durable."""
+        """The container may delete what it does not know (rule G4); returns once that is durable.
+
+        The records of dead claims go in the same commit: chunks of owners before the lowest record are no
+        longer taken as proof that the log is old."""
+        await self._end_unconfirmed(sorted(self.known)[:-1])
+
+    async def _end_unconfirmed(self, epochs: Collection[int]) -> None:
         async with self._confirming:  # operators and the end of 24 hours may come at the same time
-            if version := self._version(UNCONFIRMED_KEY):
-                await self._store.commit({UNCONFIRMED_KEY: version}, {UNCONFIRMED_KEY: None})
+            if self._version(UNCONFIRMED_KEY):
+                versions = {key: self._version(key) for key in (UNCONFIRMED_KEY, *map(claim_key, epochs))}
+                await self._store.commit(versions, dict.fromkeys(versions))
+                self._known = {epoch: owner for epoch, owner in self.known.items() if epoch not in epochs}
         confirmed, self._confirmed = self._confirmed, anyio.Event()
         confirmed.set()
 
@@ -214,7 +222,7 @@ class ClaimRecords:
             with anyio.move_on_after(_LIMITS.get(record.reason, math.inf)) as limit:
                 await self._confirmed.wait()
             if limit.cancelled_caught:
-                await self.confirm()
+                await self._end_unconfirmed(())
 
     def _version(self, key: str) -> int:
         return self._metadata.get(key, (0, b""))[0]
@@ -360,7 +368,8 @@ class StorageClaim:
 
         deleted = []
         try:
-            for epoch in dead:
+            # The newest stays until its chunks were compared with the log (rule G4).
+            for epoch in dead[:-1]:
                 with suppress(ChunkNotFound):
                     await self._chunks.delete(claim_name(self.container, epoch))
                 deleted.append(epoch)

@@ -48,6 +48,7 @@ from .admission import AdmissionOptions
 from .checkpoint import Checkpointer, CheckpointOptions
 from .claims import ClaimRecords, Identity, StorageClaim
 from .components import ContainerComponents, build_components
+from .history import RecoveredHistory
 from .imports import SegmentImporter
 from .leases import Leases
 from .legacy_hook import LegacyHook
@@ -128,6 +129,7 @@ class Container:
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
         self.metadata = LoggedMetadataStore(self.state, self.ask_internal)
+        self.history = RecoveredHistory(self.state)
         self.claims = ClaimRecords(self.state.metadata, self.metadata)
         self._claim = StorageClaim(chunks, index, identity, log, self.claims, adopt=options.adopt)
         self._stop = anyio.Event()
@@ -195,6 +197,7 @@ class Container:
                 active_max=self.options.active_segments_max,
             )
             self._recovery = await recovery.run()
+            await self.history.note_lengths()
             components.leases.begin()
             _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
             await self._serve(components, started, ending)

@@ -255,6 +255,10 @@ class SegmentTable:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def __contains__(self, sid: object) -> bool:
+        """Whether there is a segment of that id, evicted or not."""
+        return sid in self.by_id or sid in self.evicted
+
     def find(self, name: str) -> SegmentState | None:
         sid = self._by_name.get(name)
         return None if sid is None else self.by_id[sid]
@@ -276,8 +280,7 @@ class SegmentTable:
         return self._load(sid) if segment is None and sid in self.evicted else segment
 
     def add(self, segment: SegmentState) -> None:
-        known = segment.sid in self.by_id or segment.sid in self.evicted
-        if known or (segment.status is SegmentStatus.LIVE and segment.name in self._by_name):
+        if segment.sid in self or (segment.status is SegmentStatus.LIVE and segment.name in self._by_name):
             raise ValueError(f"{segment!r} is in the table already")
 
         self._keep(segment)

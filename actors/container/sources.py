@@ -10,11 +10,13 @@ import anyio.lowlevel
 from ...journal.operations.barrier import Barrier
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.operation import Operation
+from ...storage_backends.base.chunk_storage import ChunkInfo
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.sorted_dict import with_prefix
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from ...storage_backends.segments.records import ReleasedRecord, chunk_key, released_key, released_names
 from ...storage_backends.segments.records.released import RELEASED_PREFIX
+from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.segments.transaction import decode_record
 from ..flush.aggregation import FlushableSegment
 from ..gc.collector import epoch_in
@@ -120,6 +122,7 @@ class ContainerCollectorSource:
         self.referenced = ReferencedChunks(container.state)
         self.released = ReleasedRecords(container.state, container.metadata)
         self._claims = container.claims
+        self._history = container.history
 
     @property
     def dead_claims(self) -> Sequence[str]:
@@ -135,6 +138,15 @@ class ContainerCollectorSource:
 
     async def wait_confirmed(self) -> None:
         await self._claims.wait_confirmed()
+
+    async def check_history(self, orphans: Sequence[ChunkInfo]) -> None:
+        newer = self._history.find_newer(orphans, min(self._claims.known, default=self.epoch))
+        if newer is None:
+            self._history.forget()
+            return
+
+        await self._claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
+        _log.error("log_older_than_chunks", container=self._container.index, chunk=newer.name)
 
     async def prove(self) -> None:
         await self._container.prove_ownership()

@@ -114,6 +114,10 @@ class ContainerState:
         """The size of the newest checkpoint."""
         self._on_load = on_load
         self._created = 0
+        self.newest_segment = 0
+        """The highest segment id that the log is known to have used."""
+        self._knows_newest = True
+        """Whether no checkpoint left that id out."""
 
     def apply(self, op: Operation) -> None:
         """Give ``op`` the next sequence and change the state by it."""
@@ -136,8 +140,18 @@ class ContainerState:
 
     def count_segment_id(self, sid: int) -> None:
         """The id is used up: never assign it again."""
+        self.newest_segment = max(self.newest_segment, sid)
         if epoch_of(sid) == self.epoch:
             self._created = max(self._created, counter_of(sid))
+
+    def note_newest_segment(self, sid: int) -> None:
+        """A checkpoint notes the highest id, whose segment may be deleted."""
+        self.newest_segment = max(self.newest_segment, sid)
+        self._knows_newest = True
+
+    def was_never_created(self, sid: int) -> bool:
+        """Whether the log certainly did not use the id; checkpoints of older versions leave that open."""
+        return self._knows_newest and sid > self.newest_segment
 
     # --- for apply functions ---------------------------------------------------------------------
 
@@ -193,12 +207,14 @@ class ContainerState:
         first."""
         self.load_record(segment)
         self.segments.add(segment)
+        self.newest_segment = max(self.newest_segment, segment.sid)
         if not segment.is_gone and is_staged(segment.name):
             self.transactions.stage(segment.name, segment.sid)
 
     def restored(self, sequence: int, cycle: CycleComplete, size: int) -> None:
         """Recovery: a checkpoint of ``size`` bytes is loaded; the next operation gets the sequence after
         ``sequence``."""
+        self._knows_newest = False
         self.checkpoint_bytes = size
         self.sequence = sequence
         self.cycle = cycle

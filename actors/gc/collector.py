@@ -27,7 +27,7 @@ from typing import Protocol
 import anyio
 import attrs
 
-from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
@@ -130,6 +130,10 @@ class CollectorSource(Protocol):
 
     async def wait_confirmed(self) -> None:
         """Returns once the container may delete what it does not know (rule G4)."""
+
+    async def check_history(self, orphans: Sequence[ChunkInfo]) -> None:
+        """The container is unconfirmed, durably, if one of these chunks of dead owners proves that its log
+        is older than long-term storage (rule G4)."""
 
     async def prove(self) -> None:
         """Returns once this owner has claimed long-term storage and there is no foreign claim (rule G1)."""
@@ -290,17 +294,23 @@ class Collector:
         return min([self._retry_later.due - now, *(at - now for at in due if at > now)])
 
     async def _find_orphans(self, request_cycle: Callable[[], None]) -> bool:
-        """List what dead owners left; False if long-term storage does not answer."""
+        """List what dead owners left; False if long-term storage does not answer, or is newer than the
+        log."""
         try:
             chunks = await self._list_orphans(self._source.chunk_prefix)
-            claims = {*await self._list_orphans(self._source.claim_prefix), *self._source.dead_claims}
+            claims = {info.name for info in await self._list_orphans(self._source.claim_prefix)}
         except TierlogError as error:
             _log.warning("gc_listing_failed", prefix=self._source.chunk_prefix, error=str(error))
             return False
 
+        await self._source.check_history(chunks)
+        if not self._source.is_confirmed:
+            return False
+
+        claims.update(self._source.dead_claims)
         self._orphans += len(claims)
         self.release([name for name in sorted(claims) if name not in self._queue])
-        self._take_over(chunks, request_cycle)
+        self._take_over([info.name for info in chunks], request_cycle)
         return True
 
     def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
@@ -317,10 +327,10 @@ class Collector:
             self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
         request_cycle()
 
-    async def _list_orphans(self, prefix: str) -> list[str]:
+    async def _list_orphans(self, prefix: str) -> list[ChunkInfo]:
         """Filters while it lists: there may be millions of other names."""
         return [
-            info.name
+            info
             async for info in self._chunks.list(prefix)
             if self._is_orphan(info.name) and info.name not in self._queue
         ]

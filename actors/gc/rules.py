@@ -10,6 +10,8 @@ from collections.abc import Container, Iterable
 
 import attrs
 
+from ...storage_backends.base.codec import DecodeError, hex_number
+
 
 @attrs.frozen
 class Garbage:
@@ -20,6 +22,26 @@ class Garbage:
     """Monotonic seconds of this ownership. The delay protects readers that still have the name."""
     after_cycle: int
     """The flush cycle of this owner that made it garbage."""
+
+
+@attrs.frozen
+class ChunkPlace:
+    """What a chunk's name says: its segment, the epoch of its owner, and the segment offset of its first
+    byte."""
+
+    segment: int
+    epoch: int
+    offset: int
+
+
+def parse_chunk_name(name: str) -> ChunkPlace | None:
+    """The place of ``.../<segment>/<epoch>-<offset>-<id>``; None for a name of any other form."""
+    segment, _, last = name.rpartition("/")
+    try:
+        epoch, offset, _ = last.split("-")
+        return ChunkPlace(*map(hex_number, (segment.rpartition("/")[2], epoch, offset)))
+    except (DecodeError, ValueError):
+        return None
 
 
 def is_ready(

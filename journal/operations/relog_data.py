@@ -1,7 +1,8 @@
 """RelogData: logs unflushed bytes a second time, so that a segment that cannot be flushed does not pin the
 log's oldest groups (rule F4).
 
-It changes only where recovery finds the bytes. Layout: ``sid u64, offset u64, data to the end``.
+It changes only where recovery finds the bytes. Without data it notes, behind the begin of a checkpoint, the
+highest segment id that the log has used (rule C7). Layout: ``sid u64, offset u64, data to the end``.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ class Story(StrEnum):
     COPY = "a copy of a live folder"
     LOST_LOG = "a lost log"
     OLD_BACKUP = "an old backup"
+    IN_PLACE = "a log put back in place: same epoch, same fingerprint"
     ZOMBIE = "a late put of a dead owner"
 
 
@@ -103,6 +104,7 @@ class CopiesRun:
             Story.COPY: self._copy,
             Story.LOST_LOG: self._lose_the_log,
             Story.OLD_BACKUP: self._restore_an_old_backup,
+            Story.IN_PLACE: self._put_the_log_back,
             Story.ZOMBIE: self._let_a_zombie_put_late,
         }
         self._trace.note("story", self.story)
@@ -163,6 +165,23 @@ class CopiesRun:
         await self._expect_refusals(backup)
         await self._open(backup, adopt=True)
         await self._work(backup, self._random.randint(1, 12))
+        return [original, backup]
+
+    async def _put_the_log_back(self, original: Folder) -> list[Folder]:
+        """Its owner went on after the backup, and crashed before another one opened the folder."""
+        await self._flush(original)
+        await trio.sleep(4 * DELAY)  # as above
+        backup = original.copied("B", HERE)
+        await self._work(original, self._random.randint(1, 12), truncates=False)
+        await self._flush(original)
+        process, original.process = original.process, None
+        assert process is not None
+        process.kill()
+        await self._open(backup)
+        await self._flush(backup)
+        await trio.sleep(3 * DELAY)  # it would collect what only the newer log knows
+        await self._end(backup)
+        await self._expect_refusals(original)
         return [original, backup]
 
     async def _let_a_zombie_put_late(self, original: Folder) -> list[Folder]:

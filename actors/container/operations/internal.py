@@ -32,6 +32,11 @@ def _publish_cycle(publisher: Publisher, op: CycleComplete, group: int) -> None:
     publisher.cycle_completed()
 
 
+def _apply_relog(state: ContainerState, op: RelogData) -> None:
+    if not op.data:
+        state.note_newest_segment(op.sid)
+
+
 def _publish_relog(publisher: Publisher, op: RelogData, group: int) -> None:
     segment = publisher.segments.get(op.sid)
     end = op.offset + len(op.data)
@@ -52,5 +57,5 @@ HANDLERS = (
     OperationHandler(CheckpointPiece),
     OperationHandler(CheckpointEnd),
     OperationHandler(CycleComplete, _apply_cycle, _publish_cycle),
-    OperationHandler(RelogData, publish=_publish_relog),
+    OperationHandler(RelogData, _apply_relog, _publish_relog),
 )

@@ -12,6 +12,7 @@ import pytest
 
 from support.container_world import virtual_time
 from tierlog.actors.gc.collector import Collector, CollectorOptions, GarbageTotal
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
@@ -80,6 +81,9 @@ class World:
 
     async def wait_confirmed(self) -> None:
         await self.confirmed.wait()
+
+    async def check_history(self, orphans: Sequence[ChunkInfo]) -> None:
+        await anyio.lowlevel.checkpoint()
 
     async def prove(self) -> None:
         await anyio.lowlevel.checkpoint()

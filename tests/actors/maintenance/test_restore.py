@@ -192,7 +192,7 @@ async def test_g4_chunks_that_are_newer_than_the_backup_stay_until_an_operator_c
 
     async with open_reader(made) as view:
         found = await list_unconfirmed(view)
-    assert [each.reason for each in found] == ["the store was restored from a backup"] * 2
+    assert [each.reason for each in found] == ["the store or its log was restored from a backup"] * 2
     assert sum(each.bytes for each in found) == len(b"newer")
     async with open_store(made, config=EAGER) as store:
         for each in found:

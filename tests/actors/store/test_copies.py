@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -106,6 +106,11 @@ async def test_a_copied_folder_opened_during_an_outage_deletes_nothing_of_the_or
         world.chunks.script = None
         await owner.store.flush()
         await anyio.sleep(500)
+        assert reason_of(owner) is Reason.RESTORED, "the original flushed more than this log has"
+        await owner.store.append("s", b"5")
+        with pytest.raises(tierlog.Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
         assert isinstance(owner.error, StoreMismatch)
 
     world.logs = original
@@ -255,9 +260,111 @@ async def test_a_copy_deletes_nothing_that_its_original_flushed_for_24_hours() -
             assert world.chunk_names > flushed
 
             await anyio.sleep(1_000)
-            assert reason_of(copy) is None
+            assert reason_of(copy) is Reason.RESTORED, "the original flushed more than this log has"
+            assert world.chunk_names > flushed
+
+            await copy.container.claims.confirm()
             await copy.store.flush()
             await assert_nothing_leaked(world, copy)
+
+
+async def restored_in_place(
+    tasks: anyio.abc.TaskGroup, work: Callable[[Owner], Awaitable[object]]
+) -> tuple[ContainerWorld, set[str]]:
+    """A folder whose log was saved while its owner lived and put back after ``work``, a flush and a crash;
+    and the chunks in long-term storage."""
+    world = ContainerWorld()
+    owner = await world.start(tasks)
+    await make(owner.store, "s", b"abc")
+    await owner.store.flush()
+    backup = cloned(world.logs)
+    await work(owner)
+    await owner.store.flush()
+    await owner.crash()
+    world.logs = backup
+    return world, world.chunk_names
+
+
+async def append_more(owner: Owner) -> None:
+    await owner.store.append("s", DATA)
+
+
+async def create_another(owner: Owner) -> None:
+    await make(owner.store, "t", b"abc")
+
+
+@pytest.mark.parametrize("work", [append_more, create_another])
+async def test_a_log_put_back_in_place_deletes_nothing_that_was_flushed_after_the_backup(
+    work: Callable[[Owner], Awaitable[object]],
+) -> None:
+    """G4: no claim is foreign and the folder is the same, but chunks reach beyond what the log knows."""
+    async with anyio.create_task_group() as tasks:
+        world, chunks = await restored_in_place(tasks, work)
+        async with world.owner() as owner:
+            await owner.store.append("s", bytes(300_000))
+            await owner.store.flush()
+            await anyio.sleep(200_000)
+            assert reason_of(owner) is Reason.RESTORED
+            assert world.chunk_names > chunks
+        async with world.owner() as owner:
+            await owner.container.claims.confirm()
+        async with world.owner() as owner:
+            await owner.store.flush()
+            await anyio.sleep(200)
+            assert reason_of(owner) is None
+            await assert_nothing_leaked(world, owner)
+
+
+async def test_a_restored_log_is_noticed_after_many_brief_owners() -> None:
+    """G4: openings that find many dead claims delete them, but not the newest."""
+    world = ContainerWorld()
+    for _ in range(12):
+        async with world.owner():
+            pass
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", b"abc")
+        backup = cloned(world.logs)
+        await owner.store.append("s", DATA)
+        await owner.store.flush()
+        await owner.crash()
+        world.logs = backup
+        async with world.owner() as owner:
+            await owner.store.flush()
+            await anyio.sleep(1_000)
+            assert reason_of(owner) is Reason.RESTORED
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+async def test_chunks_of_deleted_segments_are_no_proof_of_a_restored_log(checkpoint: bool) -> None:
+    """G4: the newest segment is gone, and a checkpoint took its creation out of the log; another was flushed
+    by a cycle that did not commit."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        for name in ("s", "t"):
+            await make(owner.store, name, DATA)
+        await owner.store.flush()
+        await owner.store.delete_segment("t")
+        await owner.store.flush()
+        if checkpoint:
+            await owner.checkpoint()
+        await owner.store.append("s", DATA)
+        logged = len(world.chunk_names)
+        flushing = anyio.CancelScope()
+
+        async def flush() -> None:
+            with flushing:
+                await owner.store.flush()
+
+        tasks.start_soon(flush)
+        await until(lambda: len(world.chunk_names) > logged)
+        flushing.cancel()
+        await owner.crash()
+        async with world.owner() as owner:
+            await owner.store.flush()
+            await assert_nothing_leaked(world, owner)
+            assert reason_of(owner) is None
 
 
 async def test_the_24_hours_begin_again_with_each_ownership() -> None:

@@ -12,6 +12,7 @@ import attrs
 from tierlog.actors.container import claims
 from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.claims import ClaimRecords, StorageClaim
+from tierlog.actors.container.history import RecoveredHistory
 from tierlog.actors.container.leases import Leases
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.operations import append, import_segment, transactions
@@ -534,6 +535,12 @@ def unconfirmed_container_collects(plant: Planter) -> None:
         vars(ContainerCollectorSource)["is_confirmed"].fget,
         lambda original, self: True,
     )
+
+
+@mutant("G4", copies=True)
+def old_log_is_not_noticed(plant: Planter) -> None:
+    """A log that was put back in place deletes what was flushed after the backup."""
+    plant(RecoveredHistory.find_newer, lambda original, self, chunks, oldest: None)
 
 
 @mutant("G4", copies=True)

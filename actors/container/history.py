@@ -1,0 +1,58 @@
+"""What the recovered log knows of its segments, and which chunks prove that it is older than long-term
+storage (rule G4). Sync.
+
+Bytes are flushed once they are durable in the log. So a chunk of a dead owner never reaches beyond the length
+that its segment has when the log is recovered, nor does it belong to a segment that the log never created.
+One that does was flushed by a history which this log does not have: an old backup of it was put back in
+place, and no claim shows that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import anyio.lowlevel
+
+from ...storage_backends.base.chunk_storage import ChunkInfo
+from ..gc.rules import parse_chunk_name
+from ..kernel.slices import in_slices
+from .state import ContainerState
+
+
+class RecoveredHistory:
+    """The lengths that segments had when the log was recovered, until ``forget``."""
+
+    def __init__(self, state: ContainerState) -> None:
+        self._state = state
+        self._lengths: dict[int, int] = {}
+
+    async def note_lengths(self) -> None:
+        """Call it between recovery and the first request. Evicted segments are not noted: their images have
+        their lengths until they change."""
+        for segments in in_slices(list(self._state.segments.by_id.values())):
+            self._lengths.update((segment.sid, segment.length) for segment in segments)
+            await anyio.lowlevel.checkpoint()
+
+    def forget(self) -> None:
+        self._lengths.clear()
+
+    def find_newer(self, chunks: Iterable[ChunkInfo], oldest: int) -> ChunkInfo | None:
+        """A chunk of an owner from epoch ``oldest`` on that this log's owners cannot have flushed."""
+        return next((chunk for chunk in chunks if self._is_newer(chunk, oldest)), None)
+
+    def _is_newer(self, chunk: ChunkInfo, oldest: int) -> bool:
+        place = parse_chunk_name(chunk.name)
+        if place is None or place.epoch < oldest:
+            return False
+
+        length = self._length_of(place.segment)
+        if length is None:
+            # It was deleted, or created by a history that this log does not have.
+            return self._state.was_never_created(place.segment)
+
+        return place.offset + chunk.length > length
+
+    def _length_of(self, sid: int) -> int | None:
+        if sid in self._lengths:
+            return self._lengths[sid]
+
+        return self._state.segments.length_of(sid) if sid in self._state.segments else None
