@@ -140,13 +140,15 @@ class ContainerCollectorSource:
         await self._claims.wait_confirmed()
 
     async def check_history(self, orphans: Sequence[ChunkInfo]) -> None:
-        newer = self._history.find_newer(orphans, min(self._claims.known, default=self.epoch))
-        if newer is None:
-            self._history.forget()
-            return
+        oldest = min(self._claims.known, default=self.epoch)
+        for part in in_slices(orphans):
+            if (newer := self._history.find_newer(part, oldest)) is not None:
+                await self._claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
+                _log.error("log_older_than_chunks", container=self._container.index, chunk=newer.name)
+                return
 
-        await self._claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
-        _log.error("log_older_than_chunks", container=self._container.index, chunk=newer.name)
+            await anyio.lowlevel.checkpoint()
+        self._history.forget()
 
     async def prove(self) -> None:
         await self._container.prove_ownership()
