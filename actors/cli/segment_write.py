@@ -12,7 +12,7 @@ import typer
 
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Name, Service, TakeOver
-from .running import execute, writing
+from .running import execute, fail, writing
 
 if TYPE_CHECKING:
     from ..gateway.client.async_client import Client
@@ -33,10 +33,19 @@ def _run(
             return await act(store)
 
     number = execute(command)
-    if json:
-        output.print_json({result: number} if result else {})
-    elif number is not None:
-        output.print_lines([str(number)])
+    _print_result(number, json, result, "the command was carried out")
+
+
+def _print_result(number: int | None, json: bool, result: str, outcome: str) -> None:
+    """``outcome`` is what happened, even if stdout cannot be written."""
+    try:
+        if json:
+            output.print_json({result: number} if result else {})
+        elif number is not None:
+            output.print_lines([str(number)])
+    except OSError as error:
+        known = "" if number is None else f", {result} {number}"
+        fail(f"{error.filename}: {error.strerror}; but {outcome}{known}")
 
 
 def _parse_size(text: str) -> int:
@@ -125,11 +134,7 @@ def append(
             async with writing(data, config, take_over=take_over, url=url) as store:
                 return await append_input(store, name, source, options)
 
-    offset = execute(command)
-    if json:
-        output.print_json({"offset": offset})
-    elif offset is not None:
-        output.print_lines([str(offset)])
+    _print_result(execute(command), json, "offset", "the bytes were appended")
 
 
 def seal(

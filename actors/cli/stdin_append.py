@@ -8,10 +8,12 @@ outcome.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +44,7 @@ class AppendOptions:
 
 @attrs.frozen
 class Source:
-    blocks: Callable[[], AsyncIterator[bytes]]
+    blocks: Callable[[], AsyncGenerator[bytes, None]]
     size: int | None
     """In bytes; None if it is unknown."""
     shows_progress: bool
@@ -61,7 +63,7 @@ def open_input(file: Path | None, text: str | None) -> Iterator[Source]:
             yield _from_descriptor(stream.fileno())
 
 
-async def _one_block(data: bytes) -> AsyncIterator[bytes]:
+async def _one_block(data: bytes) -> AsyncGenerator[bytes, None]:
     yield data
 
 
@@ -72,11 +74,18 @@ def _from_descriptor(descriptor: int) -> Source:
     return Source(lambda: _blocks(descriptor, waits), size, shows_progress=not os.isatty(descriptor))
 
 
-async def _blocks(descriptor: int, waits: bool) -> AsyncIterator[bytes]:
+async def _blocks(descriptor: int, waits: bool) -> AsyncGenerator[bytes, None]:
     while True:
         if waits:
             await anyio.wait_readable(descriptor)
-        block = os.read(descriptor, _READ_BYTES)
+        try:
+            block = os.read(descriptor, _READ_BYTES)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            raise InvalidArgument(
+                "stdin is closed: redirect it from a file or a pipe, or add --file or --data-text"
+            ) from error
         if not block:
             return
         yield block
@@ -86,7 +95,7 @@ async def append_input(
     store: SegmentStore | Client, name: str, source: Source, options: AppendOptions
 ) -> int | None:
     """Append everything. Returns the offset of the first byte, or None if all of it is a duplicate whose
-    offset is unknown."""
+    offset is unknown. A failure or Ctrl-C reports what was appended before it."""
     appender = _Appender(store, name, options)
     try:
         with output.progress("appending", source.size, shown=source.shows_progress) as advance:
@@ -96,6 +105,15 @@ async def append_input(
             raise TierlogError(
                 f"{error}; appended before that: the first {output.count(appender.appended, 'byte')}"
             ) from error
+        raise
+    except anyio.get_cancelled_exc_class():
+        done = output.count(appender.appended, "byte")
+        place = "" if appender.offset is None else f", from offset {appender.offset} on"
+        sys.stderr.write(
+            f"interrupted: the first {done} were appended{place}; an append in flight may follow them\n"
+            if appender.appended
+            else "interrupted: no append was acked\n"
+        )
         raise
     return appender.offset
 
@@ -119,11 +137,12 @@ class _Appender:
         self._advance = advance
         await self._skip_known()
         rest = b""
-        async for block in source.blocks():
-            *lines, rest = (rest + block).split(b"\n")
-            if lines:
-                await self._append_many([line + b"\n" for line in lines])
-            self._check_fits(rest)
+        async with aclosing(source.blocks()) as blocks:
+            async for block in blocks:
+                *lines, rest = (rest + block).split(b"\n")
+                if lines:
+                    await self._append_many([line + b"\n" for line in lines])
+                self._check_fits(rest)
         if rest:
             await self._append_many([rest])
         await self._check_empty()
@@ -139,14 +158,15 @@ class _Appender:
         self._advance = advance
         piece = bytearray()
         limit = min(_PIECE_BYTES, self._store.append_bytes_max)
-        async for block in source.blocks():
-            piece += block
-            if self._options.writer is not None:
-                self._check_fits(piece)
-                continue
-            while len(piece) >= limit:
-                await self._append(bytes(piece[:limit]))
-                del piece[:limit]
+        async with aclosing(source.blocks()) as blocks:
+            async for block in blocks:
+                piece += block
+                if self._options.writer is not None:
+                    self._check_fits(piece)
+                    continue
+                while len(piece) >= limit:
+                    await self._append(bytes(piece[:limit]))
+                    del piece[:limit]
         if piece or self._options.writer is not None:
             await self._append(bytes(piece))
         await self._check_empty()

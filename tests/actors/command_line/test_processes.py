@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from support.command_line import NAME, Run, command, make_store, spawn
+from support.command_line import NAME, Run, command, is_one_line, make_store, spawn
 from tierlog.actors.store.read_only import open_reader
 
 
@@ -48,10 +48,34 @@ def test_ctrl_c_ends_a_waiting_append_and_keeps_acked_bytes(folder: Path, run: R
         append.send_signal(signal.SIGINT)
 
         assert append.wait() == 130
-        assert append.stderr.read() == b""
+        assert append.stderr.read().startswith(b"interrupted: ")
 
     assert run("segment", "read", NAME, "--offset", "13").out == "a line\n"
     assert "not open anywhere" in run("doctor").out
+
+
+def test_a_full_stdout_does_not_hide_where_the_bytes_were_appended(folder: Path) -> None:
+    make_store(folder)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command(folder, "segment", "append", NAME, "--data-text", "x"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.endswith(b"No space left on device; but the bytes were appended, offset 13\n")
+    assert is_one_line(done.stderr.decode())
+
+
+def test_a_closed_stdin_is_named(folder: Path) -> None:
+    make_store(folder)
+    append = command(folder, "segment", "append", NAME)
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *append], capture_output=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: stdin is closed: redirect it")
 
 
 def test_a_read_ends_quietly_when_its_reader_closes_the_pipe(folder: Path, run: Run, tmp_path: Path) -> None:
