@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .actors.gateway.client.async_client import Client
+    from .actors.gateway.client.base import ClientStatistics
     from .actors.gateway.client.connect import connect, connect_sync
     from .actors.gateway.client.sync_client import SyncClient
     from .actors.gateway.wire.batch import BatchItem
+    from .actors.gateway.wire.bodies import HostStatus
     from .actors.settings.configuration import StoreConfig, load_config
     from .actors.store.opening import open_store
     from .actors.store.store import SegmentStore, StoreStatistics
     from .actors.telemetry.opentelemetry import opentelemetry_tracing
+    from .actors.telemetry.tracing import SpanHook
     from .spark_bridge import events
+    from .storage_backends.base.arguments import WriterId
     from .storage_backends.base.errors import (
         AttributeConflict,
         BadOffset,
@@ -53,18 +57,24 @@ if TYPE_CHECKING:
         TransactionState,
         TransactionToken,
     )
+    from .storage_backends.base.verbs import SegmentVerbs
 
     __version__: str
 
 _HOMES = {
     "actors.settings.configuration": ("StoreConfig", "load_config"),
     "actors.gateway.client.async_client": ("Client",),
+    "actors.gateway.client.base": ("ClientStatistics",),
     "actors.gateway.client.connect": ("connect", "connect_sync"),
     "actors.gateway.client.sync_client": ("SyncClient",),
     "actors.gateway.wire.batch": ("BatchItem",),
+    "actors.gateway.wire.bodies": ("HostStatus",),
     "actors.store.opening": ("open_store",),
     "actors.telemetry.opentelemetry": ("opentelemetry_tracing",),
+    "actors.telemetry.tracing": ("SpanHook",),
     "actors.store.store": ("SegmentStore", "StoreStatistics"),
+    "storage_backends.base.arguments": ("WriterId",),
+    "storage_backends.base.verbs": ("SegmentVerbs",),
     "storage_backends.base.segments": ("AttributeUpdate", "AttributeUpdateKind", "SegmentInfo"),
     "storage_backends.base.transactions": (
         "CommitResult",
@@ -82,10 +92,12 @@ __all__ = [
     "BadOffset",
     "BatchItem",
     "Client",
+    "ClientStatistics",
     "ClosedError",
     "CommitResult",
     "ConfigError",
     "DataCorruption",
+    "HostStatus",
     "InvalidArgument",
     "NotOwner",
     "OutOfOrder",
@@ -97,6 +109,8 @@ __all__ = [
     "SegmentSealed",
     "SegmentStore",
     "SegmentTruncated",
+    "SegmentVerbs",
+    "SpanHook",
     "StagedPart",
     "StorageFull",
     "StoreConfig",
@@ -113,6 +127,7 @@ __all__ = [
     "Unavailable",
     "UnknownWriter",
     "Unsupported",
+    "WriterId",
     "connect",
     "connect_sync",
     "events",

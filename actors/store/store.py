@@ -25,6 +25,7 @@ from ...storage_backends.base.arguments import (
     check_joined,
     check_many,
     check_offset,
+    check_range,
     check_size,
     checked_parts,
     checked_reason,
@@ -378,8 +379,7 @@ class SegmentStore(SegmentVerbs):
         return info
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
-        check_offset(start, "start")
-        check_offset(end, "end")
+        check_range(start, end)
         return await self._call("append_starts", name, lambda owner: owner.append_starts(name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:

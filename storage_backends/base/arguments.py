@@ -70,6 +70,15 @@ def check_offset(value: object, what: str = "offset") -> int:
     return check_int(what, value, 0, OFFSET_MAX)
 
 
+def check_range(start: object, end: object) -> tuple[int, int]:
+    """Two offsets in ascending order, or equal."""
+    first, last = check_offset(start, "start"), check_offset(end, "end")
+    if first > last:
+        raise InvalidArgument(f"start {first} is above end {last}: exchange them")
+
+    return first, last
+
+
 def check_size(value: object, what: str = "size") -> int:
     """The size of one read, in bytes."""
     return check_int(what, value, 1, READ_BYTES_MAX)

@@ -68,6 +68,7 @@ class ReadVerbs(Protocol):
         ones. A call returns at most 4,096 offsets; ask again from the last one on for more. No data is read.
 
         Raises:
+            InvalidArgument: ``start`` is above ``end``.
             SegmentNotFound: There is no such segment.
         """
         ...

@@ -83,14 +83,14 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
 
     if segment.sealed:
         raise SegmentSealed(
-            f"{segment.name!r} is sealed at {segment.length} bytes: append to another segment",
+            f"{segment.name!r} is sealed at offset {segment.length}: append to another segment",
             segment=segment.name,
         )
 
     offset = segment.length
     if request.expected_offset is not None and request.expected_offset != offset:
         raise BadOffset(
-            f"expected_offset is {request.expected_offset}, but {segment.name!r} has {offset} bytes: read "
+            f"expected_offset is {request.expected_offset}, but {segment.name!r} ends at {offset}: read "
             f"its length and decide again",
             segment=segment.name,
             expected=offset,

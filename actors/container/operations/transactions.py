@@ -216,7 +216,7 @@ def _commit(
         segment = state.segments.by_id[sid]
         if segment.length != part.length:
             raise BadOffset(  # rule T3
-                f"{part.name!r} is {segment.length} bytes long, the commit of {record.id!r} expects "
+                f"{part.name!r} ends at offset {segment.length}, the commit of {record.id!r} expects "
                 f"{part.length}",
                 segment=part.name,
                 expected=segment.length,

@@ -30,7 +30,7 @@ def _decide(state: ContainerState, request: TruncateRequest) -> Decision:
     segment = state.segments.require(request.name)
     if request.offset > segment.length:
         raise BadOffset(
-            f"{segment.name!r} is {segment.length} bytes long and cannot be truncated at {request.offset}",
+            f"{segment.name!r} ends at offset {segment.length} and cannot be truncated at {request.offset}",
             segment=segment.name,
             expected=segment.length,
             given=request.offset,

@@ -21,6 +21,7 @@ from ....storage_backends.base.arguments import (
     check_joined,
     check_many,
     check_offset,
+    check_range,
     check_size,
     checked_parts,
     checked_reason,
@@ -500,7 +501,7 @@ def last_event_number(name: str, writer_id: WriterId) -> Call[int | None]:
 
 def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
     check_segment_name(name)
-    path = paths.append_starts_path(name, check_offset(start, "start"), check_offset(end, "end"))
+    path = paths.append_starts_path(name, *check_range(start, end))
     return _get(path, name, bodies.AppendStarts, lambda answer: answer.append_starts)
 
 

@@ -251,6 +251,7 @@ _TITLES = {
     .split("; ")[0]
     .split(": ")[0]
     .replace("\n", " ")
+    .replace("``", "")
     .rstrip(".")
     for row in TABLE
 }

@@ -83,7 +83,7 @@ def resolve_range(
 
     if first >= length:
         raise RangeNotSatisfiable(
-            f"{name!r} has {length} bytes: nothing at offset {first}", length=length, sealed=sealed
+            f"{name!r} ends at offset {length}: nothing at offset {first}", length=length, sealed=sealed
         )
 
     return Extent(first, length if wanted.last is None else min(wanted.last + 1, length))

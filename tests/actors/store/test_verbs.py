@@ -493,6 +493,8 @@ async def test_s5_append_starts_are_returned_for_about_every_mib(store: SegmentS
         await store.append_starts("none", 0, 1)
     with pytest.raises(tierlog.InvalidArgument, match="start must be an int from 0"):
         await store.append_starts("s", -1, 1)
+    with pytest.raises(tierlog.InvalidArgument, match="start 5 is above end 1"):
+        await store.append_starts("s", 5, 1)
 
 
 async def test_s5_append_starts_include_those_of_merged_parts(store: SegmentStore) -> None:

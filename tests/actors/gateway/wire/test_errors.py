@@ -110,6 +110,7 @@ def test_h2_statuses_and_hints_agree_with_what_the_class_promises(row: Row) -> N
     assert problem.headers["Content-Type"] == PROBLEM_TYPE
     assert problem.document["type"] == f"urn:tierlog:{row.kind.code}"
     assert problem.document["title"]
+    assert "`" not in problem.document["title"]
     assert ("Retry-After" in problem.headers) == (row.retry is RetryHint.LATER)
     if row.kind.retryable:
         assert row.retry is RetryHint.LATER
