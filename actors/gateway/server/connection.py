@@ -123,6 +123,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
         self._stop_timers()
+        self._lose_large_body()
         for request in self._requests:
             request.disconnect()
         self._requests = deque(list(self._requests)[:1])  # those that wait never start
@@ -374,6 +375,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._requests[0].keep_alive = False
         self._is_dropping = True
 
+    def _lose_large_body(self) -> None:
+        if self._large is not None:
+            large, self._large = self._large, None  # no cycle: its memory must not wait for the collector
+            large.lose()
+
     # --- requests -----------------------------------------------------------------------------------
 
     def _start(self, request: _Request) -> None:
@@ -432,8 +438,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return None
 
         dropped = self._requests.pop()
-        if self._large is not None:
-            self._large.lose()
+        self._lose_large_body()
         dropped.disconnect()
         return dropped
 

@@ -81,8 +81,10 @@ class LargeBody:
                 self._ended.set()
 
     def lose(self) -> None:
-        """The connection is lost."""
-        self.is_lost = self.received < self._size
+        """The connection is lost before the end of the body. Frees the memory, whoever refers to this."""
+        self.is_lost = True
+        self._view.release()
+        self._memory = BytesIO()
         self._ended.set()
 
     async def wait(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import socket
 import struct
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -343,6 +345,35 @@ async def test_h12_a_body_without_room_is_refused_and_the_connection_continues(
 
 
 # --- slow clients, and clients that go ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_the_memory_of_abandoned_bodies_is_free_at_once(
+    a: Service, monkeypatch: pytest.MonkeyPatch, is_reset: bool
+) -> None:
+    """Left to the garbage collector, which seldom runs, it grew far above the bound of bytes in flight."""
+    alive: weakref.WeakSet[LargeBody] = weakref.WeakSet()
+    begun = 0
+
+    class Noted(LargeBody):
+        def __enter__(self) -> Any:
+            nonlocal begun
+            begun += 1
+            alive.add(self)
+            return super().__enter__()
+
+    monkeypatch.setattr(connection, "LargeBody", Noted)
+    gc.disable()
+    try:
+        for number in range(1, 21):
+            async with client_of(a) as client:
+                await client.send(head(LARGE_BYTES) + bytes(LARGE_BYTES - 4))
+                await until(lambda: begun == number)
+                if is_reset:
+                    client.break_off()
+        await until(lambda: is_idle(a) and not alive)
+    finally:
+        gc.enable()
 
 
 async def test_h9_a_stalled_large_body_times_out(tmp_path: Path, made: list[LargeBody]) -> None:
