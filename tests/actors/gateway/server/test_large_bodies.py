@@ -363,6 +363,7 @@ async def test_the_memory_of_abandoned_bodies_is_free_at_once(
             return super().__enter__()
 
     monkeypatch.setattr(connection, "LargeBody", Noted)
+
     async def abandon() -> None:
         before = begun
         async with client_of(a) as client:
