@@ -32,6 +32,7 @@ from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_nu
 from ...storage_backends.base.errors import (
     ChunkExists,
     ChunkNotFound,
+    ClaimOutdated,
     DataCorruption,
     OutcomeUnknown,
     StorageFull,
@@ -350,6 +351,8 @@ class StorageClaim:
 
         try:
             await self._claim(self._listed)
+        except ClaimOutdated:
+            raise
         except (Unavailable, OutcomeUnknown, StorageFull) as error:
             # Without room too: reads and deletes, which make room, need no claim. If an answer was lost,
             # ``ensure`` finds the claim, or makes it.
@@ -385,12 +388,7 @@ class StorageClaim:
                 return
 
             self._log.check_owner()
-            try:
-                await self._claim(await list_claims(self._chunks, self.container))
-            except StoreMismatch:
-                # A successor that came meanwhile is not foreign: it fenced the log before it made its claim.
-                self._log.check_owner()
-                raise
+            await self._claim(await list_claims(self._chunks, self.container))
 
     async def prove(self) -> None:
         """``ensure``, and that there is no foreign claim until now (rules W8, G1)."""
@@ -404,16 +402,41 @@ class StorageClaim:
         self._note_seen(claims)
 
     async def _claim(self, claims: Sequence[Claim]) -> None:
-        """Write the record, then create the claim."""
+        try:
+            await self._make_claim(claims)
+        except (StoreMismatch, ClaimOutdated):
+            # A successor that came meanwhile is not foreign: it fenced the log before it made its claim.
+            self._log.check_owner()
+            raise
+
+    async def _make_claim(self, claims: Sequence[Claim]) -> None:
+        """Write the record, create the claim, and list again. So of two owners that claim at the same time
+        the one with the lower epoch finds the other, to whom its claim may be one that was known once."""
         await self._check_not_empty(claims)
         foreign = find_foreign_claims(claims, self._records.known, self._history_epoch, self.identity)
         if foreign and not self._adopt:
             raise _mismatch(foreign[-1])
 
+        self._check_highest(foreign)
         owners = {claim.epoch: claim.identity.owner for claim in foreign} | {self.epoch: self.identity.owner}
         await self._records.enter(owners, self._doubt(claims, foreign))
         await self._create()
-        self._note_seen(claims)
+        names = {claim_name(self.container, claim.epoch) for claim in claims}
+        later = await list_claims(self._chunks, self.container, names)
+        foreign = find_foreign_claims(later, self._records.known, self._history_epoch, self.identity)
+        if foreign and not self._adopt:
+            raise _mismatch(foreign[-1])
+
+        self._check_highest(foreign)
+        self._exists = True
+        self._note_seen([*claims, *later])
+
+    def _check_highest(self, foreign: Sequence[Claim]) -> None:
+        if foreign and foreign[-1].epoch > self.epoch:
+            raise ClaimOutdated(
+                f"container {self.container} was claimed with epoch {foreign[-1].epoch}, above {self.epoch}: "
+                f"it opens again above that"
+            )
 
     async def _check_not_empty(self, claims: Sequence[Claim]) -> None:
         """Raises ``Unavailable`` if long-term storage has neither a claim nor a chunk of this container, but
@@ -444,8 +467,6 @@ class StorageClaim:
                 f"epoch {self.epoch} of container {self.container} was claimed by another owner, which this "
                 f"log never had: the folder is a copy or has one. {_ADVICE}"
             )
-
-        self._exists = True
 
     def _note_seen(self, claims: Sequence[Claim]) -> None:
         self._seen |= {claim_name(self.container, claim.epoch) for claim in claims}

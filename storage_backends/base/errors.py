@@ -277,6 +277,11 @@ class MetadataConflict(TierlogError):
     retryable = True
 
 
-CLAIM_REFUSED = (NotOwner, DataCorruption, StoreMismatch)
+class ClaimOutdated(Unavailable):
+    """Another owner's claim is above the epoch of this adopted ownership, which ends; the next one opens above
+    it."""
+
+
+CLAIM_REFUSED = (NotOwner, DataCorruption, StoreMismatch, ClaimOutdated)
 """Errors of a claim on long-term storage that belongs to another owner or store (rule W8). All others are
 temporary."""

@@ -26,7 +26,7 @@ from tierlog.actors.container.claims import (
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
+from tierlog.storage_backends.base.errors import ClaimOutdated, DataCorruption, NotOwner, StoreMismatch
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
 from tierlog.storage_backends.segments.records.claim import claim_key
@@ -200,13 +200,15 @@ async def test_a_late_claim_is_fenced_after_a_successor_and_a_mismatch_for_a_cop
             raise error
 
     monkeypatch.setattr(log, "check_owner", check_owner)
-    if epoch == 6 and adopt:
-        await claim.ensure()
-        return
-
     with pytest.raises(NotOwner):
         await claim.ensure()
     monkeypatch.setattr(log, "check_owner", lambda: None)
+    if epoch == 6 and adopt:
+        with pytest.raises(ClaimOutdated, match="epoch 6, above 5"):
+            await claim.ensure()
+        assert [claim.epoch for claim in await list_claims(chunks, 0)] == [6]
+        return
+
     with pytest.raises(StoreMismatch, match="--adopt"):
         await claim.ensure()
 

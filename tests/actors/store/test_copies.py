@@ -25,11 +25,12 @@ from support.container_world import (
 )
 from support.stores import make
 from tierlog import StoreMismatch, Unavailable
-from tierlog.actors.container.claims import claim_name, create_claim
+from tierlog.actors.container.claims import Identity, claim_name, create_claim
 from tierlog.actors.container.container import ContainerOptions
 from tierlog.actors.folder.fingerprint import Fingerprint
-from tierlog.actors.kernel.exits import first_leaf
+from tierlog.actors.kernel.exits import ExitKind, exit_kind_of, first_leaf
 from tierlog.journal.log.memory import MemoryLogService
+from tierlog.storage_backends.base.errors import ClaimOutdated
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
@@ -601,3 +602,64 @@ async def test_empty_storage_is_claimed_by_an_owner_without_chunks() -> None:
     async with world.owner() as owner:
         await owner.store.flush()
         assert world.chunk_names == referenced_chunks(owner.container)
+
+
+async def test_an_adoption_while_long_term_storage_was_down_claims_above_the_other_folder() -> None:
+    """W8: below it the other folder would take the claim for one of its own dead owners, and collect."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    original, copy = world.logs, cloned(world.logs)
+    for data in (b"2", b"3", b"4"):
+        async with world.owner() as owner:
+            await owner.store.append("s", data)
+            await owner.store.flush()
+            await anyio.sleep(200)
+
+    adopting = attrs.evolve(OPTIONS, adopt=True)
+    world.logs, world.chunks.script = copy, lambda call: DOWN
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks, adopting)
+        await owner.store.append("s", b"adopted")
+        world.chunks.script = None
+        with pytest.raises(tierlog.Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
+        assert exit_kind_of(owner.error or AssertionError()) is ExitKind.FAILED, "it opens again"
+    async with world.owner(adopting) as adopted:
+        await adopted.store.flush()
+        chunks = world.chunk_names
+
+    world.logs = original
+    assert isinstance(await refusal_of(world), StoreMismatch)
+    world.logs = copy
+    assert world.chunk_names == chunks
+    async with world.owner() as adopted:
+        assert await read_all(adopted.store, "s") == b"abcadopted"
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+async def test_a_claim_above_that_came_while_this_one_was_made_ends_the_ownership(adopt: bool) -> None:
+    """W8: the list before the claim did not have it yet."""
+    world = ContainerWorld()
+    world.chunks.script = lambda call: DOWN
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks, attrs.evolve(OPTIONS, adopt=adopt))
+        await make(owner.store, "s", b"abc")
+        other = attrs.evolve(owner.container._claim.identity, owner=b"x" * 16)
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=5) if call.name == claim_name(0, 1) else None
+        )
+        del world.chunks.calls[:]
+        tasks.start_soon(create_claim_once_called, world, other)
+        with pytest.raises(tierlog.Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
+        assert isinstance(owner.error, ClaimOutdated if adopt else StoreMismatch)
+        assert not world.chunk_names
+
+
+async def create_claim_once_called(world: ContainerWorld, other: Identity) -> None:
+    await until(lambda: any(call.name == claim_name(0, 1) for call in world.chunks.calls))
+    await create_claim(world.chunks, 0, 9, other)
