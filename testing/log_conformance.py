@@ -230,6 +230,20 @@ class DurableDataLogConformance(ABC):
                 await log.truncate()
         await log.close()
 
+    async def test_a_fenced_owner_knows_its_windows_although_its_successor_truncated_them(self) -> None:
+        old, _ = await self.opened()
+        for number in range(1, 6):
+            await old.append([b"%d" % number])
+        windows = [old.window_of(number) for number in range(1, 6)]
+        new, _ = await self.opened()
+        for number in range(6, 12):
+            await new.append([b"x" * (700 << 10)], truncate_before=number)
+        await new.truncate()
+
+        assert [old.window_of(number) for number in range(1, 6)] == windows
+        await old.close()
+        await new.close()
+
     async def test_a_group_that_the_log_does_not_have_is_refused_and_harmless(self) -> None:
         log, _ = await self.opened()
         for _ in range(3):

@@ -47,12 +47,14 @@ class _Journal:
         low = self.truncate_before
         return [stored for stored in self.groups if stored.info.number >= low]
 
-    def add(self, info: GroupInfo, payload: bytes) -> None:
+    def add(self, info: GroupInfo, payload: bytes) -> int:
+        """Returns the first group of its window."""
         window, size = info.number, info.size
         if self.groups and self.groups[-1].window_size + size <= _WINDOW_BYTES:
             window, size = self.groups[-1].window, self.groups[-1].window_size + size
         self.groups.append(_Stored(info, payload, window, size))
         self.next_group = info.number + 1
+        return window
 
 
 class MemoryLogService:
@@ -76,6 +78,8 @@ class MemoryLog(DurableDataLog):
         self._recovered: list[_Stored] | None = None
         self._epoch = 0
         self._own_epochs: list[int] = []
+        self._windows: list[int] = []
+        """The first groups of this owner's windows: a later owner may truncate the groups themselves."""
         self._next_group = 0
         self._truncate_before = 0
         self._appended_groups = 0
@@ -91,11 +95,15 @@ class MemoryLog(DurableDataLog):
             raise error
 
         self._take_epoch(max(before, above))
-        self._recovered = self._journal.readable()
         self._next_group = self._journal.next_group
         self._truncate_before = self._journal.truncate_before
         self._life.step(LogEvent.OPENED)
-        return OpenedLog(self._epoch, before, [stored.info for stored in self._recovered], self._next_group)
+        return OpenedLog(self._epoch, before, self._recover(), self._next_group)
+
+    def _recover(self) -> list[GroupInfo]:
+        self._recovered = self._journal.readable()
+        self._windows = sorted({stored.window for stored in self._recovered})
+        return [stored.info for stored in self._recovered]
 
     def _take_epoch(self, floor: int) -> None:
         """Fence earlier owners and re-log the last group under the new epoch (W4)."""
@@ -113,12 +121,9 @@ class MemoryLog(DurableDataLog):
     async def inspect(self) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
         await self._checkpoint()
-        self._recovered = self._journal.readable()
         self._epoch, self._next_group = self._journal.epoch, self._journal.next_group
         self._life.step(LogEvent.INSPECTED)
-        return OpenedLog(
-            self._epoch, self._epoch, [stored.info for stored in self._recovered], self._next_group
-        )
+        return OpenedLog(self._epoch, self._epoch, self._recover(), self._next_group)
 
     async def raise_epoch(self, above: int) -> int:
         self._life.require("raise_epoch", LogState.OPEN)
@@ -139,8 +144,7 @@ class MemoryLog(DurableDataLog):
                 yield stored.info.number, memoryview(stored.payload)
 
     def window_of(self, number: int) -> int:
-        groups = self._journal.groups
-        return groups[number - groups[0].info.number].window
+        return self._windows[bisect_right(self._windows, number) - 1]
 
     async def read_window(self, number: int) -> Sequence[GroupPayload]:
         self._life.require("read_window", LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
@@ -169,7 +173,9 @@ class MemoryLog(DurableDataLog):
         return info.number
 
     def _apply(self, info: GroupInfo, payload: bytes) -> None:
-        self._journal.add(info, payload)
+        window = self._journal.add(info, payload)
+        if not self._windows or self._windows[-1] != window:
+            self._windows.append(window)
         self._recovered = None
         self._next_group = self._journal.next_group
         self._truncate_before = max(self._truncate_before, info.truncate_before)
@@ -186,6 +192,7 @@ class MemoryLog(DurableDataLog):
         self._journal.groups = [
             stored for stored in self._journal.groups if stored.info.number >= self._truncate_before
         ]
+        del self._windows[: max(0, bisect_right(self._windows, self._truncate_before) - 1)]
 
     def check_owner(self) -> None:
         self._life.require("check_owner", LogState.OPEN, LogState.APPENDING)

@@ -19,7 +19,10 @@ from fuzz.target import Target
 from support.operations import IMAGE, SAMPLES, SID, TRANSACTION, images, operations, transactions
 from support.recovered import Recovered, Script
 from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
+from tierlog.actors.read.tail_cache import TailCache
+from tierlog.actors.read.unflushed import UnflushedBytes
 from tierlog.journal.group_payload import PayloadBuilder, decode_group
+from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
@@ -183,6 +186,23 @@ def _recover_entry(data: bytes) -> object:
     return _segments_of(_recovered(make))
 
 
+def _read_spilled(data: bytes) -> bytes:
+    """Bytes that the cache has spilled, from a log whose only group is ``data``."""
+    spilled = SAMPLES["append"]
+    assert isinstance(spilled, Append)
+
+    async def read() -> bytes:
+        log = MemoryLogService().log("c")
+        await log.open()
+        cache = TailCache(0, log.window_of)
+        cache.open_segment(SID, spilled.offset)
+        cache.append(SID, spilled.offset, spilled.data, await log.append([data]))
+        end = spilled.offset + len(spilled.data)
+        return b"".join(await UnflushedBytes(cache, log).read_all(SID, spilled.offset, end))
+
+    return _runner.run(read())
+
+
 _RECORD = SegmentRecord(SID, 4106, 17, "a", "a", 0, 0, 1, True, 1).encode()
 STAGED = "a#txn.job-7.p"
 _OPEN = TransactionImage(SID, "a", "job-7", TransactionStatus.OPEN, ("query", 7), 3_600_000)
@@ -230,6 +250,13 @@ _RECOVERY = [
         "group in recovery",
         _recover_group,
         [_encode_group((1, _LIFE)), _encode_group((1, _DEATH)), _encode_group((1, _TRANSACTIONS))],
+        errors=(DataCorruption,),
+        bytes_per_byte=4096,
+    ),
+    Target(
+        "group of spilled bytes",
+        _read_spilled,
+        _GROUPS,
         errors=(DataCorruption,),
         bytes_per_byte=4096,
     ),

@@ -94,7 +94,7 @@ class BesideTheWriter:
         )
 
     async def _check_others(self, process: Process) -> None:
-        """Rule F7: what was unflushed when the call began to hang is flushed soon, but for its own segment."""
+        """Rule F7: what was unflushed when the call began to hang is flushed soon, except its own segment."""
         before = {container: _unflushed(container) for container in process.containers()}
         with trio.move_on_after(_OTHERS_SECONDS):
             await self._run.attempt(process, "flush beside", lambda store: store.flush())
@@ -122,7 +122,7 @@ def _unflushed(container: Container) -> dict[int, int]:
 
 
 def _may_wait(container: Container, sid: int) -> bool:
-    """Whether the segment may be unflushed: it is gone, or the call that hangs is its own or that of a source."""
+    """Whether the segment may be unflushed: it is gone, or the call that hangs is its own or a source's."""
     segment = container.state.segments.by_id.get(sid)
     writer = container._components.writer
     return (

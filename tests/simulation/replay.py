@@ -93,7 +93,7 @@ def _print_run(terms: ReplayOptions, verdict: Verdict, seconds: float) -> None:
     if verdict.violation is None:
         output.print_lines([f"seed {terms.seed}: 0 violations"])
     else:
-        output.print_lines([f"seed {terms.seed} fails: {verdict.violation}"])
+        output.print_lines(f"seed {terms.seed} fails: {verdict.violation}".split("\n"))
 
 
 def _shrink(terms: ReplayOptions, pool: WorkerPool, verdict: Verdict) -> Shrunk | None:

@@ -170,10 +170,9 @@ def _print_end(score: Score, *, as_json: bool) -> None:
         output.print_lines([json.dumps(summary, ensure_ascii=False)])
         return
 
-    lines = [
-        f"seed {seed} fails without a bug: {line}\n  replay it: {replay_command(seed)}"
-        for seed, line in sorted(score.sound_fails.items())
-    ]
+    lines: list[str] = []
+    for seed, line in sorted(score.sound_fails.items()):
+        lines += [f"seed {seed} fails without a bug: {line}", f"  replay it: {replay_command(seed)}"]
     lines += ["interrupted; until then:"] if score.interrupted else []
     total = len(score.results)
     lines.append(f"{score.caught} of {total} planted bugs caught: {score.share:.1%} (the goal is {GOAL:.0%})")
