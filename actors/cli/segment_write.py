@@ -62,6 +62,7 @@ def _parse_size(text: str) -> int:
 
 
 def create(
+    context: typer.Context,
     name: Name,
     rolling_size: Annotated[
         str | None,
@@ -81,6 +82,9 @@ def create(
 ) -> None:
     """Create an empty segment, and the data folder if there is none."""
     size = None if rolling_size is None else _parse_size(rolling_size)
+    source = context.get_parameter_source("chunks")
+    if url is not None and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("--chunks is for a new folder: the service at --url has its storage already")
 
     store = writing(data, config, take_over=take_over, create=True, url=url, chunks=chunks)
     _run(store, lambda store: store.create_segment(name, rolling_size=size, exist_ok=exist_ok), json)

@@ -57,7 +57,8 @@ _MAGIC = 0x544C434D  # "TLCM"
 _WITHOUT_FINGERPRINT = 1
 _VERSION = 2
 _ADVICE = (
-    "Close both and go on with the newest one; if that is this one, adopt it on purpose (adopt=True, --adopt)"
+    "Close both and go on with the newest one; if that is this one, adopt it on purpose, with "
+    "open_store(adopt=True) or `tierlog serve --adopt`"
 )
 _DEAD_MAX = 8
 _LIMITS = {Reason.MOVED: 86_400.0}

@@ -64,10 +64,12 @@ def _settings() -> dict[str, tuple[str, str, Setting]]:
 
 
 def _check_unknown(name: str, settings: Mapping[str, tuple[str, str, Setting]]) -> None:
-    """Refuse what looks like a setting: it begins with a table's name, or is a typo of a setting. Other
+    """Refuse what looks like a setting: it is or begins with a table's name, or is a typo of a setting. Other
     programs may have other variables with the prefix."""
     close = difflib.get_close_matches(name, settings, n=1, cutoff=_CLOSE)
-    if close or any(table and name.startswith(f"{table.upper()}_") for table, _, _ in settings.values()):
+    if close or any(
+        table and f"{name}_".startswith(f"{table.upper()}_") for table, _, _ in settings.values()
+    ):
         hint = (
             f"did you mean {PREFIX}{close[0]}?" if close else "`tierlog init` writes a file with all of them"
         )

@@ -25,7 +25,14 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
         (("segment", "reed", NAME), "No such command 'reed'"),
         (("segment", "read"), "Missing argument 'NAME'"),
         (("segment", "read", NAME, "--ofset", "1"), "--offset"),
-        (("segment", "read", NAME, "--offset", "-1"), "--offset"),
+        (("segment", "read", NAME, "--offset", "-1"), "'--offset': it must be at least 0;"),
+        (("segment", "read", NAME, "--offset", "x"), "'--offset': it must be a whole number;"),
+        (("serve", "--hosts", "257"), "'--hosts': it must be at most 256;"),
+        (("--log-level", "loud", "segment", "ls"), "): 'loud' is not one of 'auto', 'error'"),
+        (
+            ("segment", "create", NAME, "--url", "http://h", "--chunks", "s3://b/p"),
+            "--chunks is for a new folder",
+        ),
         (("segment", "append", NAME, "--data-text", "x", "--file", "y"), "not both"),
         (("segment", "append", NAME, "--data-text", "x", "--writer", "w"), "belong together"),
         (("segment", "create", NAME, "--rolling-size", "64 apples"), "1 MiB"),
@@ -43,6 +50,13 @@ def test_wrong_usage_prints_one_line_and_exits_with_2(
     assert words in done.err
     assert "--help`" in done.err
     assert not folder.exists()
+
+
+def test_flags_take_no_value_in_the_help(run: Run) -> None:
+    for command in (("segment", "create"), ("serve",), ()):
+        shown = run(*command, "--help").out
+        assert "--help" in shown
+        assert "bool" not in shown
 
 
 @pytest.mark.parametrize(

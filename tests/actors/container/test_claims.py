@@ -105,7 +105,9 @@ def test_another_stores_claim_is_always_refused(known: dict[int, bytes]) -> None
 
 
 def test_a_refusal_says_who_claimed_and_what_to_do() -> None:
-    with pytest.raises(StoreMismatch, match=r"epoch 4 by there:/copy/wal.*adopt=True, --adopt"):
+    with pytest.raises(
+        StoreMismatch, match=r"epoch 4 by there:/copy/wal.*adopt=True.*`tierlog serve --adopt`"
+    ):
         validate_claims([Claim(4, attrs.evolve(US, folder=THERE))], {3: US.owner}, 3, US)
 
 

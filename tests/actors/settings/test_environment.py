@@ -61,6 +61,7 @@ def test_no_two_settings_have_the_same_variable() -> None:
         ("TIERLOG_WRITER_FLUSH_AG", "1", "no such setting; did you mean TIERLOG_WRITER_FLUSH_AGE?"),
         ("TIERLOG_CONTAINER", "1", "did you mean TIERLOG_CONTAINERS?"),
         ("TIERLOG_GC_COLOUR", "1", "`tierlog init` writes"),
+        ("TIERLOG_WRITER", "3", "no such setting"),
         ("TIERLOG_CACHE_BYTES", "1", "TIERLOG_CACHE_BYTES: 1 is out of range"),
         ("TIERLOG_CACHE_BYTES", "-1", "TIERLOG_CACHE_BYTES: '-1' is not allowed"),
         ("TIERLOG_S3_APPEND", "yes", "TIERLOG_S3_APPEND: 'yes' is not allowed; write true or false"),
