@@ -80,10 +80,21 @@ class SegmentFlush:
     merges: tuple[MergedRange, ...]
     cut: int
     """The sequence of the newest operation in it."""
+    limit: int | None = None
+    """Where a flush ends that takes only the first bytes, before any splice, and neither truncates nor seals
+    (rule F8)."""
+
+    def data_end(self, flushed: int) -> int:
+        """Where the data ends that no splice comes before."""
+        return next((merge.offset for merge in self.merges if merge.offset >= flushed), self.length)
 
     def pieces(self, flushed: int, size_max: int) -> Iterator[Piece]:
         """The pieces between ``flushed`` and the captured length, in order; data in pieces of at most
         ``size_max`` bytes."""
+        if self.limit is not None:
+            yield from _data(flushed, self.limit, size_max)
+            return
+
         position = flushed
         for merge in self.merges:
             if merge.offset < flushed:

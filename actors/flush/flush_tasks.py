@@ -61,7 +61,8 @@ class FlushTasks:
         self._ended = anyio.Event()
         self.done = 0
         """Flushes without an error since ``take_errors``."""
-        self._errors: dict[int, TierlogError] = {}
+        self.errors: dict[int, TierlogError] = {}
+        """Of the cycle, and of late flushes that ended since ``take_errors``."""
 
     @property
     def late(self) -> int:
@@ -77,7 +78,7 @@ class FlushTasks:
 
     def take_errors(self) -> dict[int, TierlogError]:
         """The errors of the cycle, and of late flushes that ended since the last one."""
-        errors, self._errors = self._errors, {}
+        errors, self.errors = self.errors, {}
         self.done = 0
         return errors
 
@@ -110,9 +111,9 @@ class FlushTasks:
         self._is_cautious = bool(plans) and self.done == done_before and in_time
         return in_time
 
-    def fail(self, plans: Iterable[int], error: TierlogError) -> None:
-        """None of ``plans`` can be tried."""
-        self._errors.update(dict.fromkeys(plans, error))
+    def fail(self, failed: Mapping[int, TierlogError]) -> None:
+        """These are not tried, or not again."""
+        self.errors.update(failed)
 
     def _has_slot(self) -> bool:
         running = len(self._under_way) - self._late
@@ -127,7 +128,7 @@ class FlushTasks:
         refused = Unavailable(
             f"long-term storage does not answer: nothing is flushed for {self._retry_in():.1f} s"
         )
-        self._errors.update(dict.fromkeys(self._order.open(), refused))
+        self.errors.update(dict.fromkeys(self._order.open(), refused))
 
     async def _wait(self) -> None:
         """Return when a flush has ended, or the next one of this cycle is late."""
@@ -157,14 +158,14 @@ class FlushTasks:
         if error is None:
             self.done += 1
             self._is_cautious = False
-            self._errors.pop(plan.sid, None)
+            self.errors.pop(plan.sid, None)
         else:
-            self._errors[plan.sid] = error
+            self.errors[plan.sid] = error
         if flush.is_late:
             self._late -= 1
             self._on_late_end({} if error is None else {plan.sid: error})
         elif error is None:
             self._order.flushed(plan.sid)
         else:
-            self._errors.update(dict.fromkeys(self._order.give_up(plan.sid), error))
+            self.errors.update(dict.fromkeys(self._order.give_up(plan.sid), error))
         self._ended.set()

@@ -8,9 +8,11 @@ a cancellation ends the segment's part in this cycle only; its next transaction 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
+
+import attrs
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import SegmentNotFound
@@ -30,6 +32,15 @@ class UnflushedSource(Protocol):
         """The unflushed bytes ``offset .. end``; fewer if the segment was deleted."""
         ...
 
+    async def load_oldest(
+        self, ranges: Mapping[int, tuple[int, int]], *, by_segment: bool, bytes_max: int | None
+    ) -> Mapping[int, int]:
+        """Load spilled bytes; returns up to where, by segment. ``release`` must follow."""
+        ...
+
+    def is_spilled(self, sid: int, start: int, end: int) -> bool: ...
+    def release(self, sid: int) -> None: ...
+
 
 class SegmentFlusher:
     def __init__(
@@ -48,6 +59,36 @@ class SegmentFlusher:
         self._segment_of = segment_of
         self._forget = forget
         self._whole_chunks = whole_chunks
+
+    async def load_spilled(
+        self, plans: Mapping[int, SegmentFlush], *, is_probe: bool = False
+    ) -> dict[int, SegmentFlush]:
+        """Load spilled bytes of some of ``plans``, and return the flushes of these bytes (rule F8);
+        ``release`` must follow. Empty if nothing is spilled, or flushes under way need the memory.
+
+        The bytes that were logged first come first. Where chunks cannot grow, a flush gets as many as
+        possible, although the log is read more often for it. ``is_probe``: the flushes may well fail, so
+        little is read."""
+        limits = await self._unflushed.load_oldest(
+            {sid: self._data_of(plan) for sid, plan in plans.items()},
+            by_segment=self._whole_chunks,
+            bytes_max=PIECE_BYTES if is_probe else None,
+        )
+        return {sid: attrs.evolve(plans[sid], limit=limit) for sid, limit in limits.items()}
+
+    def is_spilled(self, plan: SegmentFlush) -> bool:
+        return self._unflushed.is_spilled(plan.sid, *self._data_of(plan))
+
+    def release(self, sid: int) -> None:
+        self._unflushed.release(sid)
+
+    def _data_of(self, plan: SegmentFlush) -> tuple[int, int]:
+        """The data that can be flushed before anything is spliced."""
+        segment = self._segment_of(plan.sid)
+        if segment is None or plan.deleted:
+            return (0, 0)
+
+        return (segment.flushed, plan.data_end(segment.flushed))
 
     async def flush(self, plan: SegmentFlush) -> int:
         """Bring long-term storage to the captured state; returns the bytes written. It is not an error if the
@@ -133,6 +174,9 @@ class SegmentFlusher:
         return (boundary for boundary in segment.append_boundaries if piece.start <= boundary < piece.end)
 
     async def _finish(self, txn: SegmentTransaction, plan: SegmentFlush) -> None:
+        if plan.limit is not None:
+            return
+
         if plan.start_offset:
             await self._storage.truncate(txn, plan.start_offset)
         if plan.sealed:

@@ -10,12 +10,12 @@ does not stop the cycle: its metadata keeps its flushed length (rule F4), it is 
 and a requested flush gets its error. One that hangs does not hold it up (rule F7). Only ``NotOwner``, and a
 claim that is not this owner's, end the writer.
 
-Rules: F1 to F7. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
+Rules: F1 to F8. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
 far each segment got."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -37,7 +37,9 @@ from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.reply import Reply
 from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment, SegmentFlush, capture
+from .cycle_due import decide_due
 from .deferred_work import DeferredWork, DeferredWorkStorage
+from .flush_order import Bucket, bucket_of
 from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
 
@@ -103,48 +105,18 @@ class WriterStatistics:
     )
 
 
-@attrs.frozen
-class Due:
-    """When a flush cycle is due."""
-
-    now: bool
-    full: bool = False
-    """Whether every segment takes part."""
-    wait: float | None = None
-    """Seconds until a cycle is due by age; None if none will be."""
-
-
-def decide_due(
-    *,
-    requested: bool,
-    segments_by_size: int,
-    dirty_since: float | None,
-    now: float,
-    flush_age: float,
-    not_before: float,
-    deferred_due: float | None = None,
-) -> Due:
-    """Decide by size, age and request (rule F5). All times are monotonic seconds of one ownership (rule C8).
-
-    ``dirty_since``: when the oldest operation of a client outside a full cycle was first seen.
-    ``not_before``: the end of the pause after a failure. ``deferred_due``: when a step of deferred work is
-    due (rule F6), if one is."""
-    aged = dirty_since is not None and now >= dirty_since + flush_age
-    if requested or aged or segments_by_size:
-        if now < not_before:
-            return Due(False, wait=not_before - now)
-
-        return Due(True, full=requested or aged)
-
-    if deferred_due is not None and now >= deferred_due:
-        return Due(True)
-
-    times = [
-        time
-        for time in (None if dirty_since is None else dirty_since + flush_age, deferred_due)
-        if time is not None
-    ]
-    return Due(False, wait=max(0.0, min(times) - now) if times else None)
+def _with_targets(segments: Sequence[int], plans: Mapping[int, SegmentFlush]) -> dict[int, None]:
+    """The segments and what they are merged into, directly or not."""
+    targets: dict[int, list[int]] = {}
+    for plan in plans.values() if segments else ():
+        for merge in plan.merges:
+            targets.setdefault(merge.source, []).append(plan.sid)
+    found, stack = dict.fromkeys(segments), list(segments)
+    while stack:
+        new = [sid for sid in targets.get(stack.pop(), ()) if sid not in found]
+        found.update(dict.fromkeys(new))
+        stack += new
+    return found
 
 
 class StorageWriter:
@@ -215,7 +187,7 @@ class StorageWriter:
         self._wake = anyio.Event()
         self._flushed_bytes = 0
         self.progress = anyio.Event()
-        """Set and replaced after each cycle, when memory was freed."""
+        """Set and replaced after each cycle and round, when memory was freed."""
 
     # --- from the container, synchronous ---------------------------------------------------------
 
@@ -385,8 +357,8 @@ class StorageWriter:
         return plans
 
     async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
-        """Flush what was captured. Returns whether nothing was late, not even if it has ended since: what it is
-        merged into was left out (rule F7)."""
+        """Flush what was captured. Returns whether nothing was late, not even if it has ended since: what it
+        is merged into was left out (rule F7)."""
         if not plans:
             return True
 
@@ -396,10 +368,50 @@ class StorageWriter:
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
-            self._flushes.fail(plans, error)
+            self._flushes.fail(dict.fromkeys(plans, error))
             return True
 
-        return await self._flushes.run(tasks, plans)
+        left_out, failed = await self._flush_spilled(tasks, plans)
+        ready = {sid: plan for sid, plan in plans.items() if sid not in left_out and sid not in failed}
+        return (not ready or await self._flushes.run(tasks, ready)) and not left_out
+
+    async def _flush_spilled(
+        self, tasks: anyio.abc.TaskGroup, plans: Mapping[int, SegmentFlush]
+    ) -> tuple[dict[int, None], dict[int, TierlogError]]:
+        """Flush what is not in memory, in rounds (rule F8). Returns the segments that were late or wait for
+        late ones, and those that failed."""
+        left = {sid: plan for sid, plan in plans.items() if bucket_of(plan.name) is Bucket.USER}
+        late: list[int] = []
+        failed: dict[int, TierlogError] = {}
+        while not self._storage.retry_in():
+            is_probe = self._is_failing and not self._flushes.done
+            prefixes = await self._flusher.load_spilled(left, is_probe=is_probe)
+            if not prefixes:
+                break
+
+            await self._flushes.run(tasks, prefixes)
+            for sid, prefix in prefixes.items():
+                segment = self._source.segment_of(sid)
+                if segment is None or prefix.limit is None or segment.flushed < prefix.limit:
+                    del left[sid]  # late, failed, or changed meanwhile
+                if sid in self._flushes:
+                    late.append(sid)
+                    continue
+
+                self._flusher.release(sid)
+                if (error := self._flushes.errors.get(sid)) is not None:
+                    failed |= dict.fromkeys(_with_targets([sid], plans), error)
+            self._report_progress()
+        self._flushes.fail(failed)
+        # Those whose late flush has ended meanwhile are due at once, the others when one ends.
+        ended = _with_targets([sid for sid in late if sid not in self._flushes], plans)
+        blocked = [sid for sid in late if sid in self._flushes]
+        if self._flushes.late:
+            blocked += [sid for sid, plan in left.items() if self._flusher.is_spilled(plan)]
+        waiting = _with_targets(blocked, plans)
+        self._is_late(waiting)
+        self._due |= ended
+        return ended | waiting, failed
 
     async def _run_deferred(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do some steps of deferred work. A step that is late goes on by itself (rule F7)."""
@@ -440,6 +452,8 @@ class StorageWriter:
         """Flush one segment; returns its error."""
         try:
             self._flushed_bytes += await self._flusher.flush(plan)
+            if plan.limit is not None:
+                return None
         except NotOwner:
             raise
         except (SegmentNotFound, MetadataConflict) as error:
@@ -457,6 +471,8 @@ class StorageWriter:
         except TierlogError as error:
             self.failing[plan.sid] = error
             return error
+        finally:
+            self._flusher.release(plan.sid)
 
         self.failing.pop(plan.sid, None)
         self._unflushed.pop(plan.sid, None)

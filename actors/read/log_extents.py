@@ -79,15 +79,20 @@ class LogExtents:
 
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The ranges in ``start .. end`` that no extent holds, in order."""
-        for extent in self._from(bisect_right(self._ends, start)):
-            if extent.start >= end:
-                break
-
+        for extent in self.between(start, end):
             if start < extent.start:
                 yield start, extent.start
             start = extent.end
         if start < end:
             yield start, end
+
+    def between(self, start: int, end: int) -> Iterator[LogExtent]:
+        """What the extents hold of ``start .. end``, in order."""
+        for extent in self._from(bisect_right(self._ends, start)):
+            if extent.start >= end:
+                break
+
+            yield LogExtent(max(start, extent.start), min(end, extent.end), extent.window)
 
     @property
     def size(self) -> int:

@@ -9,8 +9,8 @@ cost about a megabyte (rule C9). All calls are synchronous. The log rebuilds the
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -260,6 +260,20 @@ class TailCache:
         """Where the log holds the unflushed bytes at ``offset``; None if they are flushed or unknown."""
         tail = self._tails.get(sid)
         return None if tail is None else tail.extents.find(offset)
+
+    def spilled_extents(self, sid: int, start: int, end: int) -> Iterator[LogExtent]:
+        """Where the log holds the unflushed bytes from ``start`` to the last one before ``end`` that is not
+        cached, in order; nothing if all are cached."""
+        tail = self._tails.get(sid)
+        return iter(()) if tail is None else tail.extents.between(start, self._cached_from(tail, start, end))
+
+    def _cached_from(self, tail: _Tail, start: int, end: int) -> int:
+        """Where in ``start .. end`` the cached bytes begin that reach up to ``end``."""
+        index = bisect_left(tail.starts, end) - 1
+        while index >= 0 and start < end <= tail.starts[index] + len(tail.blocks[index]):
+            end = tail.starts[index]
+            index -= 1
+        return max(start, end)
 
     def next_unflushed(self, sid: int, offset: int) -> int | None:
         """Where the next unflushed bytes after ``offset`` begin."""

@@ -3,13 +3,17 @@ and checkpoints all get them here.
 
 The log is read in windows, one after the other, and the last few are kept: a segment is read in order, and
 segments that were appended to at the same time share their windows. What was read is copied out, so that a
-few bytes do not keep a window alive. A read that found nothing, or failed, is tried again if the bytes have
-moved meanwhile: they were flushed, logged again, or deleted. Cancellation leaves nothing behind."""
+few bytes do not keep a window alive. Flushes load what they need in the order of the log, so that a window
+with bytes of many segments is read once for all of them (rule F8). A read that found nothing, or failed, is
+tried again if the bytes have moved meanwhile: they were flushed, logged again, or deleted. Cancellation
+leaves nothing behind."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 import anyio
 import anyio.lowlevel
@@ -21,8 +25,8 @@ from ...journal.operations.append import Append
 from ...journal.operations.relog_data import RelogData
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.codec import DecodeError
-from ...storage_backends.base.errors import DataCorruption
-from ...storage_backends.base.statistics import counter
+from ...storage_backends.base.errors import DataCorruption, TierlogError
+from ...storage_backends.base.statistics import counter, gauge
 from .log_extents import LogExtent
 from .tail_cache import TailCache
 
@@ -59,12 +63,19 @@ class _Window:
 class UnflushedStatistics:
     windows_read: int = attrs.field(metadata=counter("Windows of the log read for unflushed bytes."))
     window_bytes: int = attrs.field(metadata=counter("Bytes of groups in those windows."))
+    loaded_bytes: int = attrs.field(metadata=gauge("Spilled bytes loaded for flushes under way."))
 
 
 class UnflushedBytes:
-    def __init__(self, cache: TailCache, log: DurableDataLog) -> None:
+    def __init__(self, cache: TailCache, log: DurableDataLog, *, load_bytes: int = 0) -> None:
+        """``load_bytes``: the most bytes that are loaded for flushes at a time."""
         self._cache = cache
         self._log = log
+        self._load_bytes = load_bytes
+        self._reserved: dict[int, int] = {}
+        """Bytes that may be loaded of each segment."""
+        self._loaded: dict[int, list[tuple[int, Buffer]]] = {}
+        """Of each segment, in offset order, without a gap."""
         self._kept: OrderedDict[int, _Window] = OrderedDict()
         self._turn = anyio.Lock()
         """One window is read at a time: memory is bounded, and whoever waited may find it kept."""
@@ -81,6 +92,9 @@ class UnflushedBytes:
             extent = self._cache.extent_at(sid, offset)
             if extent is None:
                 return ()
+
+            if loaded := self._find_loaded(sid, offset, end):
+                return (loaded,)
 
             try:
                 data = await self._read_log(extent.window, sid, offset, min(end, extent.end))
@@ -105,6 +119,85 @@ class UnflushedBytes:
             found += some
             offset += sum(map(len, some))
         return found
+
+    async def load_oldest(
+        self, ranges: Mapping[int, tuple[int, int]], *, by_segment: bool, bytes_max: int | None = None
+    ) -> Mapping[int, int]:
+        """Load spilled bytes of ``ranges``, (start, end) by segment id, for their flushes: those that were
+        logged first, or with ``by_segment`` as much as possible of the segments that were logged first; at
+        most ``bytes_max`` bytes.
+
+        Returns up to where each of these segments is loaded from its start on; ``release`` must follow. Empty
+        if nothing is spilled, or too much is loaded already."""
+        taken = self._oldest(ranges, by_segment, bytes_max)
+        limits = {sid: extent.end for sid, extent in taken}
+        for sid, end in limits.items():
+            self._reserved[sid] = end - ranges[sid][0]
+            self._loaded[sid] = []
+        failed: set[int] = set()
+        for sid, extent in sorted(taken, key=lambda each: each[1].window):
+            if sid in failed:
+                continue
+
+            try:
+                found = await self.read_all(sid, extent.start, extent.end)
+            except TierlogError:
+                failed.add(sid)  # its flush reads these bytes again, and reports the error (rule F4)
+                continue
+
+            position = extent.start
+            for data in found:
+                self._loaded[sid].append((position, data))
+                position += len(data)
+        for sid in limits:
+            self._loaded[sid].sort(key=_first)
+        return limits
+
+    def _oldest(
+        self, ranges: Mapping[int, tuple[int, int]], by_segment: bool, bytes_max: int | None
+    ) -> Sequence[tuple[int, LogExtent]]:
+        """What to load next, within the limit."""
+        free = self._load_bytes - sum(self._reserved.values())
+        taken: list[tuple[int, LogExtent]] = []
+        if free < self._load_bytes // 2:
+            return taken  # many small chunks would come of little room
+
+        free = free if bytes_max is None else min(free, bytes_max)
+        heads = []
+        for sid, (start, end) in ranges.items():
+            extents = self._cache.spilled_extents(sid, start, end)
+            if (extent := next(extents, None)) is not None:
+                heads.append((extent.window, sid, extent, extents))
+        heapify(heads)
+        while heads and free:
+            order, sid, extent, rest = heappop(heads)
+            if extent.end - extent.start > free:
+                if taken:
+                    break
+                extent = attrs.evolve(extent, end=extent.start + free)
+            taken.append((sid, extent))
+            free -= extent.end - extent.start
+            if (following := next(rest, None)) is not None:
+                heappush(heads, (order if by_segment else following.window, sid, following, rest))
+        return taken
+
+    def is_spilled(self, sid: int, start: int, end: int) -> bool:
+        """Whether some of the unflushed bytes ``start .. end`` are in the log only."""
+        return next(self._cache.spilled_extents(sid, start, end), None) is not None
+
+    def release(self, sid: int) -> None:
+        """The segment's flush has ended, or does not begin: forget what was loaded for it."""
+        self._reserved.pop(sid, None)
+        self._loaded.pop(sid, None)
+
+    def _find_loaded(self, sid: int, offset: int, end: int) -> Buffer:
+        loaded = self._loaded.get(sid, ())
+        index = bisect_right(loaded, offset, key=_first) - 1
+        if index < 0:
+            return b""
+
+        start, data = loaded[index]
+        return memoryview(data)[offset - start : end - start]
 
     def _is_still(self, sid: int, offset: int, extent: LogExtent) -> bool:
         """Whether the bytes at ``offset`` have not moved since ``extent`` was found."""
@@ -151,7 +244,11 @@ class UnflushedBytes:
         return _Window(sum(len(payload) for _, payload in groups), runs)
 
     def statistics(self) -> UnflushedStatistics:
-        return UnflushedStatistics(self._windows_read, self._window_bytes)
+        return UnflushedStatistics(self._windows_read, self._window_bytes, sum(self._reserved.values()))
+
+
+def _first(loaded: tuple[int, Buffer]) -> int:
+    return loaded[0]
 
 
 def _add(runs: list[_Run], offset: int, data: Buffer) -> None:

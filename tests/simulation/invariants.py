@@ -165,7 +165,7 @@ def cached_blocks_do_not_overlap(container: Container) -> Iterator[str]:
 def unflushed_bytes_are_in_the_log(container: Container) -> Iterator[str]:
     """Rules C1, C10: what is durable and not flushed can be read and flushed, so its place in the log is
     known, and truncation keeps that."""
-    low = _truncate_before(container.log)
+    low = 0 if _is_fenced_in_memory(container.log) else _truncate_before(container.log)
     kept = container.log.window_of(low) if low else 0
     for s in _in_memory(container):
         if s.status is SegmentStatus.DELETED:
@@ -258,6 +258,12 @@ def _truncate_before(log: DurableDataLog) -> int:
     log = log._inner if isinstance(log, ServiceLog) else log
     assert isinstance(log, (LocalLog, MemoryLog))
     return log._truncate_before
+
+
+def _is_fenced_in_memory(log: DurableDataLog) -> bool:
+    """Whether a later owner may have truncated the groups, which owners share in memory."""
+    log = log._inner if isinstance(log, ServiceLog) else log
+    return isinstance(log, MemoryLog) and log._journal.epoch != log._epoch
 
 
 def unflushed_bytes_are_marked(container: Container) -> Iterator[str]:

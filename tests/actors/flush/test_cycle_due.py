@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tierlog.actors.flush.writer import Due, decide_due
+from tierlog.actors.flush.cycle_due import Due, decide_due
 
 AGE = 30.0
 

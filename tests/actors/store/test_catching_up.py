@@ -1,0 +1,95 @@
+"""Rule F8: after an outage of long-term storage, what left memory is flushed in rounds that read each window
+of the log about once and hold a bounded number of bytes. In virtual time."""
+
+from __future__ import annotations
+
+import anyio
+import attrs
+import pytest
+
+from support.container_world import MIB, OPTIONS, ContainerWorld, Owner, read_all, virtual_time
+from support.stores import make
+from tierlog.actors.container.admission import AdmissionOptions
+from tierlog.storage_backends.base.chunk_storage import Capabilities
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+CACHE = 2 * MIB
+SMALL = attrs.evolve(
+    OPTIONS,
+    cache_bytes=CACHE,
+    admission=AdmissionOptions(soft_bytes=64 * MIB, hard_bytes=96 * MIB, segment_bytes=32 * MIB),
+)
+DOWN = Fault(FaultKind.BEFORE)
+
+
+async def fill(owner: Owner, names: list[str], appends: int, size: int) -> None:
+    """Append to all segments in turn."""
+    for name in names:
+        await make(owner.store, name)
+    for number in range(appends):
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(owner.store.append, name, content(name, number, size))
+
+
+def content(name: str, number: int, size: int) -> bytes:
+    return f"{name}:{number};".encode().ljust(size, b".")
+
+
+@pytest.mark.parametrize("count", [64, 512])
+async def test_the_log_is_read_about_once_however_many_segments_share_its_windows(count: int) -> None:
+    world = ContainerWorld(SMALL)
+    names, total, size = [f"s{number}" for number in range(count)], 8 * MIB, 4 << 10
+    async with world.owner() as owner:
+        world.chunks.script = lambda call: DOWN
+        await fill(owner, names, total // size // count, size)
+        read_before = owner.container.statistics().unflushed.window_bytes
+        assert owner.container.cache.unflushed_bytes == total
+
+        world.chunks.script = None
+        await anyio.sleep(100)
+        await owner.store.flush()
+        statistics = owner.container.statistics()
+        assert statistics.cache.unflushed_bytes == 0
+        assert CACHE < statistics.unflushed.window_bytes - read_before <= 2 * total
+        for name in names[:: count // 8]:
+            expected = b"".join(content(name, number, size) for number in range(total // size // count))
+            assert await read_all(owner.store, name) == expected
+
+
+class WithoutAppend(FaultyChunkStorage):
+    @property
+    def capabilities(self) -> Capabilities:
+        return attrs.evolve(super().capabilities, append=False)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.5], ids=["prompt", "late"])
+@pytest.mark.parametrize("can_append", [True, False], ids=["append", "whole chunks"])
+async def test_flushes_load_no_more_than_half_of_the_limit_of_the_cache(
+    can_append: bool, seconds: float
+) -> None:
+    """Late flushes count too."""
+    world = ContainerWorld(SMALL)
+    if not can_append:
+        world.chunks = WithoutAppend(world.chunks.inner)
+    names, size = [f"s{number}" for number in range(8)], 64 << 10
+    async with world.owner() as owner:
+        world.chunks.script = lambda call: DOWN
+        await fill(owner, names, 32, size)
+        loaded: list[int] = []
+
+        def slow(call: Call) -> Fault | None:
+            loaded.append(owner.container.statistics().unflushed.loaded_bytes)
+            return Fault(FaultKind.DELAY, seconds=seconds) if seconds else None
+
+        world.chunks.script = slow
+        await anyio.sleep(400)
+        await owner.store.flush()
+        assert 0 < max(loaded) <= CACHE // 2
+        assert owner.container.statistics().unflushed.loaded_bytes == 0
+        assert owner.container.cache.unflushed_bytes == 0
+        for name in names:
+            expected = b"".join(content(name, number, size) for number in range(32))
+            assert await read_all(owner.store, name) == expected
