@@ -1,8 +1,8 @@
 """A folder's fingerprint: what a copy of the folder does not have.
 
-It is a hash of the host's name, the machine's id (which a boot does not change), and the device and inode of
-the folder. A folder that was copied, restored, or moved to another machine has another fingerprint; so may
-one whose disk the kernel numbers anew. A difference is therefore a reason to wait, never proof of anything
+It is a hash of the machine's id and the folder's inode, which a boot does not change. The host's name and the
+device number are not in it: containers get a new name at each start, and kernels number some file systems
+anew. A folder that was copied, restored, or moved to another machine has another fingerprint. A difference is therefore a reason to wait, never proof of anything
 (rule G4)."""
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Fingerprint:
 
 
 def read_fingerprint(folder: str, host: str) -> Program[Fingerprint]:
-    """The fingerprint of the existing ``folder`` on the machine ``host``."""
-    device, inode = yield FileNumbers(folder)
+    """The fingerprint of the existing ``folder``; ``host`` is for display only."""
+    _, inode = yield FileNumbers(folder)
     machine = b""
     with suppress(OSError):  # there is none outside of Linux; the other parts are enough
         handle = yield Open(_MACHINE_ID)
         machine = yield Read(handle, 0, _MACHINE_ID_BYTES_MAX)
         yield Close(handle)
-    parts = Encoder().text(host).blob(machine).text(str(device)).text(str(inode)).finish()
+    parts = Encoder().blob(machine).text(str(inode)).finish()
     location = f"{host}:{folder}".encode("utf-8", "replace")[:LOCATION_BYTES_MAX].decode("utf-8", "ignore")
     return Fingerprint(blake2b(parts, digest_size=FINGERPRINT_BYTES).digest(), location)

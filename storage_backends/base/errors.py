@@ -281,6 +281,8 @@ class ClaimOutdated(Unavailable):
     """Another owner's claim is above the epoch of this adopted ownership, which ends; the next one opens above
     it."""
 
+    code = "claim-outdated"
+
 
 CLAIM_REFUSED = (NotOwner, DataCorruption, StoreMismatch, ClaimOutdated)
 """Errors of a claim on long-term storage that belongs to another owner or store (rule W8). All others are
