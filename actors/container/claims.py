@@ -53,6 +53,8 @@ from ..telemetry.logging import get_logger
 
 _log = get_logger("container")
 
+CLAIMS_PREFIX = "_system/containers/"
+"""Of the claims on all containers."""
 _MAGIC = 0x544C434D  # "TLCM"
 _WITHOUT_FINGERPRINT = 1
 _VERSION = 2
@@ -88,7 +90,7 @@ class Claim:
 
 
 def claim_prefix(container: int) -> str:
-    return f"_system/containers/{container:04d}/epoch."
+    return f"{CLAIMS_PREFIX}{container:04d}/epoch."
 
 
 def claim_name(container: int, epoch: int) -> str:

@@ -12,7 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from random import Random
 
 import anyio
@@ -21,7 +21,7 @@ import attrs
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LocalLogOptions, log_folder
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, shown
+from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
@@ -31,11 +31,12 @@ from ...storage_backends.segments.options import ChunkedOptions
 from ..chunk_io.options import StorageOptions
 from ..container.admission import AdmissionOptions
 from ..container.checkpoint import CheckpointOptions
+from ..container.claims import CLAIMS_PREFIX
 from ..container.container import ContainerOptions
 from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
 from ..folder import lock_files
-from ..folder.chunk_location import check_location, make_chunk_storage, resolve_location
+from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity, create_identity, identity_file, read_identity
 from ..folder.layout_version import apply_layout_mode
@@ -74,6 +75,35 @@ def system_world() -> World:
 def _shown_time(world: World) -> int:
     """Milliseconds since 1970, for display only. A clock before 1970 counts as 1970: records are unsigned."""
     return max(0, int(world.wall_clock() * 1000))
+
+
+async def locate_chunks(
+    files: Files, folder: StoreFolder, config: StoreConfig, world: World
+) -> ChunkLocation:
+    """The chunk location of the store in ``folder``, which is recorded if the folder is new. Then nothing is
+    made there before long-term storage answers and is known to belong to no other store (rule W8)."""
+    if await run_program(files, read_identity(folder.wal), folder.wal) is None:
+        await _refuse_claimed(ChunkLocation(config.chunks, config.s3), files, folder, world)
+    return await resolve_location(files, folder, config, world)
+
+
+async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
+    chunks = make_chunk_reader(location, files, folder, world)
+    await chunks.open()
+    try:
+        async with aclosing(chunks.list(CLAIMS_PREFIX)) as claims:
+            async for claim in claims:
+                raise StoreMismatch(
+                    f"{location.shown(folder)} belongs to another store, which made {claim.name}: give each "
+                    f"store its own folder or S3 prefix. If the logs of that store (wal/) were lost, restore "
+                    f"a backup (`tierlog restore`)"
+                )
+    except Unavailable:
+        if location.chunks:
+            raise
+        # A new folder has no ``lts/`` either.
+    finally:
+        await chunks.close()
 
 
 async def identify(
@@ -376,10 +406,7 @@ class StoreOpener:
 
     async def _own_chunks(self) -> ChunkStorage:
         """The chunk storage at this folder's chunk location."""
-        location = await resolve_location(self.files, self.folder, self.config, self.world)
-        if await run_program(self.files, read_identity(self.folder.wal), self.folder.wal) is None:
-            # The folder is not made yet: a wrong location can still be corrected.
-            await check_location(location, self.files, self.folder, self.world)
+        location = await locate_chunks(self.files, self.folder, self.config, self.world)
         return make_chunk_storage(location, self.files, self.folder, self.world)
 
     async def _prepare_folder(self) -> None:

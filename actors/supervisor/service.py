@@ -23,7 +23,7 @@ import attrs
 
 from ...storage_backends.base.errors import InvalidArgument, shown
 from ...storage_backends.files.local import LocalFiles
-from ..folder.chunk_location import check_location, resolve_location
+from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR, Owner
 from ..folder.paths import StoreFolder, check_new_folder, live_owners
@@ -33,7 +33,7 @@ from ..kernel.backoff import Backoff
 from ..kernel.exits import first_leaf
 from ..kernel.task_groups import body_group
 from ..settings.configuration import ServerConfig, StoreConfig
-from ..store.opening import announced, identify, system_world
+from ..store.opening import announced, identify, locate_chunks, system_world
 from ..telemetry.logging import get_logger
 from ..telemetry.opentelemetry import tracing_of_process
 from .admin import LIMITS, make_admin_app
@@ -134,7 +134,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
         await check_new_folder(files, options.folder)
-        location = await resolve_location(files, options.folder, options.config, world)
+        location = await locate_chunks(files, options.folder, options.config, world)
         await check_location(location, files, options.folder, world)
         identity = await identify(files, options.folder.wal, options.containers, options.config, world)
         async with claim_term(files, options.folder, identity) as term:
