@@ -7,7 +7,8 @@ or in a finalizer, and the process may then hang. So SIGINT never raises it insi
 - a second Ctrl-C ends the process at once, like a crash: acked data is durable, and the next owner recovers;
 - a command that owns nothing ends at once, even while a full pipe blocks its output.
 
-All of them exit with 130 and print nothing, but for ``segment append``, which reports what it appended. Signals arrive in the main thread; elsewhere this has no effect.
+All of them exit with 130 and print nothing, but for ``segment append``, which reports what it appended.
+Signals arrive in the main thread; elsewhere this has no effect.
 """
 
 from __future__ import annotations

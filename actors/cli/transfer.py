@@ -307,8 +307,8 @@ def _extent(of: RestoreReport | Manifest) -> str:
 def _show_restored(report: RestoreReport) -> None:
     lines = [_extent(report)]
     lines.append(
-        f"as of {output.show_time(report.created_ms)}; everything newer is lost, and its chunks are kept until "
-        f"`tierlog chunks confirm`"
+        f"as of {output.show_time(report.created_ms)}; everything newer is lost, and its chunks are kept "
+        f"until `tierlog chunks confirm`"
     )
     if report.unflushed:
         lines.append(f"lost with the old logs: {output.count(report.unflushed, 'unflushed byte')}")

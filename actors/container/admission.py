@@ -4,10 +4,10 @@ There are three, in this order: free disk space (rule W6), all unflushed bytes, 
 cannot be flushed (rule F4). What is not flushed is in the log, so the disk bounds it and not memory (rule
 C10). Internal requests pass no gate, because they relieve what the gates measure.
 
-From ``cycle_bytes`` on, flush cycles follow each other. Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its
-delay is over. Above the hard limit it is refused as ``Throttled``, or as ``StorageFull`` if flushes fail
-because long-term storage has no room. Nothing was done for a refused append. Cancellation leaves nothing
-behind."""
+From ``cycle_bytes`` on, flush cycles follow each other. Between the soft and the hard limit an append waits
+in proportion, until a flush cycle makes progress or its delay is over. Above the hard limit it is refused as
+``Throttled``, or as ``StorageFull`` if flushes fail because long-term storage has no room. Nothing was done
+for a refused append. Cancellation leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -364,9 +364,9 @@ class StorageClaim:
             await self._delete_dead()
 
     async def _delete_dead(self) -> None:
-        """Delete the claims of dead owners if there are many: brief owners end before their collector does it,
-        and each opening reads what is left. The record of this owner's claim is a barrier (rule G1): it was
-        appended after they were listed."""
+        """Delete the claims of dead owners if there are many: brief owners end before their collector does
+        it, and each opening reads what is left. The record of this owner's claim is a barrier (rule G1): it
+        was appended after they were listed."""
         listed = {claim.epoch for claim in self._listed or ()}
         dead = sorted(epoch for epoch in listed | self._records.known.keys() if epoch < self.epoch)
         if len(dead) <= _DEAD_MAX or self._records.unconfirmed is not None:

@@ -56,8 +56,8 @@ class Publisher:
         listeners: Listeners = Listeners(),
     ) -> None:
         """``due_bytes``: unflushed bytes of a segment that make it due. ``aggregate_bytes``: for long-term
-        storage in which chunks cannot grow, unflushed bytes of the container up to which a segment waits for a
-        whole chunk; 0 otherwise (rule F5)."""
+        storage in which chunks cannot grow, unflushed bytes of the container up to which a segment waits for
+        a whole chunk; 0 otherwise (rule F5)."""
         self.segments = state.segments
         self.by_id = state.segments.by_id
         self.cache = cache

@@ -83,8 +83,8 @@ class FlushTasks:
         return errors
 
     async def run(self, tasks: anyio.abc.TaskGroup, plans: Mapping[int, SegmentFlush]) -> bool:
-        """Flush ``plans``, none of which is under way. Returns whether no flush was late: then each of them is
-        flushed or has an error."""
+        """Flush ``plans``, none of which is under way. Returns whether no flush was late: then each of them
+        is flushed or has an error."""
         sources = {
             sid: [merge.source for merge in plan.merges if merge.source in plans]
             for sid, plan in plans.items()

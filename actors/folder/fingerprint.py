@@ -2,8 +2,8 @@
 
 It is a hash of the machine's id and the folder's inode, which a boot does not change. The host's name and the
 device number are not in it: containers get a new name at each start, and kernels number some file systems
-anew. A folder that was copied, restored, or moved to another machine has another fingerprint. A difference is therefore a reason to wait, never proof of anything
-(rule G4)."""
+anew. A folder that was copied, restored, or moved to another machine has another fingerprint. A difference is
+therefore a reason to wait, never proof of anything (rule G4)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The reader: one segment's bytes from the tail cache, merged sources, long-term storage, and the log.
 
 Order: the cache first, then a merged source that is not spliced yet, then long-term storage up to the flushed
-offset, and the log from there on. A read returns from one source and may be short; it is never empty below the durable length. If a
-chunk vanishes during a read the segment has changed: the reader tries again as long as the layout changes.
-Cancellation leaves nothing behind."""
+offset, and the log from there on. A read returns from one source and may be short; it is never empty below
+the durable length. If a chunk vanishes during a read the segment has changed: the reader tries again as long
+as the layout changes. Cancellation leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ class Reader:
             slices = await self._unflushed.read(segment.sid, offset, end)
             if not slices:
                 raise DataCorruption(
-                    f"segment {segment.name!r}: offset {offset} is neither flushed (to {segment.flushed}) nor "
-                    f"known to be in the log"
+                    f"segment {segment.name!r}: offset {offset} is neither flushed (to {segment.flushed}) "
+                    f"nor known to be in the log"
                 )
         if slices:
             return slices[0] if len(slices) == 1 else b"".join(slices)

@@ -177,7 +177,8 @@ class WriterConfig:
         4 * MiB,
         KiB,
         GiB,
-        "A segment with this much unflushed data is flushed; with a whole chunk of it, where chunks cannot grow.",
+        "A segment with this much unflushed data is flushed; with a whole chunk of it, where chunks cannot "
+        "grow.",
     )
     flush_age: float = _duration(
         30.0, 0.01, 86_400.0, "A segment whose oldest unflushed byte is this old is flushed."

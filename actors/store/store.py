@@ -328,7 +328,8 @@ class SegmentStore(SegmentVerbs):
             raise InvalidArgument("expire_writers takes at least one writer id")
         if len(writers) > WRITERS_MAX:
             raise InvalidArgument(
-                f"expire_writers takes at most {WRITERS_MAX} writer ids, not {len(writers)}: expire them in parts"
+                f"expire_writers takes at most {WRITERS_MAX} writer ids, not {len(writers)}: expire them "
+                f"in parts"
             )
 
         known: int = await self._ask("expire_writers", name, ExpireWritersRequest(name, writers))

@@ -81,15 +81,16 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
 
 
 def check_host_ports(port: int, host_port: int, hosts: int) -> None:
-    """Raises ``InvalidArgument`` if the hosts' ports leave 1 to 65535 or include the supervisor's ``port``."""
+    """Raises ``InvalidArgument`` if the hosts' ports leave 1 to 65535 or include the supervisor's
+    ``port``."""
     last = host_port + hosts - 1
     if not host_port:
         return
 
     if last > _PORT_MAX:
         raise InvalidArgument(
-            f"{hosts} hosts from port {host_port} on need ports up to {last}, and the last one is {_PORT_MAX}: "
-            f"choose --host-port {_PORT_MAX - hosts + 1} or less"
+            f"{hosts} hosts from port {host_port} on need ports up to {last}, and the last one is "
+            f"{_PORT_MAX}: choose --host-port {_PORT_MAX - hosts + 1} or less"
         )
     if host_port <= port <= last:
         raise InvalidArgument(

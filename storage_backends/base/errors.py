@@ -278,8 +278,8 @@ class MetadataConflict(TierlogError):
 
 
 class ClaimOutdated(Unavailable):
-    """Another owner's claim is above the epoch of this adopted ownership, which ends; the next one opens above
-    it."""
+    """Another owner's claim is above the epoch of this adopted ownership, which ends; the next one opens
+    above it."""
 
     code = "claim-outdated"
 

@@ -344,7 +344,7 @@ BRIEF = Scenario(
     limits=PATIENT,
     reaches=[
         "Begin 9 > Logged RelogData > Logged CheckpointEnd > Unlink *.wal > Unlink *.wal > Trim *.wal",
-        "Begin 10 > Link */epoch.* > Unlink */epoch.* > Unlink */epoch.* > Logged CommitMetadata > Trim *.wal",
+        "Begin 10 > Link */epoch.* > Unlink */epoch.* > Unlink */epoch.* > Logged CommitMetadata",
     ],
 )
 

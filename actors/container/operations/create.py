@@ -31,8 +31,8 @@ def _decide(state: ContainerState, request: CreateRequest) -> Decision:
     refuse_staged(request.name, "stage_segment makes those")
     if state.segments.find(request.name) is not None:
         raise SegmentExists(
-            f"segment {request.name!r} exists already: use it with exist_ok=True (--exist-ok), or choose another "
-            f"name",
+            f"segment {request.name!r} exists already: use it with exist_ok=True (--exist-ok), or choose "
+            f"another name",
             segment=request.name,
         )
 

@@ -36,8 +36,8 @@ _ACCEPT_PAUSE = 0.1
 
 
 def raise_file_limit() -> None:
-    """Raises this process's limit of open files as far as it may. An app that embeds a store has limits of its
-    own, which stay."""
+    """Raises this process's limit of open files as far as it may. An app that embeds a store has limits of
+    its own, which stay."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft in (hard, resource.RLIM_INFINITY):
         return

@@ -161,9 +161,9 @@ class ServerContext:
             self._requests -= 1
 
     def check_room(self, size: int, body: Arrival | None = None) -> None:
-        """Raises ``Throttled`` if there is no room for ``size`` bytes, or for as many more of ``body``. Bodies
-        that arrive too slowly lose their room first. One body that is larger than the whole bound is admitted
-        alone."""
+        """Raises ``Throttled`` if there is no room for ``size`` bytes, or for as many more of ``body``.
+        Bodies that arrive too slowly lose their room first. One body that is larger than the whole bound is
+        admitted alone."""
         held = 0 if body is None else body.held
         if self._has_room(size, held):
             return

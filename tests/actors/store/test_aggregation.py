@@ -62,7 +62,8 @@ async def test_256_mib_at_a_rolling_size_of_64_mib_are_four_puts_and_nothing_is_
 async def test_memory_bounds_what_waits_for_a_whole_chunk(
     world: ContainerWorld, chunks: ScriptedChunks
 ) -> None:
-    """Above half of what makes a cycle due, segments with ``flush_bytes`` are flushed; appends are not delayed."""
+    """Above half of what makes a cycle due, segments with ``flush_bytes`` are flushed; appends are not
+    delayed."""
     admission = attrs.evolve(ROOMY.admission, cycle_bytes=16 * MIB)
     async with world.owner(attrs.evolve(ROOMY, admission=admission)) as owner:
         for name in ("a", "b"):

@@ -573,7 +573,7 @@ async def test_a_copy_that_opened_while_long_term_storage_was_down_stops_before_
 
 
 async def test_nothing_is_flushed_to_empty_storage_that_had_chunks() -> None:
-    """W8: a mount that is missing at the opening. What is flushed there would be lost with the log's groups."""
+    """W8: a mount that is missing at the opening. Bytes flushed there would be lost with the log's groups."""
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", DATA)

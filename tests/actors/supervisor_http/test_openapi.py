@@ -23,7 +23,8 @@ from tierlog.actors.supervisor.fleet import FleetOptions
 class TestSupervisor(SchemaTests):
     refusals: ClassVar = {"batch": ["421"]}  # no server owns it here
     requests_min = 75
-    excluded = "^/v1/(segments/|containers/.*(/unconfirmed|/confirm)$)"  # the hosts check these requests, and their document is tested with them
+    # The hosts check these requests, and their document is tested with them.
+    excluded = "^/v1/(segments/|containers/.*(/unconfirmed|/confirm)$)"
 
     @asynccontextmanager
     async def served(self, folder: Path) -> AsyncIterator[str]:

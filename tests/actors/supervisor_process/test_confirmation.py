@@ -1,5 +1,5 @@
-"""A running service whose folder was adopted: it deletes nothing until an operator confirms it over HTTP (rule
-G4)."""
+"""A running service whose folder was adopted: it deletes nothing until an operator confirms it over HTTP
+(rule G4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log file is read in windows: what is found does not depend on where they end, and memory holds one (W2)."""
+"""A log file is read in windows: what is found does not depend on where they end; memory holds one (W2)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Generated requests that are bad, to a host and to the supervisor: each is refused in one line or by the end of
-its connection, none has an effect, and none leaves anything behind (rules H2, H9, H18)."""
+"""Generated requests that are bad, to a host and to the supervisor: each is refused in one line or by the end
+of its connection, none has an effect, and none leaves anything behind (rules H2, H9, H18)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,203 @@
+"""How many connections there may be, which ones make room, and the descriptors left for storage (rules H12,
+H15)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+
+from support.http_server import (
+    Service,
+    everything,
+    service,
+    serving,
+    until,
+)
+from tierlog import open_store
+from tierlog.actors.gateway.server import connection, connections
+from tierlog.actors.gateway.server.app import make_app
+from tierlog.actors.gateway.server.context import ServerLimits
+from tierlog.actors.gateway.server.listener import bind, serve_http
+from tierlog.actors.store.opening import system_world
+
+pytestmark = pytest.mark.anyio
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LAST = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+TAIL = b"GET /v1/segments/a/tail?wait=60 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.fixture(
+    params=[pytest.param(False, id="asyncio", marks=pytest.mark.extended), pytest.param(True, id="uvloop")]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The service runs on uvloop, whose sockets are its own."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+async def test_h12_above_the_bound_the_connection_that_idles_longest_makes_room(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(connections=3)) as served:
+        idle, other = await served.raw(HEALTH), await served.raw(HEALTH)
+        await until(lambda: served.gateway.metrics.requests(status=200) == 2)
+        more = [await served.raw(b""), await served.raw(b"")]
+
+        assert b"alive" in await everything(idle)
+        await other.send(LAST)
+        assert (await everything(other)).count(b"alive") == 2
+        for stream in more:
+            await stream.aclose()
+
+
+async def test_h12_above_the_bound_a_connection_is_refused_and_there_is_room_again_later(
+    tmp_path: Path,
+) -> None:
+    async with service(tmp_path, ServerLimits(connections=2)) as served:
+        await served.store.create_segment("a")
+        parked = [await served.raw(TAIL), await served.raw(TAIL)]
+        await until(lambda: served.gateway.tails == 2)
+        refused = await everything(await served.raw(HEALTH))
+        queue = [await served.raw(HEALTH) for _ in range(3 * connections.REFUSED_MAX)]
+        for stream in queue:
+            assert (await everything(stream)).startswith(b"HTTP/1.1 503 ")
+        for stream in parked:
+            await stream.aclose()
+        await until(lambda: served.gateway.tails == 0)
+        later = await everything(await served.raw(LAST))
+
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1\r\n" in refused
+    assert later.startswith(b"HTTP/1.1 200 ")
+
+
+def _write(stream: SocketStream, data: bytes) -> None:
+    """At once: the loop cannot see it before it runs again."""
+    assert os.write(stream.extra(SocketAttribute.raw_socket).fileno(), data) == len(data)
+
+
+@pytest.mark.parametrize("maximum", [1, 2])
+async def test_h12_a_connection_whose_next_request_is_unread_does_not_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maximum: int
+) -> None:
+    async with service(tmp_path, ServerLimits(connections=maximum)) as served:
+        idle = [await served.raw(HEALTH)]
+        await until(lambda: served.gateway.metrics.requests(status=200) == 1)
+        if maximum == 2:
+            idle.append(await served.raw(HEALTH))
+            await until(lambda: served.gateway.metrics.requests(status=200) == 2)
+
+        class Surprised(connection.HttpConnection):
+            def connection_made(self, transport: Any) -> None:
+                _write(idle[0], LAST)
+                super().connection_made(transport)
+
+        monkeypatch.setattr(connections, "HttpConnection", Surprised)
+        new = await everything(await served.raw(LAST))
+
+        assert (await everything(idle[0])).count(b"alive") == 2
+        if maximum == 2:
+            assert (await everything(idle[1])).count(b"alive") == 1
+        assert new.startswith(b"HTTP/1.1 200 " if maximum == 2 else b"HTTP/1.1 503 ")
+
+
+async def test_h12_an_idle_connection_does_not_end_with_an_unread_request(
+    a: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "KEEP_ALIVE", 0.2)
+    stream = await a.raw(HEALTH)
+    received = await stream.receive()
+    asyncio.get_running_loop().call_later(0.01, _write, stream, LAST)
+    time.sleep(0.3)  # so that the request comes in the round of the loop in which the connection's time ends
+
+    assert (received + await everything(stream)).count(b"alive") == 2
+
+
+async def test_h15_a_request_that_is_unread_when_the_server_stops_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = connections.Connections.end
+
+    async def late(self: connections.Connections, seconds: float) -> None:
+        _write(stream, HEALTH)
+        await end(self, seconds)
+
+    async with open_store(tmp_path / "data", containers=1) as store:
+        async with serving(store) as served:
+            stream = await served.raw(HEALTH)
+            received = await stream.receive()
+            monkeypatch.setattr(connections.Connections, "end", late)
+        received += await everything(stream)
+
+    assert received.count(b"alive") == 2
+
+
+class Scarce(socket.socket):
+    """A listener in a process that has no descriptor left, for three attempts."""
+
+    failures = 0
+
+    def accept(self) -> Any:
+        self.failures += 1
+        if self.failures <= 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_h12_connections_wait_while_the_process_has_no_descriptor(
+    a: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_ACCEPT_PAUSE", 0.001)
+    listener = Scarce(fileno=bind("127.0.0.1", 0).detach())
+    async with serve_http(make_app(a.store, system_world()), listener, stop_timeout=1.0) as served:
+        stream = await anyio.connect_tcp("127.0.0.1", served.port)
+        await stream.send(LAST)
+        answer = await everything(stream)
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert listener.failures > 3
+
+
+def test_h12_connections_leave_descriptors_to_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limited(files: int, configured: int = 0) -> int:
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+        return connections.connections_max(configured, reserved=300)
+
+    assert limited(1024) == 1024 - 300 - connections.REFUSED_MAX
+    assert limited(20_000) == 20_000 - 300 - connections.REFUSED_MAX
+    assert limited(1024, configured=100) == 100
+    assert limited(1024, configured=5000) == limited(1024)
+    assert limited(8) == 1
+    assert limited(1_000_000) == limited(resource.RLIM_INFINITY) == 32_768
+    assert limited(resource.RLIM_INFINITY, configured=100_000) == 100_000
+    assert limited(resource.RLIM_INFINITY, configured=7) == 7
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [
+        ((1024, 4096), (4096, 4096)),
+        ((256, resource.RLIM_INFINITY), (10_240, resource.RLIM_INFINITY)),
+        ((20_000, resource.RLIM_INFINITY), (20_000, resource.RLIM_INFINITY)),
+        ((4096, 4096), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_h12_the_limit_of_open_files_is_raised_as_far_as_it_may(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], raised: tuple[int, int] | None
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, wanted: given.append(wanted))
+
+    connections.raise_file_limit()
+
+    assert given == ([] if raised is None else [raised])
