@@ -8,7 +8,7 @@ import typer
 
 from . import output
 from .options import DEFAULT_URL, Json, Url
-from .running import ask_service, execute
+from .running import ask_service, execute, fail
 
 Index = Annotated[
     int, typer.Argument(metavar="CONTAINER", min=0, help="The container's number.", show_default=False)
@@ -60,16 +60,25 @@ def roll(url: Url = DEFAULT_URL, json: Json = False) -> None:
 
 def _order(url: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
     """Send the order; returns the service's status right after it."""
-    return execute(lambda: ask_service(url, "POST", path, body))
+    from ..gateway.wire.bodies import ServiceStatus
+
+    return execute(lambda: ask_service(url, "POST", path, body, kind=ServiceStatus))
 
 
 def _assignment(status: dict[str, Any], container: int) -> dict[str, Any]:
-    found: dict[str, Any] = status["containers"][container]
-    return found
+    return _entry(status["containers"], "container", container)
 
 
 def _host(status: dict[str, Any], host: str) -> dict[str, Any]:
-    return next(each for each in status["hosts"] if each["id"] == host)
+    return _entry(status["hosts"], "id", host)
+
+
+def _entry(entries: list[dict[str, Any]], key: str, value: object) -> dict[str, Any]:
+    for entry in entries:
+        if entry[key] == value:
+            return entry
+
+    fail(f"the service took the order, but its status does not have {value}: is it a tierlog service?")
 
 
 def _print(now: dict[str, Any], json: bool, message: str) -> None:

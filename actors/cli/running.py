@@ -220,18 +220,21 @@ async def ask_service(
     path: str,
     body: dict[str, str] | None = None,
     *,
+    kind: type = dict,
     seconds: float = _REQUEST_SECONDS,
 ) -> dict[str, Any]:
     """Send a request to the service at ``url``; returns the JSON of its answer, which is waited for
     ``seconds``. The environment's proxies are not used.
 
     Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there
-    is no answer.
+    is no answer, or one that is no ``kind``.
     """
     import httpx
+    import msgspec
 
     from ...storage_backends.base.errors import Unavailable
     from ..gateway.client.transport import check_url
+    from ..gateway.wire.bodies import decode_answer
     from ..gateway.wire.errors import from_problem
 
     url = check_url(url)
@@ -248,5 +251,9 @@ async def ask_service(
 
     if not answer.is_success:
         raise from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
-    document: dict[str, Any] = answer.json()
+    try:
+        document = decode_answer(answer.content, dict[str, Any])
+        msgspec.convert(document, kind)
+    except ValueError as error:
+        raise Unavailable(f"what answers at {url} is no tierlog service ({error})") from error
     return document

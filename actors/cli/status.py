@@ -36,7 +36,7 @@ def status(
             return
 
         end_at_once()
-        found = await ask_service(url, "GET", "/v1/status")
+        found = await _ask_status(url)
         if json:
             output.print_json(found)
         else:
@@ -46,12 +46,18 @@ def status(
     execute(command)
 
 
+async def _ask_status(url: str) -> dict[str, Any]:
+    from ..gateway.wire.bodies import ServiceStatus
+
+    return await ask_service(url, "GET", "/v1/status", kind=ServiceStatus)
+
+
 async def _watch(url: str) -> None:
     import anyio
     from rich.live import Live
 
     async def now() -> RenderableType:
-        return render_status(await ask_service(url, "GET", "/v1/status"), output.terminal_width())
+        return render_status(await _ask_status(url), output.terminal_width())
 
     console = output.console(width=output.terminal_width())
     with Live(await now(), console=console, screen=False, auto_refresh=False) as live:

@@ -296,6 +296,43 @@ class Health(Struct, frozen=True):
     storage: StorageHealth
 
 
+class HostReport(Struct, frozen=True):
+    """What a service's status has of one host, as far as its readers need it."""
+
+    id: str
+    phase: str
+    pid: Number | None
+    containers: list[Number]
+    lag_seconds: float
+    storage: StorageHealth
+    starts: Number
+    last_exit: str | None
+
+
+class ContainerReport(Struct, frozen=True):
+    container: Number
+    phase: str
+    host: str | None
+    epoch: Number | None
+    segments: Number
+    wal_bytes: Number
+    unflushed_bytes: Number
+    reason: str
+    unconfirmed: bool
+
+
+class ServiceStatus(Struct, frozen=True):
+    folder: str
+    pid: Number
+    term: Number
+    ready: bool
+    stopping: bool
+    failovers: Number
+    failover_seconds: list[float]
+    hosts: list[HostReport]
+    containers: list[ContainerReport]
+
+
 def encode_json(value: object) -> bytes:
     return msgspec.json.encode(value)
 

@@ -1,0 +1,68 @@
+"""Answers of a server that is no tierlog service: one line on stderr, whatever they are."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from support.command_line import Run, is_one_line
+
+COMMANDS = (("status",), ("roll",), ("host", "start", "host-0"), ("container", "open", "0"))
+ANSWERS = {
+    "another document": b"{}",
+    "no object": b"[1]",
+    "no JSON": b"<html>",
+    "deep nesting": b"[" * 100_000,
+    "members of other types": json.dumps({"hosts": 1, "containers": "x", "ready": "yes"}).encode(),
+    "no hosts": json.dumps(
+        {
+            "folder": "",
+            "pid": 1,
+            "term": 1,
+            "ready": True,
+            "stopping": False,
+            "failovers": 0,
+            "failover_seconds": [],
+            "hosts": [],
+            "containers": [],
+        }
+    ).encode(),
+}
+
+
+@pytest.fixture(params=ANSWERS)
+def foreign(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """A server's URL, and what it answers to everything."""
+    body = ANSWERS[request.param]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", request.param
+        server.shutdown()
+        thread.join()
+
+
+def test_an_answer_of_another_server_is_one_line(run: Run, foreign: tuple[str, str]) -> None:
+    url, answer = foreign
+    commands = COMMANDS[2:] if answer == "no hosts" else COMMANDS
+    for command in commands:
+        done = run(*command, "--url", url)
+        assert (done.code, done.out) == (1, ""), command
+        assert is_one_line(done.err), done.err
