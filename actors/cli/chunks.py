@@ -255,7 +255,9 @@ async def _ask_unconfirmed(url: str) -> list[UnconfirmedContainer]:
 
     count = len((await ask_service(url, "GET", "/v1/containers", kind=ContainerMap))["containers"])
     answers = [
-        await ask_service(url, "GET", f"/v1/containers/{index}/unconfirmed", kind=Unconfirmed, seconds=_COUNT_SECONDS)
+        await ask_service(
+            url, "GET", f"/v1/containers/{index}/unconfirmed", kind=Unconfirmed, seconds=_COUNT_SECONDS
+        )
         for index in range(count)
     ]
     return [msgspec.convert(each, UnconfirmedContainer) for each in answers if each["reason"]]

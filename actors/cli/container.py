@@ -74,11 +74,11 @@ def _host(status: dict[str, Any], host: str) -> dict[str, Any]:
 
 
 def _entry(entries: list[dict[str, Any]], key: str, value: object) -> dict[str, Any]:
-    for entry in entries:
-        if entry[key] == value:
-            return entry
+    found = next((entry for entry in entries if entry[key] == value), None)
+    if found is None:
+        fail(f"the service took the order, but its status does not have {value}: is it a tierlog service?")
 
-    fail(f"the service took the order, but its status does not have {value}: is it a tierlog service?")
+    return found
 
 
 def _print(now: dict[str, Any], json: bool, message: str) -> None:

@@ -46,7 +46,7 @@ def foreign(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_GET
+        do_POST = do_GET  # noqa: N815 - the name that http.server calls
 
         def log_message(self, *_: object) -> None:
             pass

@@ -66,7 +66,7 @@ def test_flags_take_no_value_in_the_help(run: Run) -> None:
         (("segment", "append", "no/such", "--data-text", "x"), "segment create"),
         (("segment", "append", "../up", "--data-text", "x"), "bad segment name"),
         (("segment", "append", NAME, "--file", "no-such-file"), "no-such-file: No such file"),
-        (("segment", "append", NAME, "--data-text", "x", "--expected-offset", "5"), "has 13 bytes"),
+        (("segment", "append", NAME, "--data-text", "x", "--expected-offset", "5"), "ends at 13"),
         (
             ("segment", "create", NAME),
             "exists already: use it with exist_ok=True (--exist-ok), or choose another",
