@@ -7,6 +7,7 @@ from fuzz.target import Target
 from tierlog.actors.folder.chunk_location import ChunkLocation
 from tierlog.actors.folder.chunk_location import _decode as decode_place
 from tierlog.actors.folder.chunk_location import _encode as encode_place
+from tierlog.actors.gc.rules import parse_chunk_name
 from tierlog.actors.settings.configuration import S3Config
 from tierlog.storage_backends.base.chunk_storage import can_begin_chunk_name
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unavailable
@@ -25,6 +26,10 @@ def _location(data: bytes) -> S3Location:
 
 def _begins(data: bytes) -> bool:
     return can_begin_chunk_name(data.decode("latin-1"))
+
+
+def _chunk_place(data: bytes) -> str:
+    return repr(parse_chunk_name(data.decode("latin-1")))
 
 
 def _told_range(data: bytes) -> bool:
@@ -50,6 +55,7 @@ LOCATION_TARGETS = [
         canonical=False,
         hostile=[_NESTED],
     ),
+    Target("chunk's name", _chunk_place, [b"containers/0000/a/1-0-ff", b"a"], errors=()),
     Target("beginning of a chunk's name", _begins, [b"containers/0000/", b"a"], errors=()),
     Target(
         "range that a service sent",

@@ -155,7 +155,10 @@ def found_within(seeds: list[int]) -> str:
 
 
 def test_a_released_file_that_is_never_collected_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReleasedRecords, "names", lambda self: [])
+    async def no_names(self: ReleasedRecords) -> list[str]:
+        return []
+
+    monkeypatch.setattr(ReleasedRecords, "names", no_names)
     assert "what nothing refers to is collected" in found_within(WITH_OLDER[:20])
 
 

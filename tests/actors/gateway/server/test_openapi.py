@@ -19,7 +19,8 @@ from tierlog.actors.store.opening import system_world
 class TestServer(SchemaTests):
     refusals: ClassVar = {
         "append": ["400"],  # an event number needs a writer, and is larger than the one before
-        "bytes": ["400"],  # a range does not go backwards
+        "append-starts": ["400"],  # a range does not go backwards
+        "bytes": ["400"],  # nor does this one
         "merge": ["400"],  # no source is the target, and none is given twice
         # A staged segment's name is longer than its target's, and both have one bound.
         "begin-transaction": ["400"],
