@@ -7,7 +7,7 @@ something leaves its outcome unknown; the client stays usable."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar, overload
 
 import anyio
@@ -300,7 +300,9 @@ class Client(ClientBase, SegmentVerbs):
         with anyio.move_on_after(wanted.seconds):
             async with self._refresh_lock:
                 if self._context.map.generation == wanted.generation:
-                    await self._drive(attempts.refresh_map(self._context, wanted.seconds))
+                    # A client that has ended needs no map: its calls end by themselves.
+                    with suppress(ClosedError):
+                        await self._drive(attempts.refresh_map(self._context, wanted.seconds))
                     self._transport.end_pointless()
 
     async def _watch(self) -> None:
