@@ -138,11 +138,12 @@ class Recovery:
         return RecoveryReport(groups, operations, begin_sequence)
 
     async def _newest_checkpoint(self) -> CheckpointEnd | None:
-        tagged = [group.number for group in self._opened.groups if group.tag == TAG_CHECKPOINT_END]
-        if not tagged:
+        found = reversed(self._opened.groups)
+        tagged = next((group.number for group in found if group.tag == TAG_CHECKPOINT_END), None)
+        if tagged is None:
             return None
 
-        async with aclosing(self._log.read(tagged[-1])) as groups:
+        async with aclosing(self._log.read(tagged)) as groups:
             async for number, payload in groups:
                 for op in _decode(number, payload)[1]:
                     if type(op) is CheckpointEnd:
@@ -150,8 +151,8 @@ class Recovery:
                 break
 
         raise DataCorruption(
-            f"group {tagged[-1]} is tagged as the end of a checkpoint and holds none",
-            file=f"group {tagged[-1]}",
+            f"group {tagged} is tagged as the end of a checkpoint and holds none",
+            file=f"group {tagged}",
         )
 
     async def _load(self, end: CheckpointEnd) -> None:

@@ -37,7 +37,7 @@ from ...storage_backends.base.files import (
     Write,
 )
 from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
-from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog
+from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupPayload, LogStatistics, OpenedLog
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Frame, Seal, encode_frame
 from .lifecycle import LogEvent, LogLifecycle, LogState
 from .local_history import History, Part, WalFile, list_wal_files, payloads, read_range, windows
@@ -137,9 +137,9 @@ class LocalLog(DurableDataLog):
         self._truncate_before = found.history.truncate_before
         self._own(found.epoch, found.owned)
         self._life.step(LogEvent.OPENED)
-        return OpenedLog(
-            found.epoch, found.history_epoch, self._recovered_groups(found), found.history.next_group
-        )
+        # The opening logged the last group again, in a file of its own epoch (W4).
+        groups = found.history.groups(last_epoch=found.epoch)
+        return OpenedLog(found.epoch, found.history_epoch, groups, found.history.next_group)
 
     def _open(self, above: int, after: Collection[int] | None) -> Program[Opened]:
         try:
@@ -147,13 +147,6 @@ class LocalLog(DurableDataLog):
         except Exception:
             yield from self._context.close_others()
             raise
-
-    def _recovered_groups(self, found: Opened) -> list[GroupInfo]:
-        groups = found.history.groups()
-        if groups:
-            # The opening logged the last group again, in a file of its own epoch (W4).
-            groups[-1] = attrs.evolve(groups[-1], epoch=found.epoch)
-        return groups
 
     def _own(self, epoch: int, owned: TakenOver) -> None:
         assert self._history is not None

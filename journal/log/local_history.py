@@ -14,8 +14,9 @@ on meanwhile can only have made the files longer than the watermark says.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, overload
 
 import attrs
 
@@ -24,6 +25,7 @@ from ...storage_backends.base.errors import DataCorruption, StoreMismatch
 from ...storage_backends.base.files import Close, FileHandle, ListFolder, Open, Program, Read, Size
 from ..registers.local import Watermark
 from .contract import GroupInfo
+from .frame_table import FrameTable
 from .frames import (
     FRAME_HEADER_BYTES,
     FileHeader,
@@ -50,8 +52,7 @@ class WalFile:
     """A file that counts, with its frames."""
 
     header: FileHeader
-    frames: Sequence[Frame]
-    end: int
+    frames: FrameTable
     length: int
     """Of the file; behind ``end`` it is free space, a torn tail, or what a later owner does not need."""
     first_salt: int
@@ -62,8 +63,17 @@ class WalFile:
         return self.header.file
 
     @property
+    def end(self) -> int:
+        return self.frames.end
+
+    @property
     def next_number(self) -> int:
-        return self.header.first_group + len(self.frames)
+        return self.frames.next_number
+
+    @property
+    def truncate_before(self) -> int:
+        """The newest truncation address in header and frames."""
+        return max(self.header.truncate_before, self.frames.truncate_before())
 
 
 @attrs.frozen
@@ -93,14 +103,10 @@ class History:
     last: LastGroup | None
     next_group: int
 
-    def groups(self) -> list[GroupInfo]:
-        low = self.truncate_before
-        return [
-            GroupInfo(frame.number, wal.file.epoch, frame.tag, frame.size, frame.truncate_before)
-            for wal in self.files
-            for frame in wal.frames
-            if frame.number >= low
-        ]
+    def groups(self, *, last_epoch: int | None = None) -> Sequence[GroupInfo]:
+        """From the truncation address on. ``last_epoch``: the epoch under which the last group was logged
+        again."""
+        return _Groups(self, last_epoch)
 
     def sealed_parts(self) -> tuple[Part, ...]:
         """W4: the seal set of an opener: each file up to the last group, without the files that have no other
@@ -110,10 +116,43 @@ class History:
         """
         parts = []
         for wal in self.files:
-            kept = [frame for frame in wal.frames if self.last is None or frame.number < self.last.number]
-            if kept:
-                parts.append(Part(Seal(wal.file, kept[-1].payload + kept[-1].size), wal.header.first_group))
+            kept = len(wal.frames)
+            if self.last is not None:
+                kept = min(kept, self.last.number - wal.header.first_group)
+            if kept > 0:
+                last = wal.frames[kept - 1]
+                parts.append(Part(Seal(wal.file, last.payload + last.size), wal.header.first_group))
         return tuple(parts)
+
+
+class _Groups(Sequence[GroupInfo]):
+    """The groups of a history, made when they are looked at: there may be millions."""
+
+    def __init__(self, history: History, last_epoch: int | None) -> None:
+        self._files = history.files
+        self._last_epoch = last_epoch
+        first = history.files[0].header.first_group if history.files else history.next_group
+        self._numbers = range(max(first, history.truncate_before), history.next_group)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> GroupInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[GroupInfo]: ...
+    def __getitem__(self, index: int | slice) -> GroupInfo | Sequence[GroupInfo]:
+        found = self._numbers[index]
+        return self._info(found) if isinstance(found, int) else [self._info(number) for number in found]
+
+    def _info(self, number: int) -> GroupInfo:
+        at = bisect_right(self._files, number, key=lambda wal: wal.header.first_group) - 1
+        wal = self._files[at]
+        frame = wal.frames[number - wal.header.first_group]
+        epoch = wal.file.epoch
+        if self._last_epoch is not None and number == self._numbers[-1]:
+            epoch = self._last_epoch
+        return GroupInfo(number, epoch, frame.tag, frame.size, frame.truncate_before)
 
 
 @attrs.frozen
@@ -241,7 +280,7 @@ class HistoryReader:
     def _scan(self, content: _Content, header: FileHeader, end: int) -> Program[tuple[WalFile, Ending]]:
         length = content.window.size
         found = yield from scan(content.window, content.run, end)
-        return WalFile(header, found.frames, found.end, length, content.run.first_salt), found.ending
+        return WalFile(header, found.frames, length, content.run.first_salt), found.ending
 
     # --- watermarks ------------------------------------------------------------------------------
 
@@ -276,13 +315,13 @@ class HistoryReader:
     def _read_sealed(self, newest: WalFile) -> Program[History]:
         """Read backwards through the seal set until the truncation address is reached."""
         files = [newest]
-        truncate_before = _truncation(newest)
+        truncate_before = newest.truncate_before
         for seal in reversed(newest.header.seals):
             if files[0].header.first_group <= max(truncate_before, HISTORY_START):
                 break
             wal = yield from self._read_part(seal, files[0])
             files.insert(0, wal)
-            truncate_before = max(truncate_before, _truncation(wal))
+            truncate_before = max(truncate_before, wal.truncate_before)
 
         self._check_start(files[0], max(truncate_before, HISTORY_START))
         holder = next((wal for wal in reversed(files) if wal.frames), None)
@@ -335,20 +374,12 @@ class HistoryReader:
             )
 
 
-def _truncation(wal: WalFile) -> int:
-    return (
-        max(wal.header.truncate_before, *(frame.truncate_before for frame in wal.frames))
-        if wal.frames
-        else wal.header.truncate_before
-    )
-
-
 def windows(wal: WalFile, numbers: range) -> Iterator[Sequence[Frame]]:
     """The frames of the groups ``numbers``, as many at a time as are read at once."""
     batch: list[Frame] = []
-    for frame in wal.frames:
-        if frame.number not in numbers:
-            continue
+    first = wal.header.first_group
+    for index in range(max(0, numbers.start - first), min(len(wal.frames), numbers.stop - first)):
+        frame = wal.frames[index]
         if batch and frame.payload + frame.size - batch[0].position > WINDOW_BYTES:
             yield batch
             batch = []

@@ -4,11 +4,11 @@ behind that. However long the file is, memory holds one window, or one frame tha
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 
 import attrs
 
 from ...storage_backends.base.files import FileHandle, Program, Read
+from .frame_table import FrameTable
 from .frames import FRAME_HEADER_BYTES, FRAME_MAGIC_BYTES, Frame, decode_frame, frame_end
 
 WINDOW_BYTES = 4 << 20
@@ -25,10 +25,13 @@ class Ending(enum.Enum):
 
 @attrs.frozen
 class Scan:
-    frames: Sequence[Frame]
-    end: int
-    """Just behind the last valid frame."""
+    frames: FrameTable
     ending: Ending
+
+    @property
+    def end(self) -> int:
+        """Just behind the last valid frame."""
+        return self.frames.end
 
 
 @attrs.frozen
@@ -88,7 +91,7 @@ class Window:
 def scan(window: Window, run: FrameRun, end: int) -> Program[Scan]:
     """Walk the frames of a file up to ``end``; they must be numbered densely."""
     window.cut(end)
-    frames: list[Frame] = []
+    frames = FrameTable(run.start, run.first_number)
     position, salt = run.start, run.first_salt
     while True:
         yield from window.load_frame(position, salt, run.epoch)
@@ -97,17 +100,17 @@ def scan(window: Window, run: FrameRun, end: int) -> Program[Scan]:
         # corruption: numbers are dense (W2).
         while (
             frame := decode_frame(window.view, position - window.start, position, salt, run.epoch)
-        ) is not None and frame.number == run.first_number + len(frames):
+        ) is not None and frame.number == frames.next_number:
             frames.append(frame)
             position, salt = frame.payload + frame.size, run.salt
         if len(frames) == known:
             break
 
     if position >= end:
-        return Scan(frames, position, Ending.CLEAN)
+        return Scan(frames, Ending.CLEAN)
     # W2: a valid frame behind an invalid one means that the invalid one was once durable.
     found = yield from find_frame(window, position, run)
-    return Scan(frames, position, Ending.TORN if found is None else Ending.CORRUPT)
+    return Scan(frames, Ending.TORN if found is None else Ending.CORRUPT)
 
 
 def find_frame(window: Window, position: int, run: FrameRun) -> Program[Frame | None]:

@@ -107,11 +107,6 @@ class ChunkedSegmentStorage:
         async with txn.operation():
             txn.update(await txn.segment(), sealed=True)
 
-    async def unseal(self, txn: SegmentTransaction) -> None:
-        """Clear the seal flag. Idempotent."""
-        async with txn.operation():
-            txn.update(await txn.segment(), sealed=False)
-
     async def concat(self, txn: SegmentTransaction, source: int) -> int:
         """Append the sealed segment ``source`` by linking its chunks behind the target's. Returns the new
         length.

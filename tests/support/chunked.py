@@ -205,11 +205,6 @@ class Owner:
             await self.storage.concat(txn, source)
             await txn.commit()
 
-    async def unseal(self, sid: int = SID) -> None:
-        with self.storage.begin(sid) as txn:
-            await self.storage.unseal(txn)
-            await txn.commit()
-
     async def relocate(self, sid: int = SID) -> bool:
         with self.storage.begin(sid) as txn:
             moved = await self.storage.relocate(txn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -14,10 +15,18 @@ from simulation.disk import SimulatedDisk
 from simulation.file_layer import Fault, SimulatedFiles
 
 from support.log_world import make_log
-from support.memory_files import scan_bytes
+from support.memory_files import run_on, scan_bytes
 from tierlog.journal.log import local_history, local_scan
-from tierlog.journal.log.frames import FRAME_HEADER_BYTES, FileId, encode_frame, file_salt
-from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.journal.log.frames import (
+    FRAME_HEADER_BYTES,
+    FileHeader,
+    FileId,
+    encode_frame,
+    encode_header,
+    file_salt,
+)
+from tierlog.journal.log.local_history import HistoryReader
+from tierlog.journal.log.local_layout import LocalLogOptions, LogLayout
 from tierlog.journal.log.local_scan import Ending, FrameRun
 from tierlog.storage_backends.base.files import IoCall, Read
 from tierlog.testing.log_conformance import contents
@@ -94,3 +103,22 @@ async def test_memory_holds_one_window_or_one_larger_group() -> None:
     assert max(sizes) == 9000 + FRAME_HEADER_BYTES
     assert sorted(sizes)[-4] <= 2000
     assert len(sizes) < 120
+
+
+def test_a_log_of_small_groups_needs_a_few_bytes_for_each_while_it_is_opened() -> None:
+    """It needed 353 once, more than such a group has."""
+    count, layout = 10_000, LogLayout("wal")
+    data = bytearray(encode_header(FileHeader(bytes(16), FILE, 1, 0, False, ())))
+    for number in range(1, count + 1):
+        tag = number % 1000 == 0
+        data += b"".join(encode_frame(SALT, len(data), FILE.epoch, number, tag, 0, [b"small"])[1])
+    files = {layout.wal(FILE): bytes(data)}
+    with windows_of(10_000):
+        tracemalloc.start()
+        history = run_on(files, HistoryReader(layout, bytes(16), {}).read([FILE]))
+        groups = history.groups()
+        tagged = [group.number for group in groups if group.tag]
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert (len(groups), tagged[0], len(tagged)) == (count, 1000, 10)
+    assert used < 32 * count

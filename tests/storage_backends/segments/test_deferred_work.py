@@ -36,13 +36,14 @@ BUILT: dict[tuple[tuple[int, ...], int], Tier2] = {}
 
 
 async def many_chunks(tier2: Tier2, *sids: int, chunks: int = CHUNKS) -> tuple[Owner, CountingStore]:
-    """Sealed segments of that many chunks of one byte, and an owner whose record store counts."""
+    """Segments of that many chunks of one byte, all but ``SID`` sealed, and an owner whose record store
+    counts."""
     built = BUILT.get((sids, chunks))
     if built is None:
         built = BUILT[sids, chunks] = Tier2(options=tier2.options)
         owner = await built.owner()
         for sid in sids:
-            await owner.write(0, bytes(chunks), sid=sid, rolling_size=1, seal=True)
+            await owner.write(0, bytes(chunks), sid=sid, rolling_size=1, seal=sid != SID)
     tier2.chunks.chunks.update(built.chunks.chunks)
     tier2.metadata.entries.update(built.metadata.entries)
     tier2.metadata.version = built.metadata.version
@@ -68,7 +69,6 @@ async def check_nothing_is_left(owner: Owner, *sids: int) -> None:
 
 async def concat(owner: Owner) -> None:
     with owner.storage.begin(SID) as txn:
-        await owner.storage.unseal(txn)
         await owner.storage.concat(txn, OTHER)
         await txn.commit()
 
@@ -152,9 +152,6 @@ async def test_s11_what_was_truncated_is_gone_at_once() -> None:
         assert await owner.lengths() == [1] * (40 - cut)
         with pytest.raises(Exception, match="truncated"):
             await owner.storage.read(SID, cut - 1, 1)
-    with owner.storage.begin(SID) as txn:
-        await owner.storage.unseal(txn)
-        await txn.commit()
     await owner.write(40, b"abc")
     assert await owner.content() == b"abc"
     await owner.run_deferred()

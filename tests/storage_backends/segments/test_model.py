@@ -181,13 +181,6 @@ class Segments(RuleBasedStateMachine):
         if self.attempt(lambda: self.owner.truncate(offset, sid), fault):
             self.models[sid].start = max(self.models[sid].start, offset)
 
-    @precondition(lambda self: any(model.sealed for model in self.models.values()))
-    @rule(data=st.data(), fault=FAULTS)
-    def unseal(self, data: st.DataObject, fault: FaultOrNone) -> None:
-        sid = data.draw(st.sampled_from(sorted(sid for sid, model in self.models.items() if model.sealed)))
-        if self.attempt(lambda: self.owner.unseal(sid), fault):
-            self.models[sid].sealed = False
-
     @precondition(lambda self: len(self.models) > 1)
     @rule(data=st.data(), fault=FAULTS)
     def concat(self, data: st.DataObject, fault: FaultOrNone) -> None:

@@ -1,6 +1,6 @@
 """The scenarios that a chunked segment storage must survive, and the module that tests each.
 
-- create, write, read, seal, unseal, delete; bad offset, sealed, unknown segment, bad arguments:
+- create, write, read, seal, delete; bad offset, sealed, unknown segment, bad arguments:
   ``test_operations``
 - one transaction per segment, others beside it: ``test_operations``, here
 - a fenced record store, a record of a later owner: here, ``test_operations``
