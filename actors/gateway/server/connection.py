@@ -43,6 +43,8 @@ PIPELINE_MAX = 64
 HEAD_TIMEOUT = 30.0
 """Seconds that a connection may take for the head of a request, from its first byte, or from the connection's
 begin; also for what is left of a body whose request is answered."""
+HEAD_DELAY = 2.0
+"""Seconds of it after which the connection makes room for another one."""
 KEEP_ALIVE = 75.0
 """Seconds that an idle connection stays: longer than clients keep theirs, so that they do not meet a closing
 one."""
@@ -103,6 +105,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bytes_dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._head_since = 0.0
         self._writable = asyncio.Event()
         self._writable.set()
         self._new_parser()
@@ -152,19 +155,28 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not self._requests:
             self._end_idle()
 
-    def close_unless_unread(self) -> bool:
-        """Closes it, unless its next request may be here already: closed then, it would leave its client with
-        an unknown outcome. Returns whether it is closed."""
+    def make_room(self) -> bool:
+        """Ends it, unless its request began a moment ago, or may be here already: its client would not know
+        the outcome. Returns whether it ends."""
         if self.transport.is_closing():
-            return True
+            self.transport.abort()  # its client does not read its last answer
+        elif self._in_head or self._parsed is not None:
+            if self._loop.time() - self._head_since < HEAD_DELAY:
+                return False
 
+            self._head_is_late()
+        elif self._has_unread():
+            return False
+        elif self._head_timer is not None:
+            self._refuse(Unavailable(_NO_ROOM))  # it never sent a request
+        else:
+            self.transport.abort()
+        return True
+
+    def _has_unread(self) -> bool:
         unread = select.poll()
         unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-        if unread.poll(0):
-            return False
-
-        self.transport.close()
-        return True
+        return bool(unread.poll(0))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # The buffer is shared by all connections of the server. That is safe because nothing runs between the
@@ -383,6 +395,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # --- requests -----------------------------------------------------------------------------------
 
     def _start(self, request: _Request) -> None:
+        self._connections.silent.pop(self, None)
         # In the connection's own context: a pipelined request is started by the end of another one.
         task = self._loop.create_task(request.run(self._connections.app), context=self._context.copy())
         self._connections.tasks.add(task)
@@ -396,6 +409,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
 
         self._requests.popleft()
+        self._connections.silent[self] = None
         self._bytes_behind = 0
         if not request.keep_alive:
             # Bytes of this request may still arrive.
@@ -447,6 +461,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not self.transport.is_closing() and not self._is_lingering:
             self._is_lingering = self._is_dropping = True
             self._stop_timers()
+            self._connections.silent.pop(self, None)
+            self._connections.lingering[self] = None
             self.transport.write_eof()
             self.update_reading()
             self._timer = self._loop.call_later(LINGER_SECONDS, self.transport.close)
@@ -463,16 +479,21 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._head_timer is None:
                 self._start_head_timer()
         elif not self._requests and self._timer is None:
-            self._connections.idle[self] = None
             self._timer = self._loop.call_later(KEEP_ALIVE, self._end_idle)
 
     def _end_idle(self) -> None:
-        if not self.close_unless_unread():
+        if self.transport.is_closing():
+            return
+
+        if self._has_unread():
             self._stop_keep_alive_timer()
             # A request stops this timer, blank lines do not.
             self._timer = self._loop.call_later(LINGER_SECONDS, self.transport.close)
+        else:
+            self.transport.close()
 
     def _start_head_timer(self) -> None:
+        self._head_since = self._loop.time()
         self._head_timer = self._loop.call_later(HEAD_TIMEOUT, self._head_is_late)
 
     def _head_is_late(self) -> None:
@@ -489,7 +510,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._head_timer = None
 
     def _stop_keep_alive_timer(self) -> None:
-        self._connections.idle.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

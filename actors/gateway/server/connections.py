@@ -1,7 +1,7 @@
 """The connections of one server: they are accepted, bounded, and ended together (rules H12, H15).
 
 A process's descriptors are bounded, and its log and chunks need some. So connections stop below the limit of
-open files: a full server closes the connection that has been idle longest, answers 503 where there is none,
+open files: a full server closes the connection that has been silent longest, answers 503 if there is none,
 and leaves what comes faster than that to the system's queue."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import resource
 import socket
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import anyio
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 _log = get_logger("gateway")
 BACKLOG = 4096
 REFUSED_MAX = 16
-"""Connections above the maximum, which are there to get their refusal."""
+"""Connections above the maximum, which have their last answer."""
+_EXAMINED_MAX = 64
+"""Silent connections that are examined for one that can make room."""
 _DEFAULT_MAX = 32_768
 """Connections, whatever the limit of open files allows: each takes memory too."""
 _FEW = 64
@@ -68,8 +71,10 @@ class Connections:
         """What they read into, one after the other."""
         self.tasks: set[Task[None]] = set()
         """The requests that are answered."""
-        self.idle: dict[HttpConnection, None] = {}
-        """Those without a request, longest first."""
+        self.silent: dict[HttpConnection, None] = {}
+        """Those without a complete request, longest first."""
+        self.lingering: dict[HttpConnection, None] = {}
+        """Those with their last answer, whose clients may close them, longest first."""
         self._maximum = maximum
         self._all: set[HttpConnection] = set()
         self._changed = asyncio.Event()
@@ -82,6 +87,8 @@ class Connections:
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         while True:
+            if len(self._all) >= self._maximum + REFUSED_MAX and self.lingering:
+                next(iter(self.lingering)).transport.abort()  # it had the most time to read its answer
             await self._wait(lambda: len(self._all) < self._maximum + REFUSED_MAX)
             try:
                 accepted, _ = listener.accept()
@@ -102,19 +109,17 @@ class Connections:
 
     def admit(self, connection: HttpConnection) -> bool:
         """Counts it; returns whether there is room for it."""
+        has_room = len(self._all) - len(self.lingering) < self._maximum or any(
+            silent.make_room() for silent in islice(self.silent, _EXAMINED_MAX)
+        )
         self._all.add(connection)
-        if len(self._all) <= self._maximum:
-            return True
-
-        for idle in self.idle:
-            if idle.close_unless_unread():
-                del self.idle[idle]
-                return True
-        return False
+        self.silent[connection] = None
+        return has_room
 
     def remove(self, connection: HttpConnection) -> None:
         self._all.discard(connection)
-        self.idle.pop(connection, None)
+        self.silent.pop(connection, None)
+        self.lingering.pop(connection, None)
         self._changed.set()
 
     def task_ended(self, task: Task[None]) -> None:

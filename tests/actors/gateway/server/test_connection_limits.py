@@ -79,6 +79,67 @@ async def test_h12_above_the_bound_a_connection_is_refused_and_there_is_room_aga
     assert later.startswith(b"HTTP/1.1 200 ")
 
 
+HEAD = b"GET /health HTTP/1.1\r\n"
+REST = b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: x/y\r\ncontent-length: 9\r\n\r\n"
+"""Its answer, 415, does not wait for the body."""
+
+
+async def test_h12_connections_that_never_sent_a_request_make_room_the_longest_silent_first(
+    tmp_path: Path,
+) -> None:
+    async with service(tmp_path, ServerLimits(connections=3)) as served:
+        silent = [await served.raw(b"") for _ in range(3)]
+        used = []
+        for stream in silent[:2]:
+            used.append(await served.raw(HEALTH))
+            assert (await used[-1].receive()).startswith(b"HTTP/1.1 200 ")
+            # No request of its client can have been carried out.
+            assert (await everything(stream)).startswith(b"HTTP/1.1 503 ")
+        await silent[2].send(LAST)
+        assert (await everything(silent[2])).startswith(b"HTTP/1.1 200 ")
+        for stream in used:
+            await stream.aclose()
+
+
+@pytest.mark.parametrize(("begun", "ending"), [(HEAD, b"HTTP/1.1 408 "), (REST, b"HTTP/1.1 415 ")])
+async def test_h12_a_request_that_is_late_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes, ending: bytes
+) -> None:
+    async with service(tmp_path, ServerLimits(connections=1)) as served:
+        slow = await served.raw(begun)
+        if begun is REST:
+            await until(lambda: served.gateway.metrics.requests(status=415) == 1)
+        refused = await everything(await served.raw(LAST))
+        monkeypatch.setattr(connection, "HEAD_DELAY", 0.0)
+        admitted = await everything(await served.raw(LAST))
+        answer = await everything(slow)
+
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert admitted.startswith(b"HTTP/1.1 200 ")
+    assert answer.startswith(ending)
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+async def test_h12_refused_connections_that_stay_do_not_delay_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 3600.0)
+    async with service(tmp_path, ServerLimits(connections=1)) as served:
+        await served.store.create_segment("a")
+        parked = await served.raw(TAIL)
+        await until(lambda: served.gateway.tails == 1)
+        refused = [await served.raw(HEALTH) for _ in range(3 * connections.REFUSED_MAX)]
+        for stream in refused:
+            assert (await stream.receive()).startswith(b"HTTP/1.1 503 ")
+        await parked.aclose()
+        await until(lambda: served.gateway.tails == 0)
+        later = await everything(await served.raw(LAST))
+        for stream in refused:
+            await stream.aclose()
+
+    assert later.startswith(b"HTTP/1.1 200 ")
+
+
 def _write(stream: SocketStream, data: bytes) -> None:
     """At once: the loop cannot see it before it runs again."""
     assert os.write(stream.extra(SocketAttribute.raw_socket).fileno(), data) == len(data)
