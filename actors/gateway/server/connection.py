@@ -78,7 +78,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._buffer = connections.buffer
+        self._received = connections.received
+        self._buffer = memoryview(connections.received)
         self.transport: Any = None
         self._requests: deque[_Request] = deque()
         """Those without a complete answer, the oldest first: it is the one that runs."""
@@ -94,6 +95,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._chunk_bytes = 0
         self._heads = 0
         """Heads that were completed by the current chunk of data."""
+        self._head_begun = b""
+        """Earlier chunks of data with the begin of the current head."""
+        self._line_end = 0
+        """Where the last request line of the current chunk of data ends."""
         self._bytes_behind = 0
         """Bytes received after the end of the request that runs."""
         self._large: LargeBody | None = None
@@ -198,7 +203,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         # Before the parser runs, which may complete this request or begin others.
         is_behind = bool(self._requests) and not self._requests[0].more_body
         was_in_body = self._parsed is not None
-        self._heads, self._chunk_bytes = 0, nbytes
+        self._heads, self._chunk_bytes, self._line_end = 0, nbytes, 0
         self._framing_bytes += nbytes
         try:
             self._feed(self._buffer[:nbytes])
@@ -213,6 +218,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(TooLarge(_HEAD_TOO_LARGE))
             return
 
+        if self._in_head:
+            self._head_begun += self._buffer[:nbytes]
         if self._in_head and not was_in_body and not self._heads:
             self._head_bytes += nbytes
         if is_behind:
@@ -305,6 +312,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._parser.should_upgrade():
             return
 
+        self._check_protocol(method)
         if len(self._requests) >= PIPELINE_MAX:
             raise Throttled(_PIPELINE_FULL)
 
@@ -341,6 +349,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._requests.append(request)
         if len(self._requests) == 1:
             self._start(request)
+
+    def _check_protocol(self, method: bytes) -> None:
+        """The parser takes RTSP and ICE for HTTP, and more than one space. A client that hides the line it
+        should have sent elsewhere in its data only deceives itself."""
+        line = b"%s %s HTTP/" % (method, self._url)
+        if self._head_begun:
+            found = (self._head_begun + self._buffer[: self._chunk_bytes]).find(line)
+            self._head_begun = b""
+        else:
+            found = self._received.find(line, self._line_end, self._chunk_bytes)
+            self._line_end = found + len(line)
+        if found < 0:
+            raise InvalidArgument(_NOT_HTTP)
 
     def _check_framing(self, version: str) -> bool:
         """Refuses a body whose end or coding is in doubt. Returns whether the client waits for a go-ahead."""

@@ -67,7 +67,7 @@ def connections_max(configured: int, reserved: int) -> int:
 class Connections:
     def __init__(self, app: App, maximum: int) -> None:
         self.app = app
-        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.received = bytearray(READ_BYTES)
         """What they read into, one after the other."""
         self.tasks: set[Task[None]] = set()
         """The requests that are answered."""

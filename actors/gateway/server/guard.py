@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 from ....storage_backends.base.errors import InvalidArgument, TierlogError, shown
 from ..wire.errors import CrossOrigin, UnknownHost
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _KNOWN_MAX = 1024
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(:[0-9]*)?")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/]+)(?::([0-9]*))?")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
 _Address = IPv4Address | IPv6Address
 
 
@@ -40,13 +40,13 @@ class Guard:
             elif host not in self._known:
                 self._check_host(host, scope["server"])
             if scope["method"] not in _SAFE:
-                _check_origin(found, host)
+                _check_origin(found, scope["scheme"], host)
         except TierlogError as error:
             return error
         return None
 
     def _check_host(self, host: bytes, server: tuple[str, int] | None) -> None:
-        name = _host_name(host.decode("latin-1"))
+        name, _ = _host_and_port(host.decode("latin-1"), "http") or ("", "")
         if not (name in self._names or _is_loopback(name) or (server and name == _normal(server[0]))):
             raise UnknownHost(
                 f"{shown(host.decode('latin-1'))} is not a name of this server: the setting server.advertise "
@@ -71,25 +71,31 @@ def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     return found
 
 
-def _check_origin(found: Mapping[bytes, bytes], host: bytes | None) -> None:
+def _check_origin(found: Mapping[bytes, bytes], scheme: str, host: bytes | None) -> None:
+    site = found.get(b"sec-fetch-site", b"").partition(b";")[0].strip().lower()
     origin = found.get(b"origin")
-    if found.get(b"sec-fetch-site") == b"cross-site" or (origin is not None and not _is_own(origin, host)):
+    if site == b"cross-site" or (origin is not None and not _is_own(origin, scheme, host)):
         raise CrossOrigin(
             f"a page of {shown((origin or b'another site').decode('latin-1'))} may change nothing here"
         )
 
 
-def _is_own(origin: bytes, host: bytes | None) -> bool:
-    try:
-        return host is not None and urlsplit(origin).netloc.lower() == host.lower()
-    except ValueError:
-        return False
+def _is_own(origin: bytes, scheme: str, host: bytes | None) -> bool:
+    """Whether the origin has the server's scheme, host and port (RFC 6454)."""
+    given, separator, place = origin.decode("latin-1").partition("://")
+    named = _host_and_port(place, scheme)
+    return (
+        bool(separator and named)
+        and given.lower() == scheme
+        and host is not None
+        and named == _host_and_port(host.decode("latin-1"), scheme)
+    )
 
 
-def _host_name(host: str) -> str:
-    """The name or address in ``Host``, without its port; empty if it is malformed."""
+def _host_and_port(host: str, scheme: str) -> tuple[str, str] | None:
+    """Name or address and port; None if ``host`` is malformed."""
     match = _HOST.fullmatch(host)
-    return "" if match is None else _normal(match[1])
+    return None if match is None else (_normal(match[1]), match[2] or _DEFAULT_PORTS[scheme])
 
 
 def _normal(name: str) -> str:

@@ -101,6 +101,11 @@ async def test_a_request_with_an_ambiguous_end_is_refused_and_ends_the_connectio
         b"GET /health HTTP/2.0\r\nhost: localhost\r\n\r\n",
         b"GET /health HTTP/0.9\r\n\r\n",
         b"GET /health\r\n\r\n",
+        b"GET /health RTSP/1.1\r\nhost: localhost\r\n\r\n",
+        b"DESCRIBE /health RTSP/1.0\r\n\r\n",
+        b"SOURCE /health ICE/1.0\r\n\r\n",
+        b"GET  /health HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /health RTSP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
         b"GET /health HTTP/1.2\r\nhost: localhost\r\n\r\n",
         b"POST /v1/flush HTTP/1.0\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST /v1/flush HTTP/1.0\r\nconnection: upgrade\r\nupgrade: x\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -109,6 +114,23 @@ async def test_a_request_with_an_ambiguous_end_is_refused_and_ends_the_connectio
 )
 async def test_other_protocols_are_refused(a: Service, request_bytes: bytes) -> None:
     assert (await ask(a, request_bytes)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("size", [3, 13, 20])
+async def test_the_protocol_is_checked_however_the_line_arrives(a: Service, size: int) -> None:
+    for protocol, status in [(b"HTTP/1.1", b"200"), (b"RTSP/1.1", b"400")]:
+        request = LAST.replace(b"HTTP/1.1", protocol)
+        stream = await a.raw(request[:size])
+        await anyio.wait_all_tasks_blocked()
+        await stream.send(request[size:])
+        assert (await everything(stream)).startswith(b"HTTP/1.1 " + status)
+
+
+async def test_the_protocol_of_each_pipelined_request_is_checked(a: Service) -> None:
+    answer = await ask(a, b"\r\n" + HEALTH + HEALTH + LAST.replace(b"HTTP/1.1", b"RTSP/1.1"))
+
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+    assert answer.count(b"HTTP/1.1 400 ") == 1
 
 
 async def test_nonsense_in_the_middle_of_a_body_is_answered(a: Service) -> None:
