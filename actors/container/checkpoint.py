@@ -21,6 +21,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart, CheckpointPiece
+from ...journal.operations.log_element import CheckpointManifest
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
@@ -118,6 +119,10 @@ class Checkpointer:
             # Without data it notes the highest segment id, which is in no part once that segment is deleted
             # (rule C7).
             await self._ask(LogRequest(RelogData(self._state.newest_segment, 0, b"")), 0)
+            manifest = snapshot.manifest
+            if manifest.head is not None or manifest.intent is not None:
+                contents = [b"" if op is None else op.content for op in (manifest.head, manifest.intent)]
+                await self._ask(LogRequest(CheckpointManifest(number, *contents)), sum(map(len, contents)))
             size = await self._write_parts(number, snapshot)
         finally:
             # Without its end the checkpoint does not exist (C7). An open snapshot would go on encoding each

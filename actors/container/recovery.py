@@ -22,6 +22,7 @@ from ...journal.group_payload import decode_group
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.append import Append
 from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart, CheckpointPiece
+from ...journal.operations.log_element import CheckpointManifest, LogElement
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus, decode_image
@@ -32,6 +33,7 @@ from ...storage_backends.base.statistics import gauge
 from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from .checkpoint import TAG_CHECKPOINT_END
+from .manifest_state import ManifestState
 from .publish import Publisher
 from .segments import SegmentState
 from .state import ContainerState
@@ -70,6 +72,7 @@ class _CheckpointRecords:
     images: list[bytes] = attrs.field(factory=list)
     transactions: list[bytes] = attrs.field(factory=list)
     entries: dict[str, tuple[int, bytes]] = attrs.field(factory=dict)
+    manifest: ManifestState = ManifestState()
     _pieces: list[bytes] = attrs.field(factory=list)
 
     def add(self, op: Operation) -> None:
@@ -85,6 +88,9 @@ class _CheckpointRecords:
             if op.is_last:
                 self.images.append(b"".join(self._pieces))
                 self._pieces.clear()
+        elif type(op) is CheckpointManifest and op.checkpoint == self.checkpoint:
+            head, intent = (LogElement(each) if each else None for each in (op.head, op.intent))
+            self.manifest = ManifestState(head, intent)
         elif type(op) is CheckpointEnd and op.checkpoint == self.checkpoint:
             self.is_complete = True
 
@@ -170,6 +176,10 @@ class Recovery:
             self._state.metadata.update(entries)
             await anyio.lowlevel.checkpoint()
         try:
+            for element in (records.manifest.head, records.manifest.intent):
+                if element is not None:
+                    element.element  # noqa: B018 - raises DecodeError unless it is one
+            self._state.manifest = records.manifest
             # Transactions first: restoring a staged segment adds it to its transaction.
             for transactions in in_slices(records.transactions, _STEP):
                 for data in transactions:

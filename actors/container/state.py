@@ -21,6 +21,7 @@ from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
 from ...storage_backends.base.sorted_dict import FrozenView, SortedDict
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX
+from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
 from .segments import SegmentState, SegmentTable
 from .transaction_table import Key, TransactionTable
@@ -58,12 +59,14 @@ class Snapshot:
         self,
         sequence: int,
         cycle: CycleComplete,
+        manifest: ManifestState,
         segments: FrozenView[int, bytes],
         entries: FrozenView[str, tuple[int, bytes]],
         transactions: FrozenView[Key, TransactionImage],
     ) -> None:
         self.sequence = sequence
         self.cycle = cycle
+        self.manifest = manifest
         self.segments = segments
         self._left = chain(
             (("images", len(image), image) for _, image in segments),
@@ -109,6 +112,8 @@ class ContainerState:
         """The sequence of the newest operation that a client caused."""
         self.cycle = NO_CYCLE
         """The newest complete flush cycle."""
+        self.manifest = ManifestState()
+        """What the log knows of the chain in long-term storage."""
         self.snapshot: Snapshot | None = None
         self.checkpoint_bytes = 0
         """The size of the newest checkpoint."""
@@ -191,6 +196,7 @@ class ContainerState:
         self.snapshot = Snapshot(
             self.sequence,
             self.cycle,
+            self.manifest,
             self.segments.freeze(),
             self.metadata.freeze(),
             self.transactions.records.freeze(),

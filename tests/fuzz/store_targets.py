@@ -3,8 +3,8 @@ inside keys and names."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, TypeVar, cast
 
 import attrs
 from hypothesis import strategies as st
@@ -13,6 +13,7 @@ from simulation.legacy import format_concat
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.memory_files import run_on
+from support.operations import ELEMENT, elements
 from tierlog.actors.container.claims import (
     Identity,
     claim_name,
@@ -47,10 +48,13 @@ from tierlog.actors.maintenance.backup_objects import (
     encode_manifest,
     encode_segment,
 )
+from tierlog.journal.manifest.chain import element_name, journal_prefix, list_elements, read_element
+from tierlog.journal.manifest.element import Element, RunList
+from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
-from tierlog.storage_backends.base.codec import Decoder, Encoder, hex_number
-from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument
+from tierlog.storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
+from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
 from tierlog.storage_backends.segments.records import (
     ChunkRecord,
     DeferredWorkKind,
@@ -68,6 +72,7 @@ from tierlog.storage_backends.segments.records.imported import ImportedRecord
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.storage_backends.segments.transaction import decode_record
 
+T = TypeVar("T")
 u64 = st.integers(0, (1 << 64) - 1)
 name = st.text(max_size=12)
 
@@ -129,8 +134,8 @@ _OWNER = Owner("name", 4711, "größe", 1_700_000_000_000)
 _CLAIM = Identity(b"s" * 16, b"l" * 16, b"o" * 16, Fingerprint(b"f" * 16, "here:/data/wal"))
 
 
-class _Claims:
-    """Long-term storage as far as validation of claims needs it: one object."""
+class _OneObject:
+    """Long-term storage as far as reading system objects needs it: one object."""
 
     def __init__(self, name: str, content: bytes) -> None:
         self._name = name
@@ -143,14 +148,22 @@ class _Claims:
         return self._content[offset : offset + size]
 
 
-def _survey(name: str, content: bytes) -> tuple[int, Identity]:
-    surveying = list_claims(cast("ChunkStorage", _Claims(name, content)), 3)
+def _storage(name: str, content: bytes) -> ChunkStorage:
+    return cast("ChunkStorage", _OneObject(name, content))
+
+
+def _answer_of(reading: Coroutine[Any, Any, T]) -> T:
     try:
-        surveying.send(None)
+        reading.send(None)
     except StopIteration as end:
-        (claim,) = end.value
-        return claim.epoch, claim.identity
-    raise AssertionError("validation of one object in memory has nothing to wait for")
+        answer: T = end.value
+        return answer
+    raise AssertionError("one object in memory leaves nothing to wait for")
+
+
+def _survey(name: str, content: bytes) -> tuple[int, Identity]:
+    (claim,) = _answer_of(list_claims(_storage(name, content), 3))
+    return claim.epoch, claim.identity
 
 
 _IDENTITY = encode_identity(_STORE)
@@ -228,6 +241,48 @@ _IDENTITIES = [
         [UnconfirmedRecord(Reason.ADOPTED, "there:/copy/wal").encode()],
         encode=UnconfirmedRecord.encode,
         hostile=[b"\x08\x01\x09\0\0"],
+    ),
+    Target("element", Element.decode, [ELEMENT.encode()], encode=Element.encode, checksummed=True),
+    Target(
+        "element behind a right checksum",
+        lambda body: Element.decode(sealed(body)),
+        [ELEMENT.encode()[:-4], attrs.evolve(ELEMENT, runs=RunList("list", 9, 7)).encode()[:-4]],
+        encode=lambda element: element.encode()[:-4],
+        values=elements,
+    ),
+    Target(
+        "element in long-term storage",
+        lambda data: (
+            _answer_of(read_element(_storage(element_name(3, ELEMENT.n), data), 3, ELEMENT.n)).element
+        ),
+        [ELEMENT.encode()],
+        errors=(DataCorruption,),
+        genuine=lambda found: found == ELEMENT,
+    ),
+    Target(
+        "element name",
+        lambda data: _answer_of(list_elements(_storage(journal_prefix(3) + data.decode("latin-1"), b""), 3))[
+            0
+        ],
+        [b"00000000000000ff"],
+        errors=(DataCorruption,),
+        encode=lambda n: element_name(3, n).removeprefix(journal_prefix(3)).encode(),
+        hostile=[b"7", b"0x07", b"-1", b"0000000000000007.bak"],
+    ),
+    Target(
+        "store record",
+        StoreRecord.decode,
+        [StoreRecord(b"s" * 16, 4).encode()],
+        encode=StoreRecord.encode,
+        errors=(DecodeError, StoreMismatch),
+        checksummed=True,
+    ),
+    Target(
+        "store record behind a right checksum",
+        lambda body: StoreRecord.decode(sealed(body)),
+        [StoreRecord(b"s" * 16, 4).encode()[:-4]],
+        encode=lambda record: record.encode()[:-4],
+        errors=(DecodeError, StoreMismatch),
     ),
     Target(
         "claim in long-term storage",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from tierlog.journal.manifest.element import Element, Kind, Owner, Pin, Position, Progress, Run, RunList
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
@@ -23,6 +24,7 @@ from tierlog.journal.operations.expire_writers import ExpireWriters
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.import_segment import ImportSegment
+from tierlog.journal.operations.log_element import CheckpointManifest, ElementCreated, LogElement
 from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.relog_data import RelogData
@@ -48,6 +50,18 @@ _IMPORTED = SegmentImage(
     (),
 )
 
+ELEMENT = Element(
+    n=0x12,
+    kind=Kind.CYCLE_COMPLETE,
+    epoch=7,
+    owner=Owner(b"S" * 16, b"L" * 16, b"O" * 16, b"F" * 16, "here:/data/wal"),
+    predecessor=Position(0x11, 0xCAFE),
+    time_ms=1_700_000_000_123,
+    progress=Progress(cycle=3, cut=1200, newest_segment=SID, highest_version=1201, highest_cycle=4),
+    runs=(Run("tables/0/a", 4096, 0xBEEF, 2, 3, 17), Run("tables/0/größer", 1 << 33, 1, 1, 1, 1 << 20)),
+    pins=(Pin("daily", 2),),
+)
+
 SAMPLES: dict[str, Operation] = {
     "abort_transaction": AbortTransaction(SID, "job-7", "größer als gedacht", (SID + 1, SID + 2)),
     "append": Append(SID, 4096, b"some bytes", b"", 0, 0),
@@ -57,6 +71,7 @@ SAMPLES: dict[str, Operation] = {
     "begin_transaction_without_token": BeginTransaction(SID, "job-7", None, 1_000),
     "checkpoint_begin": CheckpointBegin(9),
     "checkpoint_end": CheckpointEnd(9, 40, 1234, CycleComplete(7, 3, 1200, True)),
+    "checkpoint_manifest": CheckpointManifest(9, ELEMENT.encode(), b""),
     "checkpoint_piece": CheckpointPiece(9, True, b"piece"),
     "checkpoint_part": CheckpointPart(
         9, (b"image", b""), (("s:1", 12, b"record"), ("c:n", 13, b"")), (b"transaction", b"")
@@ -68,10 +83,12 @@ SAMPLES: dict[str, Operation] = {
     "create_segment": CreateSegment(SID, "app/events#part-1", 128 << 20),
     "cycle_complete": CycleComplete(7, 3, 1200, False),
     "delete_segment": DeleteSegment(SID),
+    "element_created": ElementCreated(Position(0x12, 0xCAFE)),
     "expire_writers": ExpireWriters(SID, (b"writer-1", b"w")),
     "forget_segment": ForgetSegment(SID),
     "forget_transactions": ForgetTransactions((("app/events", "job-7"), ("app/größe", "8"))),
     "import_segment": ImportSegment(_IMPORTED, (("s:1", b"record"), ("c:n", b""))),
+    "log_element": LogElement(ELEMENT.encode()),
     "merge_segments": MergeSegments(SID, 4096, ((SID + 1, 10), (SID + 2, 0)), (("txn", 5),)),
     "relog_data": RelogData(SID, 4096, b"some bytes"),
     "seal_segment": SealSegment(SID),
@@ -130,6 +147,22 @@ transactions = st.builds(
     TransactionImage, u64, text, text, st.sampled_from(TransactionStatus), tokens, u64, text, u64, u64
 )
 
+positions = st.builds(Position, u64, u32)
+ids = st.binary(min_size=16, max_size=16)
+elements = st.builds(
+    Element,
+    n=u64,
+    kind=st.sampled_from(Kind),
+    epoch=u64,
+    owner=st.builds(Owner, ids, ids, ids, ids, text),
+    predecessor=positions,
+    time_ms=u64,
+    progress=st.builds(Progress, u64, u64, u64, u64, u64),
+    runs=st.lists(st.builds(Run, text, u64, u32, u64, u64, u64), max_size=3).map(tuple)
+    | st.builds(RunList, text, u64, u32),
+    pins=st.lists(st.builds(Pin, text, u64), max_size=3).map(tuple),
+)
+
 operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(AbortTransaction, u64, text, text, sids),
     st.builds(Append, u64, u64, data, st.just(b""), st.just(0), st.just(0)),
@@ -138,6 +171,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(BeginTransaction, u64, text, tokens, u64),
     st.builds(CheckpointBegin, u64),
     st.builds(CheckpointEnd, u64, u64, u64, cycles),
+    st.builds(CheckpointManifest, u64, data, data),
     st.builds(CheckpointPiece, u64, st.booleans(), data),
     st.builds(CheckpointPart, u64, blobs, st.lists(st.tuples(text, u64, data), max_size=3).map(tuple), blobs),
     st.builds(CommitMetadata, st.lists(st.tuples(text, st.none() | data), max_size=3).map(tuple)),
@@ -145,6 +179,8 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(CreateSegment, u64, text, u64),
     cycles,
     st.builds(DeleteSegment, u64),
+    st.builds(ElementCreated, positions),
+    st.builds(LogElement, elements.map(lambda element: element.encode())),
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),
     st.builds(ForgetSegment, u64),
     st.builds(ForgetTransactions, st.lists(st.tuples(text, text), max_size=3).map(tuple)),

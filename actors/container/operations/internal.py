@@ -1,4 +1,4 @@
-"""What the container's own parts log: flush cycles, re-logged data, barriers and checkpoints.
+"""What the container's own parts log: flush cycles, the chain, re-logged data, barriers and checkpoints.
 
 They arrive as ``LogRequest`` and ``SnapshotRequest``, which the pipeline logs without a decision.
 """
@@ -16,6 +16,7 @@ from ....journal.operations.checkpoint import (
     CheckpointPiece,
 )
 from ....journal.operations.cycle_complete import CycleComplete
+from ....journal.operations.log_element import CheckpointManifest, ElementCreated, LogElement
 from ....journal.operations.relog_data import RelogData
 from .handlers import OperationHandler
 
@@ -30,6 +31,14 @@ def _apply_cycle(state: ContainerState, op: CycleComplete) -> None:
 
 def _publish_cycle(publisher: Publisher, op: CycleComplete, group: int) -> None:
     publisher.cycle_completed()
+
+
+def _apply_element(state: ContainerState, op: LogElement) -> None:
+    state.manifest = state.manifest.recorded(op)
+
+
+def _apply_created(state: ContainerState, op: ElementCreated) -> None:
+    state.manifest = state.manifest.created(op)
 
 
 def _apply_relog(state: ContainerState, op: RelogData) -> None:
@@ -56,6 +65,9 @@ HANDLERS = (
     OperationHandler(CheckpointPart),
     OperationHandler(CheckpointPiece),
     OperationHandler(CheckpointEnd),
+    OperationHandler(CheckpointManifest),
     OperationHandler(CycleComplete, _apply_cycle, _publish_cycle),
+    OperationHandler(LogElement, _apply_element),
+    OperationHandler(ElementCreated, _apply_created),
     OperationHandler(RelogData, _apply_relog, _publish_relog),
 )

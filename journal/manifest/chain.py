@@ -1,0 +1,132 @@
+"""Reading a container's chain from long-term storage. Nothing here writes.
+
+Only the newest elements matter; older ones are deleted (rule J8). A listing finds them: it has whatever was
+created before it began. An element that is deleted between listing and reading counts as absent."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import attrs
+
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.codec import DecodeError, hex_number
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption
+from .element import CONTAINERS_PREFIX, ELEMENT_BYTES_MAX, Element, Position, position_of
+
+
+def journal_prefix(container: int) -> str:
+    return f"{CONTAINERS_PREFIX}{container:04d}/journal/"
+
+
+def element_name(container: int, n: int) -> str:
+    return f"{journal_prefix(container)}{n:016x}"
+
+
+async def list_elements(chunks: ChunkStorage, container: int, after: int = 0) -> list[int]:
+    """The numbers above ``after`` of the elements in storage, lowest first."""
+    prefix = journal_prefix(container)
+    numbers = []
+    async with aclosing(chunks.list(prefix, element_name(container, after))) as infos:
+        async for info in infos:
+            try:
+                numbers.append(hex_number(info.name.removeprefix(prefix)))
+            except DecodeError as error:
+                raise DataCorruption(
+                    f"no element has this name: {error}", file=info.name, offset=0
+                ) from error
+
+    return numbers
+
+
+@attrs.frozen
+class StoredElement:
+    """An element in storage."""
+
+    position: Position
+    element: Element
+
+
+async def read_element(chunks: ChunkStorage, container: int, n: int) -> StoredElement:
+    """Raises ``DataCorruption`` with the object's name if it is not element ``n``, ``ChunkNotFound``."""
+    name = element_name(container, n)
+    content = await chunks.read(name, 0, ELEMENT_BYTES_MAX + 1)
+    try:
+        element = Element.decode(content)
+    except DecodeError as error:
+        raise DataCorruption(
+            f"element {n} of container {container} cannot be read: {error}. Restore this object from a "
+            f"backup of long-term storage",
+            file=name,
+            offset=0,
+        ) from error
+
+    if element.n != n:
+        raise DataCorruption(f"this is element {element.n}, not {n}", file=name, offset=0)
+
+    return StoredElement(position_of(content), element)
+
+
+async def read_newest(chunks: ChunkStorage, container: int, numbers: list[int]) -> StoredElement | None:
+    """The newest of these elements that is still there; None if there is none."""
+    for n in reversed(numbers):
+        try:
+            return await read_element(chunks, container, n)
+        except ChunkNotFound:
+            continue
+
+    return None
+
+
+@attrs.frozen
+class ChainProblem:
+    name: str
+    message: str
+
+
+@attrs.frozen
+class ChainReport:
+    """A container's chain as far as it stands."""
+
+    container: int
+    elements: tuple[StoredElement, ...]
+    """Those that can be read, newest first."""
+    problems: tuple[ChainProblem, ...] = ()
+
+    @property
+    def newest(self) -> Element | None:
+        """What a boot from long-term storage alone begins with: the newest element that can be read."""
+        return self.elements[0].element if self.elements else None
+
+
+async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
+    """Read all elements and check that each continues the one before, if that is still there."""
+    elements: list[StoredElement] = []
+    problems: list[ChainProblem] = []
+    for n in reversed(await list_elements(chunks, container)):
+        try:
+            found = await read_element(chunks, container, n)
+        except ChunkNotFound:
+            continue
+        except DataCorruption as error:
+            problems.append(ChainProblem(error.file, error.reason))
+            continue
+
+        if elements and (message := _break_between(found, elements[-1].element)):
+            problems.append(ChainProblem(element_name(container, n), message))
+        elements.append(found)
+    return ChainReport(container, tuple(elements), tuple(problems))
+
+
+def _break_between(older: StoredElement, newer: Element) -> str:
+    """Why ``newer`` does not continue ``older``; empty if it does, or if others between them are gone."""
+    if newer.owner.store != older.element.owner.store:
+        return f"element {newer.n} is of another store"
+
+    if newer.predecessor.n == older.position.n and newer.predecessor != older.position:
+        return (
+            f"element {newer.n} follows an element with CRC {newer.predecessor.crc:08x}, this one has "
+            f"{older.position.crc:08x}: another history went on"
+        )
+
+    return ""

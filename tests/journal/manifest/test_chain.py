@@ -1,0 +1,112 @@
+"""Reading a chain from long-term storage (rule J8): the newest element, breaks, and damage."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from support.operations import ELEMENT
+from tierlog.journal.manifest.chain import (
+    element_name,
+    journal_prefix,
+    list_elements,
+    read_chain,
+    read_element,
+    read_newest,
+)
+from tierlog.journal.manifest.element import NOTHING, Element, Position, position_of
+from tierlog.storage_backends.base.errors import ChunkNotFound, DataCorruption
+from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+
+pytestmark = pytest.mark.anyio
+
+
+def element(n: int, predecessor: Position = NOTHING) -> Element:
+    return attrs.evolve(ELEMENT, n=n, predecessor=predecessor)
+
+
+async def storage_of(*elements: Element, container: int = 3) -> MemoryChunkStorage:
+    chunks = MemoryChunkStorage(MemoryChunkState())
+    await chunks.open()
+    for each in elements:
+        await chunks.create_with_content(element_name(container, each.n), [each.encode()])
+    return chunks
+
+
+def chain(first: int, last: int) -> list[Element]:
+    elements, before = [], NOTHING
+    for n in range(first, last + 1):
+        elements.append(element(n, before))
+        before = position_of(elements[-1].encode())
+    return elements
+
+
+async def test_an_element_has_its_name() -> None:
+    assert element_name(3, 0x1F) == "_system/containers/0003/journal/000000000000001f"
+
+
+async def test_elements_are_listed_in_order_from_a_number_on() -> None:
+    chunks = await storage_of(element(16), element(9), element(255))
+    await chunks.create_with_content("_system/containers/0004/journal/0000000000000001", [b""])
+    assert await list_elements(chunks, 3) == [9, 16, 255]
+    assert await list_elements(chunks, 3, after=9) == [16, 255]
+    assert await list_elements(chunks, 5) == []
+
+
+async def test_the_newest_element_that_is_still_there_is_read() -> None:
+    chunks = await storage_of(*chain(4, 6))
+    assert (found := await read_newest(chunks, 3, [4, 5, 6, 7])) is not None
+    assert found.element.n == 6
+    assert await read_newest(chunks, 3, [1, 2]) is None
+
+
+async def test_a_chain_is_read_as_far_as_it_stands() -> None:
+    chunks = await storage_of(*chain(4, 6))
+    report = await read_chain(chunks, 3)
+    assert [each.element.n for each in report.elements] == [6, 5, 4]
+    assert report.newest == report.elements[0].element
+    assert report.problems == ()
+    await chunks.delete(element_name(3, 5))
+    assert (await read_chain(chunks, 3)).problems == ()
+
+
+async def test_an_element_that_does_not_follow_the_one_before_is_reported() -> None:
+    four, five = chain(4, 5)
+    chunks = await storage_of(attrs.evolve(four, epoch=99), five)
+    (problem,) = (await read_chain(chunks, 3)).problems
+    assert problem.name == element_name(3, 4)
+    assert "another history went on" in problem.message
+
+
+async def test_every_damaged_byte_of_the_newest_leaves_the_one_before() -> None:
+    four, five = chain(4, 5)
+    content = five.encode()
+    for position in range(len(content)):
+        chunks = await storage_of(four)
+        damaged = bytearray(content)
+        damaged[position] ^= 0xFF
+        await chunks.create_with_content(element_name(3, 5), [bytes(damaged)])
+        with pytest.raises(DataCorruption) as refused:
+            await read_element(chunks, 3, 5)
+        assert (refused.value.file, refused.value.offset) == (element_name(3, 5), 0)
+        report = await read_chain(chunks, 3)
+        assert report.newest == four
+        assert [problem.name for problem in report.problems] == [element_name(3, 5)]
+
+
+@pytest.mark.parametrize("name", ["zz", "0000000000000001.tmp"])
+async def test_a_foreign_name_among_the_elements_is_corruption(name: str) -> None:
+    chunks = await storage_of()
+    await chunks.create_with_content(journal_prefix(3) + name, [b""])
+    with pytest.raises(DataCorruption) as refused:
+        await list_elements(chunks, 3)
+    assert refused.value.file == journal_prefix(3) + name
+
+
+async def test_an_element_under_another_number_is_corruption() -> None:
+    chunks = await storage_of()
+    await chunks.create_with_content(element_name(3, 5), [element(4).encode()])
+    with pytest.raises(DataCorruption, match="this is element 4, not 5"):
+        await read_element(chunks, 3, 5)
+    with pytest.raises(ChunkNotFound):
+        await read_element(chunks, 3, 6)
