@@ -130,7 +130,7 @@ class Checkpointer:
             self._state.end_snapshot()
 
         end = CheckpointEnd(number, begin_group, snapshot.sequence, snapshot.cycle)
-        truncate_before = await self._lowest_needed_group(begin_group)
+        truncate_before = await self._oldest_unflushed(begin_group)
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
         self._written += 1
         self._cycle = snapshot.cycle
@@ -149,21 +149,22 @@ class Checkpointer:
             total += records.size
         return total
 
-    async def _lowest_needed_group(self, begin_group: int) -> int:
-        """Looked for in slices: a reference may only move to a later group meanwhile, and stays with its
-        segment, so the result is never too high."""
-        lowest = begin_group
-        for segments in in_slices(list(self._state.segments.by_id.values())):
-            for segment in segments:
-                if segment.log_references and segment.status is not SegmentStatus.DELETED:
-                    lowest = min(lowest, *(group for _, group in segment.log_references))
+    async def _oldest_unflushed(self, default: int) -> int:
+        """The oldest group with bytes that are not flushed, ``default`` at most.
+
+        Looked for in slices: a reference may only move to a later group meanwhile, and stays with its
+        segment, so the result is never too high. What a commit flushed that is not durable yet does not
+        count: a checkpoint's end comes after it in the log."""
+        lowest = default
+        for segments in in_slices(self._unflushed_segments()):
+            lowest = min([lowest, *(group for s in segments for _, group in s.log_references)])
             await anyio.lowlevel.checkpoint()
         return lowest
 
     def _unflushed_segments(self) -> Iterator[SegmentState]:
         return (
             s
-            for s in self._state.segments.by_id.values()
+            for s in self._state.segments.dirty_segments()
             if s.log_references and s.status is not SegmentStatus.DELETED
         )
 
@@ -179,14 +180,14 @@ class Checkpointer:
             if needless <= max(self._options.pinned_groups_bytes, unflushed):
                 return
 
-            oldest = min(
-                (group for s in self._unflushed_segments() for _, group in s.log_references), default=horizon
-            )
+            oldest = await self._oldest_unflushed(horizon)
             horizon = oldest + (horizon - oldest) // 2
-        for segment in list(self._unflushed_segments()):
-            # A cycle may have flushed it while the one before was re-logged.
-            if min((group for _, group in segment.log_references), default=horizon) < horizon:
-                await self._relog(segment)
+        for segments in in_slices(self._unflushed_segments()):
+            for segment in segments:
+                # A cycle may have flushed it while the one before was re-logged.
+                if min((group for _, group in segment.log_references), default=horizon) < horizon:
+                    await self._relog(segment)
+            await anyio.lowlevel.checkpoint()
 
     async def _relog(self, segment: SegmentState) -> None:
         """Log the segment's own bytes again, from the flushed offset to the present durable end, in

@@ -123,14 +123,14 @@ class SegmentState:
         )
 
     @property
+    def is_clean(self) -> bool:
+        """No flush, no checkpoint and no recovery need its bytes of the log."""
+        return self.status is SegmentStatus.LIVE and self.is_flushed
+
+    @property
     def is_idle(self) -> bool:
         """Everything about it is in its image and in its record in long-term storage."""
-        return (
-            self.status is SegmentStatus.LIVE
-            and self.durable_length == self.length
-            and self.waiter is None
-            and self.is_flushed
-        )
+        return self.durable_length == self.length and self.waiter is None and self.is_clean
 
     def wake(self) -> None:
         if self.waiter is not None:
@@ -245,6 +245,8 @@ class SegmentTable:
         self.by_id = _ById(self._load)
         self.evicted: dict[int, bytes] = {}
         """Images of evicted segments."""
+        self.dirty: dict[int, None] = {}
+        """Every segment that is not clean, and some that changed and are; the oldest change first."""
         self._turns: deque[int] = deque()
         """The segments in memory, in the order in which eviction visits them; removed ones may linger."""
         self._by_name: dict[str, int] = {}
@@ -285,6 +287,8 @@ class SegmentTable:
 
         self._keep(segment)
         self._ids.add(segment.sid)
+        if not segment.is_clean:
+            self.dirty[segment.sid] = None
         if segment.status is SegmentStatus.LIVE:
             self._by_name[segment.name] = segment.sid
             self._names.add(segment.name)
@@ -300,6 +304,20 @@ class SegmentTable:
     def remove(self, sid: int) -> None:
         if self.by_id.pop(sid, None) is not None:
             self._ids.remove(sid)
+            self.dirty.pop(sid, None)
+
+    def dirty_segments(self) -> Iterator[SegmentState]:
+        """The segments that are not clean as of the call, if they still are not when they are reached. Work
+        through them in slices: the table may change meanwhile."""
+        return self._still_dirty(list(self.dirty))
+
+    def _still_dirty(self, sids: Sequence[int]) -> Iterator[SegmentState]:
+        for sid in sids:
+            segment = self.by_id.get(sid)
+            if segment is None or segment.is_clean:
+                self.dirty.pop(sid, None)
+            else:
+                yield segment
 
     def names(self, prefix: str) -> list[str]:
         return list(with_prefix(self._names.runs_from(prefix), prefix))
@@ -352,6 +370,7 @@ class SegmentTable:
         """Evict a segment that has this image."""
         self.evicted[sid] = image
         del self.by_id[sid]
+        self.dirty.pop(sid, None)
 
     def _load(self, sid: int) -> SegmentState:
         segment = SegmentState.from_image(decode_image(self.evicted.pop(sid)))

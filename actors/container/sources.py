@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -95,8 +95,8 @@ class ContainerFlushSource:
     def client_sequence(self) -> int:
         return self._state.client_sequence
 
-    def all_segments(self) -> Iterable[FlushableSegment]:
-        return self._state.segments.by_id.values()
+    def dirty_segments(self) -> Iterator[FlushableSegment]:
+        return self._state.segments.dirty_segments()
 
     def segment_of(self, sid: int) -> FlushableSegment | None:
         return self._state.segments.get(sid)

@@ -164,6 +164,7 @@ class ContainerState:
         """The segment, about to be changed. ``KeyError`` if there is none."""
         segment = self.segments.by_id[sid]
         segment.touched = self.sequence
+        self.segments.dirty[sid] = None
         if self.snapshot is not None:
             self.snapshot.segments.before_change(sid)
 
@@ -224,5 +225,4 @@ class ContainerState:
         self.checkpoint_bytes = size
         self.sequence = sequence
         self.cycle = cycle
-        dirty = any(s.needs_flush for s in self.segments.by_id.values())
-        self.client_sequence = sequence if dirty else min(sequence, cycle.cut)
+        self.client_sequence = sequence if self.segments.dirty else min(sequence, cycle.cut)

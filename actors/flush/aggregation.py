@@ -1,8 +1,8 @@
 """What a flush of one segment consists of, captured at a cycle's cut: ranges of data and splices of merged
 sources, in offset order. Pure.
 
-The capture is made in the sync step that fixes the cut, so length, start, seal and merges belong to the same
-sequence (rule F1). What is appended later belongs to the next cycle.
+A segment is captured in one sync step with what is merged into it, at the cut or later, so its length, start,
+seal and merges belong to the same sequence (rule F1). What comes after that belongs to the next cycle.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ class FlushableSegment(Protocol):
     def is_flushed(self) -> bool: ...
     @property
     def needs_flush(self) -> bool: ...
+    @property
+    def touched(self) -> int:
+        """The sequence of its last change."""
+        ...
 
 
 @attrs.frozen

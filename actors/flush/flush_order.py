@@ -10,7 +10,7 @@ Inside a segment, truncation and seal are committed with the data (rule F1)."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -40,32 +40,38 @@ def bucket_of(name: str) -> Bucket:
 
 
 class FlushOrder:
-    """What a cycle may flush next. Each segment is taken once and then ended once."""
+    """What a cycle may flush next. First all segments are added; then each is taken once and ended once."""
 
-    def __init__(self, names: Mapping[int, str], sources: Mapping[int, Sequence[int]]) -> None:
-        """``names``: of all segments of the cycle. ``sources``: the segments merged into each, all of them in
-        ``names``. Merges cannot form a circle, because a merged source has no name any more."""
+    def __init__(self) -> None:
         self._targets: dict[int, list[int]] = {}
-        for target, merged in sources.items():
-            for source in merged:
-                self._targets.setdefault(source, []).append(target)
-        self._missing = {segment: len(sources.get(segment, ())) for segment in names}
-        self._bucket = _buckets(names, sources)
-        self._open: dict[Bucket, dict[int, None]] = {bucket: {} for bucket in Bucket}
-        """The segments of each bucket that have not ended."""
+        self._missing: dict[int, int] = {}
+        """How many sources of a segment with sources have not ended."""
+        self._bucket: dict[int, Bucket] = {}
+        """Of each segment that has not ended."""
+        self._open = dict.fromkeys(Bucket, 0)
+        """How many these are in each bucket."""
         self._ready: dict[Bucket, deque[int]] = {bucket: deque() for bucket in Bucket}
-        for segment, bucket in self._bucket.items():
-            self._open[bucket][segment] = None
-            if not self._missing[segment]:
-                self._ready[bucket].append(segment)
+
+    def add(self, segment: int, name: str, sources: Sequence[int] = ()) -> None:
+        """``sources``: the segments merged into it, all of which are added later. So merges form no circle,
+        and a source knows its targets: its bucket is the earliest of theirs and its own."""
+        bucket = min([bucket_of(name), *(self._bucket[target] for target in self._targets.get(segment, ()))])
+        self._bucket[segment] = bucket
+        self._open[bucket] += 1
+        for source in sources:
+            self._targets.setdefault(source, []).append(segment)
+        if sources:
+            self._missing[segment] = len(sources)
+        else:
+            self._ready[bucket].append(segment)
 
     @property
     def is_done(self) -> bool:
-        return not any(self._open.values())
+        return not self._bucket
 
     def open(self) -> list[int]:
         """The segments that have not ended."""
-        return [segment for members in self._open.values() for segment in members]
+        return list(self._bucket)
 
     def take(self) -> int | None:
         """A segment that can be flushed now; None if that needs others to end first, or none is left."""
@@ -73,8 +79,11 @@ class FlushOrder:
         return None if bucket is None or not self._ready[bucket] else self._ready[bucket].popleft()
 
     def flushed(self, segment: int) -> None:
-        del self._open[self._bucket[segment]][segment]
-        for target in self._targets.get(segment, ()):
+        self._end(segment)
+        for target in self._targets.pop(segment, ()):
+            if target not in self._bucket:
+                continue  # given up for another source
+
             self._missing[target] -= 1
             if not self._missing[target]:
                 self._ready[self._bucket[target]].append(target)
@@ -85,26 +94,13 @@ class FlushOrder:
         given_up: dict[int, None] = {}
         stack = [segment]
         while stack:
-            # A target that was given up for another source never becomes ready: one source stays missing.
             for target in self._targets.get(stack.pop(), ()):
-                if target not in given_up and self._missing[target] >= 0:
-                    self._missing[target] = -1
+                if target in self._bucket and target not in given_up:
                     given_up[target] = None
                     stack.append(target)
         for each in (segment, *given_up):
-            del self._open[self._bucket[each]][each]
+            self._end(each)
         return list(given_up)
 
-
-def _buckets(names: Mapping[int, str], sources: Mapping[int, Sequence[int]]) -> dict[int, Bucket]:
-    """The bucket of each segment: its own, or an earlier one that it is merged into."""
-    bucket = {segment: bucket_of(name) for segment, name in names.items()}
-    stack = [target for target in sources if target in bucket]
-    while stack:
-        target = stack.pop()
-        for source in sources.get(target, ()):
-            if bucket[source] > bucket[target]:
-                bucket[source] = bucket[target]
-                stack.append(source)
-
-    return bucket
+    def _end(self, segment: int) -> None:
+        self._open[self._bucket.pop(segment)] -= 1

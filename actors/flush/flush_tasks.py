@@ -12,13 +12,15 @@ Cancellation of the task group ends all flushes; each leaves its segment as it l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.errors import TierlogError, Unavailable
+from ..kernel.slices import in_slices
 from .aggregation import SegmentFlush
 from .flush_order import FlushOrder
 
@@ -54,7 +56,7 @@ class FlushTasks:
         self._on_late_end = on_late_end
         self._limit = limit
         self._deadline = deadline
-        self._order = FlushOrder({}, {})
+        self._order = FlushOrder()
         self._under_way: dict[int, _Flush] = {}
         self._late = 0
         self._is_cautious = False
@@ -82,25 +84,26 @@ class FlushTasks:
         self.done = 0
         return errors
 
-    async def run(self, tasks: anyio.abc.TaskGroup, plans: Mapping[int, SegmentFlush]) -> bool:
-        """Flush ``plans``, none of which is under way. Returns whether no flush was late: then each of them
-        is flushed or has an error."""
-        sources = {
-            sid: [merge.source for merge in plan.merges if merge.source in plans]
-            for sid, plan in plans.items()
-            if not plan.deleted
-        }
-        order = self._order = FlushOrder({sid: plan.name for sid, plan in plans.items()}, sources)
-        done_before, in_time = self.done, True
+    async def run(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
+        """Flush ``plans``, none of which is under way, and in which targets precede their sources. Returns
+        whether no flush was late: then each of them is flushed or has an error. Removes from ``plans`` what
+        it begins."""
+        order = self._order = FlushOrder()
+        for part in in_slices(plans.values()):
+            for plan in part:
+                merges = () if plan.deleted else plan.merges
+                order.add(plan.sid, plan.name, [merge.source for merge in merges if merge.source in plans])
+            await anyio.lowlevel.checkpoint()
+        done_before, in_time, had_plans = self.done, True, bool(plans)
         while True:
             while self._has_slot() and (sid := order.take()) is not None:
                 flush = self._under_way[sid] = _Flush(anyio.current_time() + self._deadline)
-                tasks.start_soon(self._run_one, plans[sid], flush)
+                tasks.start_soon(self._run_one, plans.pop(sid), flush)
             if order.is_done:
                 break
 
             if self._is_refused():
-                self._give_up_rest()
+                await self._give_up_rest()
                 break
 
             await self._wait()
@@ -108,12 +111,14 @@ class FlushTasks:
                 in_time = False
                 self._on_late(left)
 
-        self._is_cautious = bool(plans) and self.done == done_before and in_time
+        self._is_cautious = had_plans and self.done == done_before and in_time
         return in_time
 
-    def fail(self, failed: Mapping[int, TierlogError]) -> None:
+    async def fail(self, sids: Iterable[int], error: TierlogError) -> None:
         """These are not tried, or not again."""
-        self.errors.update(failed)
+        for part in in_slices(sids):
+            self.errors.update(dict.fromkeys(part, error))
+            await anyio.lowlevel.checkpoint()
 
     def _has_slot(self) -> bool:
         running = len(self._under_way) - self._late
@@ -124,11 +129,11 @@ class FlushTasks:
         """Nothing of this cycle is under way, and nothing more is begun because storage refuses it."""
         return len(self._under_way) == self._late and bool(self._retry_in())
 
-    def _give_up_rest(self) -> None:
+    async def _give_up_rest(self) -> None:
         refused = Unavailable(
             f"long-term storage does not answer: nothing is flushed for {self._retry_in():.1f} s"
         )
-        self.errors.update(dict.fromkeys(self._order.open(), refused))
+        await self.fail(self._order.open(), refused)
 
     async def _wait(self) -> None:
         """Return when a flush has ended, or the next one of this cycle is late."""

@@ -38,6 +38,8 @@ class UnflushedSource(Protocol):
         """Load spilled bytes; returns up to where, by segment. ``release`` must follow."""
         ...
 
+    @property
+    def has_spilled(self) -> bool: ...
     def is_spilled(self, sid: int, start: int, end: int) -> bool: ...
     def release(self, sid: int) -> None: ...
 
@@ -75,6 +77,11 @@ class SegmentFlusher:
             bytes_max=PIECE_BYTES if is_probe else None,
         )
         return {sid: attrs.evolve(plans[sid], limit=limit) for sid, limit in limits.items()}
+
+    @property
+    def has_spilled(self) -> bool:
+        """Whether any segment is spilled."""
+        return self._unflushed.has_spilled
 
     def is_spilled(self, plan: SegmentFlush) -> bool:
         return self._unflushed.is_spilled(plan.sid, *self._data_of(plan))

@@ -4,7 +4,7 @@ Owns: when a cycle begins, its cut, its end record, and the answers to those tha
 the order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one segment's flush
 (``segment_flusher.py``), deferred work (``deferred_work.py``), deletion (the collector).
 
-A cycle: fix the cut and capture what is to be flushed (sync); wait until the cut is durable; claim long-term
+A cycle: fix the cut and capture what is to be flushed; wait until that is durable; claim long-term
 storage (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. A segment that fails
 does not stop the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later cycle,
 and a requested flush gets its error. One that hangs does not hold it up (rule F7). Only ``NotOwner``, and a
@@ -15,11 +15,13 @@ far each segment got."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import islice
 from typing import Protocol
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import attrs
 
 from ...journal.operations.cycle_complete import CycleComplete
@@ -35,6 +37,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.reply import Reply
+from ..kernel.slices import SLICE, clear_in_slices, in_slices
 from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment, SegmentFlush, capture
 from .cycle_due import decide_due
@@ -58,7 +61,11 @@ class FlushSource(Protocol):
     def sequence(self) -> int: ...
     @property
     def client_sequence(self) -> int: ...
-    def all_segments(self) -> Iterable[FlushableSegment]: ...
+    def dirty_segments(self) -> Iterable[FlushableSegment]:
+        """Those of which long-term storage lacks something as of the call, sources of merges included. To be
+        worked through in slices."""
+        ...
+
     def segment_of(self, sid: int) -> FlushableSegment | None: ...
     async def wait_durable(self) -> None: ...
     async def log(self, op: Operation) -> object: ...
@@ -105,18 +112,21 @@ class WriterStatistics:
     )
 
 
-def _with_targets(segments: Sequence[int], plans: Mapping[int, SegmentFlush]) -> dict[int, None]:
-    """The segments and what they are merged into, directly or not."""
-    targets: dict[int, list[int]] = {}
-    for plan in plans.values() if segments else ():
-        for merge in plan.merges:
-            targets.setdefault(merge.source, []).append(plan.sid)
-    found, stack = dict.fromkeys(segments), list(segments)
-    while stack:
-        new = [sid for sid in targets.get(stack.pop(), ()) if sid not in found]
-        found.update(dict.fromkeys(new))
-        stack += new
+def _with_targets(sids: Iterable[int], targets: Mapping[int, int]) -> dict[int, None]:
+    """The segments and what they are merged into, directly or not. ``targets``: by source."""
+    found: dict[int, None] = {}
+    for sid in sids:
+        each: int | None = sid
+        while each is not None and each not in found:
+            found[each] = None
+            each = targets.get(each)
     return found
+
+
+def _is_wanted(segment: FlushableSegment, cut: int) -> bool:
+    """Whether a cycle captures the segment for itself. What is merged at the cut comes with its target; the
+    target of a later merge may be captured already, or be clean."""
+    return segment.needs_flush or (segment.status is SegmentStatus.MERGED and segment.touched > cut)
 
 
 class StorageWriter:
@@ -268,16 +278,18 @@ class StorageWriter:
     async def cycle(self, tasks: anyio.abc.TaskGroup, *, full: bool) -> None:
         """One flush cycle. What is late goes on in ``tasks``."""
         self._begin_cycle()
-        cut, plans = self._fix_cut(full)
         is_whole = not self._flushes.late
+        cut, plans = await self._fix_cut(full)
+        is_empty = not plans
         is_whole &= await self._flush_to(tasks, plans)
+        await clear_in_slices(plans)
         await self._run_deferred(tasks)
         steps = self._unrecorded_steps
         progressed = bool(self._flushes.done or steps or self._room_made)
         failed = self._flushes.take_errors()
-        self._note_failures(failed)
         number = self._end_cycle()
-        if progressed or (full and not plans and is_whole):
+        await self._note_failures(failed)
+        if progressed or (full and is_empty and is_whole):
             # A cycle that flushed nothing logs nothing: an outage of long-term storage must not fill the log
             # (rule S7).
             self._recorded_steps += steps
@@ -315,33 +327,49 @@ class StorageWriter:
         (rule F6)."""
         return bool(self._waiting or self._due or self._requested)
 
-    def _fix_cut(self, full: bool) -> tuple[int, dict[int, SegmentFlush]]:
-        """The sync step of a cycle: captures everything up to the cut at one moment (rule F1)."""
+    async def _fix_cut(self, full: bool) -> tuple[int, dict[int, SegmentFlush]]:
+        """Fix the cut in one sync step, then capture in slices everything up to it, and what came meanwhile
+        (rule F1)."""
         due, self._due = self._due, {}
         if full:
             self._requested = False
             self._dirty_since = None
-            wanted = [s for s in self._source.all_segments() if s.needs_flush]
+            wanted = self._source.dirty_segments()
         else:
-            wanted = [s for s in map(self._source.segment_of, due) if s is not None and s.needs_flush]
+            wanted = (s for s in map(self._source.segment_of, due) if s is not None)
         cut = self._source.sequence
-        plans = self._capture(wanted, cut)
+        plans, left_out = await self._capture(wanted, cut)
         if full and self._full_cut is None:
-            self._full_cut, self._full_left = cut, dict.fromkeys((*plans, *self._waiting_for_late))
+            for part in in_slices(plans):
+                left_out.update(dict.fromkeys(part))
+                await anyio.lowlevel.checkpoint()
+            self._full_cut, self._full_left = cut, left_out | self._waiting_for_late
 
         return cut, plans
 
-    def _capture(self, wanted: Iterable[FlushableSegment], cut: int) -> dict[int, SegmentFlush]:
-        """The wanted segments and everything merged into them (rule F3), but for those with a late flush."""
+    async def _capture(
+        self, wanted: Iterable[FlushableSegment], cut: int
+    ) -> tuple[dict[int, SegmentFlush], dict[int, None]]:
+        """The wanted segments and everything merged into them (rule F3), targets before their sources; and
+        those that are left out, because a late flush is under way."""
         plans: dict[int, SegmentFlush] = {}
-        for segment in wanted:
-            closure = self._closure_of(segment, cut)
-            if any(sid in self._flushes for sid in closure):
-                self._waiting_for_late[segment.sid] = None
-            else:
-                plans |= closure
+        left_out: dict[int, None] = {}
+        for segments in in_slices(wanted):
+            for segment in segments:
+                if segment.sid in plans or not _is_wanted(segment, cut):
+                    continue
 
-        return plans
+                closure = self._closure_of(segment, cut)
+                if any(sid in self._flushes for sid in closure):
+                    left_out[segment.sid] = self._waiting_for_late[segment.sid] = None
+                    continue
+
+                for sid in closure if len(closure) > 1 else ():
+                    plans.pop(sid, None)  # captured before it was merged
+                plans |= closure
+            await anyio.lowlevel.checkpoint()
+
+        return plans, left_out
 
     def _closure_of(self, segment: FlushableSegment, cut: int) -> dict[int, SegmentFlush]:
         """A segment and everything merged into it, directly or not."""
@@ -368,28 +396,38 @@ class StorageWriter:
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
-            self._flushes.fail(dict.fromkeys(plans, error))
+            await self._flushes.fail(plans, error)
             return True
 
-        left_out, failed = await self._flush_spilled(tasks, plans)
-        ready = {sid: plan for sid, plan in plans.items() if sid not in left_out and sid not in failed}
-        return (not ready or await self._flushes.run(tasks, ready)) and not left_out
+        left_out = await self._flush_spilled(tasks, plans) if self._flusher.has_spilled else False
+        return (not plans or await self._flushes.run(tasks, plans)) and not left_out
 
-    async def _flush_spilled(
-        self, tasks: anyio.abc.TaskGroup, plans: Mapping[int, SegmentFlush]
-    ) -> tuple[dict[int, None], dict[int, TierlogError]]:
-        """Flush what is not in memory, in rounds (rule F8). Returns the segments that were late or wait for
-        late ones, and those that failed."""
-        left = {sid: plan for sid, plan in plans.items() if bucket_of(plan.name) is Bucket.USER}
+    async def _flush_spilled(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
+        """Flush what is not in memory, in rounds (rule F8). Removes from ``plans`` the segments that failed,
+        and those that were late or wait for late ones; returns whether there are such."""
+        left: dict[int, SegmentFlush] = {}
+        targets: dict[int, int] = {}
+        for part in in_slices(plans.values()):
+            targets |= {merge.source: plan.sid for plan in part for merge in plan.merges}
+            left |= {plan.sid: plan for plan in part if self._is_spilled(plan)}
+            await anyio.lowlevel.checkpoint()
         late: list[int] = []
         failed: dict[int, TierlogError] = {}
-        while not self._storage.retry_in():
+        while left and not self._storage.retry_in():
+            await anyio.lowlevel.checkpoint()
+            first = dict(islice(left.items(), SLICE))
+            oldest = {sid: plan for sid, plan in first.items() if self._flusher.is_spilled(plan)}
+            for sid in [sid for sid in first if sid not in oldest]:
+                del left[sid]
+            if not oldest:
+                continue
+
             is_probe = self._is_failing and not self._flushes.done
-            prefixes = await self._flusher.load_spilled(left, is_probe=is_probe)
+            prefixes = await self._flusher.load_spilled(oldest, is_probe=is_probe)
             if not prefixes:
                 break
 
-            await self._flushes.run(tasks, prefixes)
+            await self._flushes.run(tasks, dict(prefixes))
             for sid, prefix in prefixes.items():
                 segment = self._source.segment_of(sid)
                 if segment is None or prefix.limit is None or segment.flushed < prefix.limit:
@@ -400,18 +438,27 @@ class StorageWriter:
 
                 self._flusher.release(sid)
                 if (error := self._flushes.errors.get(sid)) is not None:
-                    failed |= dict.fromkeys(_with_targets([sid], plans), error)
+                    failed |= dict.fromkeys(_with_targets([sid], targets), error)
             self._report_progress()
-        self._flushes.fail(failed)
+        spilled: list[int] = []
+        for part in in_slices(left.values()):
+            spilled += [plan.sid for plan in part if self._flusher.is_spilled(plan)]
+            await anyio.lowlevel.checkpoint()
+        self._flushes.errors.update(failed)
         # Those whose late flush has ended meanwhile are due at once, the others when one ends.
-        ended = _with_targets([sid for sid in late if sid not in self._flushes], plans)
+        ended = _with_targets([sid for sid in late if sid not in self._flushes], targets)
         blocked = [sid for sid in late if sid in self._flushes]
         if self._flushes.late:
-            blocked += [sid for sid, plan in left.items() if self._flusher.is_spilled(plan)]
-        waiting = _with_targets(blocked, plans)
+            blocked += spilled
+        waiting = _with_targets(blocked, targets)
         self._is_late(waiting)
         self._due |= ended
-        return ended | waiting, failed
+        for sid in (*failed, *ended, *waiting):
+            plans.pop(sid, None)
+        return bool(ended or waiting)
+
+    def _is_spilled(self, plan: SegmentFlush) -> bool:
+        return bucket_of(plan.name) is Bucket.USER and self._flusher.is_spilled(plan)
 
     async def _run_deferred(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do some steps of deferred work. A step that is late goes on by itself (rule F7)."""
@@ -490,7 +537,7 @@ class StorageWriter:
         except TierlogError as error:
             _log.warning("truncation_failed", segment=plan.name, error=str(error))
 
-    def _note_failures(self, failed: dict[int, TierlogError]) -> None:
+    async def _note_failures(self, failed: dict[int, TierlogError]) -> None:
         """Pause after a failure, and log once that segments cannot be flushed, and that all can again (rule
         S7)."""
         if failed:
@@ -498,15 +545,21 @@ class StorageWriter:
             self._not_before = anyio.current_time() + max(self._options.error_pause, refused_for)
             # A full cycle follows the pause.
             self._dirty_since = anyio.current_time() - self._options.flush_age
-            new = [sid for sid in failed if sid not in self._unflushed]
-            self._unflushed.update(dict.fromkeys(failed))
+            new: list[int] = []
+            for part in in_slices(failed):
+                new += [sid for sid in part if sid not in self._unflushed]
+                self._unflushed.update(dict.fromkeys(part))
+                await anyio.lowlevel.checkpoint()
             if new and not (self._is_failing and refused_for):
                 names = [s.name for s in map(self._source.segment_of, new[:_NAMED]) if s is not None]
                 error = str(failed[new[0]])
                 _log.warning("flush_failed", count=len(self._unflushed), segments=names, error=error)
         for sids in (self.failing, self._unflushed):
-            for sid in [sid for sid in sids if self._source.segment_of(sid) is None]:
-                del sids[sid]
+            for part in in_slices(list(sids)):
+                for sid in part:
+                    if self._source.segment_of(sid) is None:
+                        sids.pop(sid, None)
+                await anyio.lowlevel.checkpoint()
         if self._is_failing and not self._unflushed:
             _log.info("flush_recovered")
         self._is_failing = bool(self._unflushed)
@@ -525,7 +578,7 @@ class StorageWriter:
     def _settle_full(self, failed: dict[int, TierlogError]) -> None:
         """Answer the callers of a full cycle that ended before late segments, if those are flushed now or
         have failed."""
-        error = next((failed[sid] for sid in self._full_left if sid in failed), None)
+        error = next((failed[sid] for sid in failed if sid in self._full_left), None)
         cut = self._settled_cut() if error is None else self._full_cut
         if cut is None:
             # A late flush had captured all that is left, or it is merged by now: a full cycle settles it.

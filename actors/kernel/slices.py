@@ -9,6 +9,8 @@ from typing import TypeVar
 import anyio.lowlevel
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 SLICE = 512
 """Items of about a microsecond each that one step of the event loop works on."""
 
@@ -27,3 +29,11 @@ async def list_in_slices(items: Iterable[T]) -> list[T]:
         found += part
         await anyio.lowlevel.checkpoint()
     return found
+
+
+async def clear_in_slices(items: dict[K, V]) -> None:
+    """Remove all items: to free many objects takes as long as other work on them."""
+    while items:
+        for _ in range(min(SLICE, len(items))):
+            items.popitem()
+        await anyio.lowlevel.checkpoint()

@@ -181,6 +181,11 @@ class UnflushedBytes:
                 heappush(heads, (order if by_segment else following.window, sid, following, rest))
         return taken
 
+    @property
+    def has_spilled(self) -> bool:
+        """Whether bytes of any segment are in the log only."""
+        return self._cache.unflushed_bytes > self._cache.pinned_bytes
+
     def is_spilled(self, sid: int, start: int, end: int) -> bool:
         """Whether some of the unflushed bytes ``start .. end`` are in the log only."""
         return next(self._cache.spilled_extents(sid, start, end), None) is not None

@@ -226,8 +226,8 @@ def trim_and_take_over(
     return (yield from take_over(context, register, epoch, history, names))
 
 
-async def only_the_begin(checkpointer: Checkpointer, begin_group: int) -> int:
-    return begin_group
+async def only_the_begin(checkpointer: Checkpointer, default: int) -> int:
+    return default
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def only_the_begin(checkpointer: Checkpointer, begin_group: int) -> int:
     [
         ("wal", SimulatedInode, "sync", lambda inode: None),
         ("flush", Folders, "make", lambda folders, folder: iter([MakeFolder(folder)])),
-        ("roll", Checkpointer, "_lowest_needed_group", only_the_begin),
+        ("roll", Checkpointer, "_oldest_unflushed", only_the_begin),
         ("container", local_open, "take_over", trim_and_take_over),
     ],
 )

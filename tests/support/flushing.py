@@ -3,6 +3,8 @@ too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import anyio
 import attrs
 
@@ -79,8 +81,8 @@ class FlushWorld:
     def client_sequence(self) -> int:
         return self.parts.state.client_sequence
 
-    def all_segments(self) -> list[FlushableSegment]:
-        return list(self.parts.state.segments.by_id.values())
+    def dirty_segments(self) -> Iterator[FlushableSegment]:
+        return self.parts.state.segments.dirty_segments()
 
     def segment_of(self, sid: int) -> FlushableSegment | None:
         return self.parts.state.segments.get(sid)

@@ -2,48 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import anyio
 import attrs
 import pytest
 
 from support.container_world import OPTIONS, ContainerWorld
 from support.loop_steps import recorded_steps
-from tierlog import SegmentStore
 from tierlog.actors.container.checkpoint import CheckpointOptions
+from tierlog.actors.flush.writer import WriterOptions
 
 pytestmark = pytest.mark.anyio
 
 LIMIT = 0.005
 """Seconds of the processor."""
-TOGETHER = 500
-ON_ORDER = attrs.evolve(OPTIONS, checkpoint=CheckpointOptions(wal_bytes=1 << 40))
+ATTEMPTS = 3
+"""Other programs make steps longer, by what they do to the processor's caches, and never shorter: the best
+attempt counts."""
+TOGETHER = 200
+ON_ORDER = attrs.evolve(
+    OPTIONS,
+    active_segments_max=1 << 20,
+    checkpoint=CheckpointOptions(wal_bytes=1 << 40),
+    writer=WriterOptions(flush_age=1e6),
+)
 
 
-async def create_many(store: SegmentStore, count: int) -> list[str]:
-    """Segments whose names are not in the order of their creation; returns the names."""
-    names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
-    for start in range(0, count, TOGETHER):
+async def together(act: Callable[[str], Coroutine[Any, Any, object]], names: list[str]) -> None:
+    """Small groups: the step that applies and publishes a group grows with it."""
+    for start in range(0, len(names), TOGETHER):
         async with anyio.create_task_group() as tasks:
             for name in names[start : start + TOGETHER]:
-                tasks.start_soon(store.create_segment, name)
-    return names
+                tasks.start_soon(act, name)
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.extended)])
-async def test_no_step_grows_with_the_number_of_segments(count: int) -> None:
-    """C7: the begin of a checkpoint copies nothing. C1: a listing is that of one moment, given in slices."""
-    async with ContainerWorld(ON_ORDER).owner() as owner:
-        names = sorted(await create_many(owner.store, count))
+@attrs.define
+class Longest:
+    """The longest step of each phase, in its best attempt."""
+
+    seconds: dict[str, float] = attrs.field(factory=dict)
+
+    @contextmanager
+    def of(self, phase: str) -> Iterator[None]:
         with recorded_steps(LIMIT) as steps:
-            listed = await owner.store.list_segments()
-            few = await owner.store.list_segments("s00")
-        assert not steps.long, "a listing holds up the loop"
-        assert listed == names
-        assert few == [name for name in names if name.startswith("s00")]
+            yield
+        self.seconds[phase] = min(steps.longest, self.seconds.get(phase, steps.longest))
 
-        with recorded_steps(LIMIT) as steps:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(owner.checkpoint)
-                for name in names[:: count // 20]:
+    @property
+    def too_long(self) -> dict[str, float]:
+        return {phase: seconds for phase, seconds in self.seconds.items() if seconds > LIMIT}
+
+
+async def one_life(world: ContainerWorld, names: list[str], longest: Longest) -> None:
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        with longest.of("list"):
+            assert await owner.store.list_segments() == sorted(names)
+        with longest.of("list some"):
+            assert len(await owner.store.list_segments("s00")) < len(names)
+
+        await together(lambda name: owner.store.append(name, b"x"), names)
+        with longest.of("flush"):
+            await owner.store.flush()
+        with longest.of("flush of few"):
+            await owner.store.append(names[0], b"x")
+            await owner.store.flush()
+        with longest.of("checkpoint"):
+            async with anyio.create_task_group() as others:
+                others.start_soon(owner.checkpoint)
+                for name in names[:: len(names) // 20]:
                     await owner.store.append(name, b"x")
-        assert not steps.long, "a checkpoint holds up the loop"
+        await owner.stop()
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.extended)])
+async def test_no_step_grows_with_the_number_of_segments(count: int) -> None:
+    """C1: a listing is that of one moment, given in slices. C7: the begin of a checkpoint copies nothing. F1:
+    a cycle fixes its cut in one step, and captures in slices."""
+    # Not in the order of their creation.
+    names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
+    world, longest = ContainerWorld(ON_ORDER), Longest()
+    async with world.owner() as owner:
+        await together(owner.store.create_segment, names)
+    for _ in range(ATTEMPTS):
+        await one_life(world, names, longest)
+        if not longest.too_long:
+            break
+
+    assert not longest.too_long

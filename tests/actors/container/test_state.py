@@ -259,6 +259,20 @@ def change(parts: Parts, step: Request | str, snapshot: Snapshot | None, taken: 
         parts.log(ForgetSegment(deleted.sid))
 
 
+@given(st.lists(changes, max_size=30))
+def test_what_is_not_flushed_is_dirty(steps: list[Request | str]) -> None:
+    """F1: a flush cycle, a checkpoint and a recovery look at dirty segments only."""
+    parts = Parts()
+    table = parts.state.segments
+    unflushed: set[int] = set()
+    for step in steps:
+        change(parts, step, None, [])
+        unflushed = {sid for sid, segment in table.by_id.items() if not segment.is_clean}
+        assert unflushed <= table.dirty.keys() <= table.by_id.keys()
+
+    assert {segment.sid for segment in table.dirty_segments()} == unflushed == table.dirty.keys()
+
+
 @given(st.lists(changes, max_size=20), st.lists(changes, max_size=20))
 def test_a_snapshot_is_the_state_at_its_begin(
     before: list[Request | str], after: list[Request | str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import chain, combinations, permutations, product
 
@@ -37,9 +38,26 @@ def test_buckets_are_in_their_defined_order() -> None:
     assert [bucket.name for bucket in Bucket] == ["USER", "SYSTEM", "STORAGE_METADATA", "CONTAINER_METADATA"]
 
 
+def order_of(names: Mapping[int, str], sources: Mapping[int, Sequence[int]]) -> FlushOrder:
+    """Targets are added before what is merged into them, otherwise in the order of ``names``."""
+    order, targets = FlushOrder(), inverted(sources)
+    missing = {segment: len(targets.get(segment, ())) for segment in names}
+    free = deque(segment for segment in names if not missing[segment])
+    while free:
+        segment = free.popleft()
+        merged = sources.get(segment, ())
+        order.add(segment, names[segment], merged)
+        for source in merged:
+            missing[source] -= 1
+            if not missing[source]:
+                free.append(source)
+
+    return order
+
+
 def waves(names: Mapping[int, str], sources: Mapping[int, Sequence[int]]) -> list[list[int]]:
     """What can be flushed at the same time, if everything that was taken ends before more is taken."""
-    order = FlushOrder(names, sources)
+    order = order_of(names, sources)
     found: list[list[int]] = []
     while not order.is_done:
         wave = list(iter(order.take, None))
@@ -108,7 +126,7 @@ def test_f7_a_segment_given_up_takes_along_what_it_is_merged_into_and_nothing_el
     """Exhaustively, whichever of the segments are given up."""
     for sources in forests(count):
         for bad in chain.from_iterable(combinations(range(count), size) for size in range(count + 1)):
-            order = FlushOrder(dict.fromkeys(range(count), NAMES[Bucket.USER]), sources)
+            order = order_of(dict.fromkeys(range(count), NAMES[Bucket.USER]), sources)
             flushed = set()
             while (segment := order.take()) is not None:
                 if segment in bad:
@@ -137,7 +155,7 @@ def test_a_long_chain_of_merges_is_no_recursion() -> None:
     sources = {segment: [segment + 1] for segment in range(10_000)}
 
     assert waves(dict.fromkeys(range(10_001), "a"), sources) == [[n] for n in range(10_000, -1, -1)]
-    order = FlushOrder(dict.fromkeys(range(10_001), "a"), sources)
+    order = order_of(dict.fromkeys(range(10_001), "a"), sources)
     assert order.take() == 10_000
     assert len(order.give_up(10_000)) == 10_000
     assert order.is_done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -15,8 +15,10 @@ from support.flushing import FlushWorld, run_cycle
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.seal import SealRequest
-from tierlog.actors.flush.aggregation import SegmentFlush
+from tierlog.actors.container.requests import Request
+from tierlog.actors.flush.aggregation import FlushableSegment, SegmentFlush
 from tierlog.actors.flush.writer import StorageWriter, WriterOptions
+from tierlog.actors.kernel.slices import SLICE
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import (
@@ -100,6 +102,43 @@ async def test_a_merge_brings_its_sources_along() -> None:
 
     assert target.is_flushed
     assert await world.stored(target) == b"tssr"
+
+
+@attrs.define
+class Interrupted(FlushWorld):
+    """Something happens between the slices in which a cycle captures segments."""
+
+    between: list[Request] = attrs.field(factory=list)
+
+    def dirty_segments(self) -> Iterator[FlushableSegment]:
+        for number, segment in enumerate(super().dirty_segments()):
+            if number == SLICE and self.between:
+                self.parts.do(*self.between)
+                self.between.clear()
+            yield segment
+
+
+@pytest.mark.parametrize(("first", "last"), [("t", "s"), ("s", "t"), ("", "s")])
+async def test_f1_a_segment_that_is_merged_between_the_cut_and_its_capture_is_flushed(
+    first: str, last: str
+) -> None:
+    """Whichever of target and source is captured before the merge, and if the target was clean."""
+    world = Interrupted()
+    await world.open()
+    fillers = [f"filler{number}" for number in range(SLICE)]
+    world.parts.create("s", "t", *fillers)
+    source, target = world.parts.segment("s"), world.parts.segment("t")
+    await run_cycle(writer_of(world), full=True)
+    world.parts.do(*(append(name, b"x" if name == "s" else b"o") for name in (first, *fillers, last) if name))
+    world.parts.do(SealRequest("s"))
+    world.between = [MergeRequest("t", ["s"], [])]
+    await run_cycle(writer_of(world), full=True)
+
+    assert not world.between, "the merge came between two slices"
+    assert target.is_flushed == (last == "t")
+    assert target.is_flushed or (source.flushed, source.flushed_sealed) == (1, True)
+    await run_cycle(writer_of(world), full=True)
+    assert (await world.stored(target)).endswith(b"x")
 
 
 async def test_a_segment_deleted_during_its_flush_is_no_failure() -> None:

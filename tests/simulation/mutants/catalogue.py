@@ -108,10 +108,10 @@ def seals_are_not_obeyed(plant: Planter) -> None:
 def unflushed_bytes_do_not_hold_the_log(plant: Planter) -> None:
     """A checkpoint truncates the log although older groups hold bytes that are nowhere else."""
 
-    async def lowest(original: Any, self: Checkpointer, begin_group: int) -> int:
-        return begin_group
+    async def lowest(original: Any, self: Checkpointer, default: int) -> int:
+        return default
 
-    plant(Checkpointer._lowest_needed_group, lowest)
+    plant(Checkpointer._oldest_unflushed, lowest)
 
 
 @mutant("W5")
@@ -119,7 +119,7 @@ def log_is_truncated_before_the_checkpoint_is_durable(plant: Planter) -> None:
     """The log is truncated at the begin of a checkpoint: a crash before its end leaves neither of them."""
 
     async def write_parts(original: Any, self: Checkpointer, number: int, snapshot: Snapshot) -> Any:
-        needed = await self._lowest_needed_group(self._log.next_group)
+        needed = await self._oldest_unflushed(self._log.next_group)
         await self._ask(LogRequest(CheckpointPart(number, (), ()), truncate_before=needed), 0)
         await self._log.truncate()
         return await original(self, number, snapshot)
@@ -449,8 +449,8 @@ def seals_and_truncations_are_not_flushed(plant: Planter) -> None:
 def merge_sources_are_not_flushed_with_their_target(plant: Planter) -> None:
     """The target of a merge can never be flushed, because its sources are not."""
     plant(
-        StorageWriter._capture,
-        lambda original, self, wanted, cut: {segment.sid: capture(segment, cut) for segment in wanted},
+        StorageWriter._closure_of,
+        lambda original, self, segment, cut: {segment.sid: capture(segment, cut)},
     )
 
 
