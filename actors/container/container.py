@@ -124,7 +124,7 @@ class Container:
         self.options = options
         self.legacy = legacy
         self.cache = TailCache(options.cache_bytes, log.window_of)
-        self.state = ContainerState(index, on_load=self.cache.open_segment)
+        self.state = ContainerState(index, on_load=self._segment_loaded)
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
@@ -214,6 +214,10 @@ class Container:
     def stop(self) -> None:
         """Ask for a clean end."""
         self._stop.set()
+
+    def _segment_loaded(self, segment: SegmentState) -> None:
+        self.cache.open_segment(segment.sid, segment.flushed)
+        self.history.note_loaded(segment)
 
     async def _serve(
         self, components: ContainerComponents, started: Callable[[], None], ending: Callable[[], None]

@@ -15,24 +15,37 @@ import anyio.lowlevel
 from ...storage_backends.base.chunk_storage import ChunkInfo
 from ..gc.rules import parse_chunk_name
 from ..kernel.slices import in_slices
+from .segments import SegmentState
 from .state import ContainerState
 
 
 class RecoveredHistory:
-    """The lengths that segments had when the log was recovered, until ``forget``."""
+    """The segments that the log had when it was recovered, and their lengths, until ``forget``. A listing
+    may be delayed for long, and segments change, come and go meanwhile."""
 
     def __init__(self, state: ContainerState) -> None:
         self._state = state
         self._lengths: dict[int, int] = {}
+        self._newest: int | None = None
+        """The highest segment id; None if the log may have used higher ones."""
+        self._is_noting = False
 
     async def note_lengths(self) -> None:
         """Call it between recovery and the first request. Evicted segments are not noted: their images have
-        their lengths until they change."""
+        their lengths until they are loaded."""
+        self._is_noting = True
+        self._newest = self._state.known_newest_segment
         for segments in in_slices(list(self._state.segments.by_id.values())):
             self._lengths.update((segment.sid, segment.length) for segment in segments)
             await anyio.lowlevel.checkpoint()
 
+    def note_loaded(self, segment: SegmentState) -> None:
+        """An evicted segment comes back into memory, and may be changed next."""
+        if self._is_noting:
+            self._lengths.setdefault(segment.sid, segment.length)
+
     def forget(self) -> None:
+        self._is_noting = False
         self._lengths.clear()
 
     def find_newer(self, chunks: Iterable[ChunkInfo], oldest: int) -> ChunkInfo | None:
@@ -47,7 +60,7 @@ class RecoveredHistory:
         length = self._length_of(place.segment)
         if length is None:
             # It was deleted, or created by a history that this log does not have.
-            return self._state.was_never_created(place.segment)
+            return self._newest is not None and place.segment > self._newest
 
         return place.offset + chunk.length > length
 

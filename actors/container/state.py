@@ -97,9 +97,9 @@ class ContainerState:
         self,
         container: int = 0,
         epoch: int = 0,
-        on_load: Callable[[int, int], None] = lambda sid, flushed: None,
+        on_load: Callable[[SegmentState], None] = lambda segment: None,
     ) -> None:
-        """``on_load(sid, flushed)`` is called when an evicted segment comes back into memory."""
+        """``on_load(segment)`` is called when an evicted segment comes back into memory."""
         self.container = container
         self.epoch = epoch
         self.segments = SegmentTable(self._load_segment)
@@ -154,9 +154,11 @@ class ContainerState:
         self.newest_segment = max(self.newest_segment, sid)
         self._knows_newest = True
 
-    def was_never_created(self, sid: int) -> bool:
-        """Whether the log certainly did not use the id; checkpoints of older versions leave that open."""
-        return self._knows_newest and sid > self.newest_segment
+    @property
+    def known_newest_segment(self) -> int | None:
+        """The highest id that the log used; None if it may have used higher ones, which checkpoints of older
+        versions leave open."""
+        return self.newest_segment if self._knows_newest else None
 
     # --- for apply functions ---------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class ContainerState:
 
     def _load_segment(self, segment: SegmentState) -> None:
         self.load_record(segment)
-        self._on_load(segment.sid, segment.flushed)
+        self._on_load(segment)
 
     # --- checkpoints and recovery ----------------------------------------------------------------
 

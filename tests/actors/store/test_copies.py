@@ -336,6 +336,64 @@ async def test_a_restored_log_is_noticed_after_many_brief_owners() -> None:
             assert reason_of(owner) is Reason.RESTORED
 
 
+@pytest.mark.parametrize("verb", ["append", "delete"])
+async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_its_evicted_segments(
+    verb: str,
+) -> None:
+    """G4: the segment had left memory when the owner recovered, and changes before the listing works."""
+    options = attrs.evolve(OPTIONS, active_segments_max=1)
+    world = ContainerWorld(options)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        for name in ("s", "t", "u"):
+            await make(owner.store, name, b"abc")
+        await owner.store.flush()
+        await owner.checkpoint()
+        backup = cloned(world.logs)
+        await owner.store.append("s", DATA)
+        await owner.store.flush()
+        await owner.crash()
+    newer, world.logs = world.chunk_names, backup
+    world.chunks.script = lambda call: DOWN if call.verb == "list" and call.name == "containers/0000/" else None
+    async with world.owner() as owner:
+        assert len(owner.container.segments.evicted) >= 2
+        if verb == "append":
+            await owner.store.append("s", bytes(300_000))
+        else:
+            await owner.store.delete_segment("s")
+        await owner.store.flush()
+        world.chunks.script = None
+        await owner.store.append("t", b"d")
+        await owner.store.flush()
+        await anyio.sleep(1_000)
+        assert reason_of(owner) is Reason.RESTORED
+        assert world.chunk_names >= newer
+
+
+async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_segments_that_it_never_had() -> None:
+    """G4: segments that are created before the listing works have higher ids."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+        backup = cloned(world.logs)
+        await make(owner.store, "newer", b"abc")
+        await owner.store.flush()
+        await owner.crash()
+    newer, world.logs = world.chunk_names, backup
+    world.chunks.script = lambda call: DOWN if call.verb == "list" and call.name == "containers/0000/" else None
+    async with world.owner() as owner:
+        await make(owner.store, "t", b"abc")
+        await owner.store.flush()
+        world.chunks.script = None
+        await owner.store.append("t", b"d")
+        await owner.store.flush()
+        await anyio.sleep(1_000)
+        assert reason_of(owner) is Reason.RESTORED
+        assert world.chunk_names >= newer
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 async def test_chunks_of_deleted_segments_are_no_proof_of_a_restored_log(checkpoint: bool) -> None:
     """G4: the newest segment is gone, and a checkpoint took its creation out of the log; another was flushed
