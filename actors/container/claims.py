@@ -19,7 +19,7 @@ a higher epoch."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import anyio
@@ -58,10 +58,8 @@ CLAIMS_PREFIX = "_system/containers/"
 _MAGIC = 0x544C434D  # "TLCM"
 _WITHOUT_FINGERPRINT = 1
 _VERSION = 2
-_ADVICE = (
-    "Close both and go on with the newest one; if that is this one, adopt it on purpose, with "
-    "open_store(adopt=True) or `tierlog serve --adopt`"
-)
+_ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
+_ADVICE = f"Close both and go on with the newest one; if that is this one, {_ADOPT}"
 _DEAD_MAX = 8
 _LIMITS = {Reason.MOVED: 86_400.0}
 """Seconds after which a container confirms itself (rule G4)."""
@@ -122,9 +120,18 @@ def decode_claim(data: bytes, epoch: int = 0) -> Claim:
 
 async def list_claims(chunks: ChunkStorage, container: int, known: Collection[str] = ()) -> list[Claim]:
     """The claims on a container whose names are not in ``known``, lowest epoch first."""
+    names = await _list_names(chunks, container)
+    return await _read_claims(chunks, container, [name for name in names if name not in known])
+
+
+async def _list_names(chunks: ChunkStorage, container: int) -> list[str]:
+    return [info.name async for info in chunks.list(claim_prefix(container))]
+
+
+async def _read_claims(chunks: ChunkStorage, container: int, names: Iterable[str]) -> list[Claim]:
     prefix = claim_prefix(container)
     claims = []
-    for name in [info.name async for info in chunks.list(prefix) if info.name not in known]:
+    for name in names:
         try:
             epoch = hex_number(name[len(prefix) :])
             claims.append(decode_claim(await chunks.read(name, 0, _BYTES_MAX + 1), epoch))
@@ -179,15 +186,31 @@ class ClaimRecords:
     def unconfirmed(self) -> UnconfirmedRecord | None:
         return unconfirmed_record(self._metadata)
 
+    @property
+    def storage_claimed(self) -> bool:
+        """Whether long-term storage is known to have held a claim."""
+        with _decoding(CLAIM_PREFIX):
+            values = (self._value(claim_key(epoch)) for epoch in self.known)
+            return any(ClaimRecord.decode(value).storage_claimed for value in values)
+
     def some_chunk(self) -> str | None:
         """A chunk that the log refers to; None if there is none."""
         keys = (key for key in self._metadata if key.startswith(CHUNK_PREFIX))
         return next((key.removeprefix(CHUNK_PREFIX) for key in keys), None)
 
-    async def enter(self, owners: Mapping[int, bytes], unconfirmed: UnconfirmedRecord | None = None) -> None:
+    async def enter(
+        self,
+        owners: Mapping[int, bytes],
+        unconfirmed: UnconfirmedRecord | None = None,
+        *,
+        storage_claimed: bool = False,
+    ) -> None:
         """Write the records of these claims, by epoch, and in the same commit that the container is
-        unconfirmed; returns once that is durable."""
-        writes = {claim_key(epoch): ClaimRecord(owner).encode() for epoch, owner in owners.items()}
+        unconfirmed; returns once that is durable. ``storage_claimed``: long-term storage has a claim, or is
+        known to have had one."""
+        writes = {
+            claim_key(epoch): ClaimRecord(owner, storage_claimed).encode() for epoch, owner in owners.items()
+        }
         if unconfirmed is not None:
             writes[UNCONFIRMED_KEY] = unconfirmed.encode()
         if changed := {key: value for key, value in writes.items() if self._value(key) != value}:
@@ -394,12 +417,20 @@ class StorageClaim:
             await self._claim(await list_claims(self._chunks, self.container))
 
     async def prove(self) -> None:
-        """``ensure``, and that there is no foreign claim until now (rules W8, G1)."""
+        """``ensure``, and until now the claim is there and no foreign one (rules W8, G1). Raises
+        ``Unavailable`` if long-term storage lacks the claim: it was unmounted."""
         await self.ensure()
-        claims = await list_claims(self._chunks, self.container, self._seen)
+        names = await _list_names(self._chunks, self.container)
+        new = [name for name in names if name not in self._seen]
+        claims = await _read_claims(self._chunks, self.container, new)
         try:
             validate_claims(claims, self._records.known, self._history_epoch, self.identity)
-        except StoreMismatch:
+            if claim_name(self.container, self.epoch) not in names:
+                raise Unavailable(
+                    f"long-term storage lacks the claim of container {self.container} with epoch "
+                    f"{self.epoch}, which this owner made: it is not mounted any more. Mount it"
+                )
+        except (StoreMismatch, Unavailable):
             self._log.check_owner()
             raise
         self._note_seen(claims)
@@ -422,8 +453,11 @@ class StorageClaim:
 
         self._check_highest(foreign)
         owners = {claim.epoch: claim.identity.owner for claim in foreign} | {self.epoch: self.identity.owner}
-        await self._records.enter(owners, self._doubt(claims, foreign))
+        was_claimed = bool(claims) or self._records.storage_claimed
+        await self._records.enter(owners, self._doubt(claims, foreign), storage_claimed=was_claimed)
         await self._create()
+        if not was_claimed:
+            await self._records.enter({self.epoch: self.identity.owner}, storage_claimed=True)
         names = {claim_name(self.container, claim.epoch) for claim in claims}
         later = await list_claims(self._chunks, self.container, names)
         foreign = find_foreign_claims(later, self._records.known, self._history_epoch, self.identity)
@@ -443,14 +477,20 @@ class StorageClaim:
 
     async def _check_not_empty(self, claims: Sequence[Claim]) -> None:
         """Raises ``Unavailable`` if long-term storage has neither a claim nor a chunk of this container, but
-        the log refers to chunks: it is not mounted, and what is flushed now would be lost with the log's
-        groups. Records of claims prove nothing: an owner may end between its record and its claim."""
-        chunk = None if claims else self._records.some_chunk()
+        had one: it is not mounted, and what is flushed now would be lost with the log's groups. The record of
+        a claim alone proves nothing: an owner may end between its record and its claim."""
+        if claims:
+            return
+
+        chunk = self._records.some_chunk()
         if chunk is not None and not await self._chunks.exists(chunk):
-            raise Unavailable(
-                f"long-term storage is empty: it has no claim of container {self.container}, and not its "
-                f"chunk {chunk}. Mount it; if it is lost, restore a backup"
-            )
+            raise self._empty(f", and not its chunk {chunk}. Mount it; if it is lost, restore a backup")
+
+        if chunk is None and self._records.storage_claimed and not self._adopt:
+            raise self._empty(f". Mount it; if it was emptied on purpose, {_ADOPT}")
+
+    def _empty(self, more: str) -> Unavailable:
+        return Unavailable(f"long-term storage is empty: it has no claim of container {self.container}{more}")
 
     def _doubt(self, claims: Sequence[Claim], foreign: Sequence[Claim]) -> UnconfirmedRecord | None:
         """Why this owner must not delete anything yet (rule G4)."""

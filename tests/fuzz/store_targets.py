@@ -223,7 +223,7 @@ _IDENTITIES = [
     Target(
         "claim records",
         lambda data: known_claims({claim_key(7): (1, data)}),
-        [ClaimRecord(b"o" * 16).encode()],
+        [ClaimRecord(b"o" * 16).encode(), ClaimRecord(b"o" * 16, storage_claimed=True).encode()],
         errors=(DataCorruption,),
     ),
     Target(

@@ -265,7 +265,7 @@ REBORN = Scenario(
 TRANSACTIONS = Scenario(
     rules="T2, T4, T6, T9: parts join their target in one step with their token, what is left over goes; "
     "another transaction is aborted.",
-    before=[alone(create("a/s"), create("a/x"), append("a/s", "base", 50), Flush())],
+    before=[alone(create("a/s"), create("a/x"), create("a/y"), append("a/s", "base", 50), Flush())],
     sessions=[
         alone(
             Begin("a/s", "t0", _TOKEN, LEASE_DEFAULT),

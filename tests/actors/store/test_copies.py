@@ -354,7 +354,9 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_its_evict
         await owner.store.flush()
         await owner.crash()
     newer, world.logs = world.chunk_names, backup
-    world.chunks.script = lambda call: DOWN if call.verb == "list" and call.name == "containers/0000/" else None
+    world.chunks.script = lambda call: (
+        DOWN if call.verb == "list" and call.name == "containers/0000/" else None
+    )
     async with world.owner() as owner:
         assert len(owner.container.segments.evicted) >= 2
         if verb == "append":
@@ -382,7 +384,9 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_segments_
         await owner.store.flush()
         await owner.crash()
     newer, world.logs = world.chunk_names, backup
-    world.chunks.script = lambda call: DOWN if call.verb == "list" and call.name == "containers/0000/" else None
+    world.chunks.script = lambda call: (
+        DOWN if call.verb == "list" and call.name == "containers/0000/" else None
+    )
     async with world.owner() as owner:
         await make(owner.store, "t", b"abc")
         await owner.store.flush()
@@ -650,12 +654,63 @@ async def test_nothing_is_flushed_to_empty_storage_that_had_chunks() -> None:
         assert await read_all(owner.store, "s") == DATA + b"more"
 
 
-async def test_empty_storage_is_claimed_by_an_owner_without_chunks() -> None:
-    """W8: the first owner may have ended between the record of its claim and the claim."""
+async def test_nothing_is_flushed_to_empty_storage_that_had_a_claim() -> None:
+    """W8: the log refers to no chunk, because nothing was ever flushed; but its first owner saw the storage
+    that is now unmounted. Owners between open without it too."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+    mounted = dict(world.memory.chunks)
+    world.memory.chunks.clear()
+    async with world.owner():
+        pass
+
+    async with world.owner() as owner:
+        with pytest.raises(Unavailable, match="long-term storage is empty.*Mount it.*adopt"):
+            await owner.store.flush()
+        assert not world.memory.chunks, "neither a chunk nor a claim"
+
+        world.memory.chunks.update(mounted)
+        await owner.store.flush()
+        assert await read_all(owner.store, "s") == b"abc"
+
+
+async def test_nothing_is_flushed_to_storage_that_is_unmounted_while_the_store_is_open() -> None:
+    """W8: the owner's own claim is missing there."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        mounted = dict(world.memory.chunks)
+        world.memory.chunks.clear()
+        with pytest.raises(Unavailable, match="lacks the claim.*Mount it"):
+            await owner.store.flush()
+        assert not world.memory.chunks
+
+        world.memory.chunks.update(mounted)
+        await owner.store.flush()
+        assert await read_all(owner.store, "s") == b"abc"
+
+
+async def test_storage_that_was_emptied_on_purpose_is_used_again_once_it_is_adopted() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")
     world.memory.chunks.clear()
+
+    for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
+        async with world.owner(options) as owner:
+            await owner.store.flush()
+            assert world.chunk_names == referenced_chunks(owner.container)
+
+
+async def test_empty_storage_is_claimed_if_no_owner_has_seen_a_claim_there() -> None:
+    """W8: the first owner ended between the record of its claim and the claim."""
+    world = ContainerWorld()
+    world.chunks.script = lambda call: DOWN if call.verb == "create_with_content" else None
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        assert list(owner.container.claims.known) == [1]
+    world.chunks.script = None
 
     async with world.owner() as owner:
         await owner.store.flush()

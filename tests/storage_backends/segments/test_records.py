@@ -91,6 +91,7 @@ def test_the_persisted_form_does_not_change(record: Record, key: str, golden: st
     ("record", "golden"),
     [
         (ClaimRecord(b"O" * 16), "0701" + "4f" * 16),
+        (ClaimRecord(b"O" * 16, storage_claimed=True), "0701" + "4f" * 16 + "01"),
         (UnconfirmedRecord(Reason.ADOPTED, "h:/p"), "0801020004683a2f70"),
     ],
 )
