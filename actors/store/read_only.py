@@ -116,7 +116,9 @@ async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -
     ``StoreMismatch``, ``Unavailable``."""
     opened = await log.inspect()
     cache = TailCache(_CACHE_BYTES, None)
-    state = ContainerState(index, opened.epoch, cache.open_segment)
+    state = ContainerState(
+        index, opened.epoch, lambda segment: cache.open_segment(segment.sid, segment.flushed)
+    )
     publisher = Publisher(state, cache, due_bytes=sys.maxsize)
     await Recovery(log, opened, state, publisher, cache, active_max=sys.maxsize).run()
     cache.evict()  # bytes that were cached before replay found them flushed
