@@ -1,15 +1,24 @@
 """Refuses the use of a store or a client where it cannot work.
 
 In a forked child its sockets, descriptors and tasks belong to the parent. In another thread than its event
-loop's, a call would change state while the loop runs, and wake nobody.
+loop's, a call would change state while the loop runs, and wake nobody. That holds for verbs, for the steps of
+a generator, and for the end of the ``async with`` body.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
 from threading import get_ident
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from ...storage_backends.base.errors import ClosedError
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _Forks:
@@ -50,3 +59,63 @@ class UseGuard:
                 f"this {self._what} belongs to the event loop of another thread: call it there "
                 f"(asyncio.run_coroutine_threadsafe, trio.from_thread.run), or use a client of a service"
             )
+
+
+class GuardedGenerator(AsyncGenerator[T, None], Generic[T]):
+    """``generator``, refused elsewhere: it could not even clean up there."""
+
+    __slots__ = ("_generator", "_guard")
+
+    def __init__(self, guard: UseGuard, generator: AsyncGenerator[T, None]) -> None:
+        self._guard = guard
+        self._generator = generator
+
+    async def asend(self, value: None) -> T:
+        self._guard.check()
+        return await self._generator.asend(value)
+
+    async def athrow(self, *error: Any) -> T:
+        self._guard.check()
+        return await self._generator.athrow(*error)
+
+    async def aclose(self) -> None:
+        self._guard.check()
+        await self._generator.aclose()
+
+
+class _GuardedContext(AbstractAsyncContextManager[T, bool | None]):
+    def __init__(self, what: str, context: AbstractAsyncContextManager[T, bool | None]) -> None:
+        self._what = what
+        self._context = context
+
+    async def __aenter__(self) -> T:
+        self._guard = UseGuard(self._what)
+        return await self._context.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        self._guard.check()
+        return await self._context.__aexit__(kind, error, trace)
+
+
+def guarded_context(
+    what: str,
+) -> Callable[[Callable[P, AsyncIterator[T]]], Callable[P, AbstractAsyncContextManager[T, bool | None]]]:
+    """As ``asynccontextmanager``; the body can be left only where it was entered."""
+
+    def decorate(
+        function: Callable[P, AsyncIterator[T]],
+    ) -> Callable[P, AbstractAsyncContextManager[T, bool | None]]:
+        make = asynccontextmanager(function)
+
+        @wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T, bool | None]:
+            return _GuardedContext(what, make(*args, **kwargs))
+
+        return guarded
+
+    return decorate

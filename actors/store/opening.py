@@ -56,6 +56,7 @@ from ..kernel.event_loop import event_source, running_trio
 from ..kernel.mailbox import LaneBounds, MailboxOptions
 from ..kernel.process_status import process_start
 from ..kernel.supervision import RestartPolicy
+from ..kernel.use_guard import guarded_context
 from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
@@ -233,7 +234,7 @@ def _protection() -> Protect:
     return protect
 
 
-@asynccontextmanager
+@guarded_context("store")
 async def open_store(
     path: str | os.PathLike[str],
     *,

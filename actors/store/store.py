@@ -82,7 +82,7 @@ from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest, LastEventRequest
 from ..container.requests import Request
 from ..kernel.slices import list_in_slices
-from ..kernel.use_guard import UseGuard
+from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
 
 T = TypeVar("T")
@@ -358,9 +358,10 @@ class SegmentStore(SegmentVerbs):
         ):
             return await container.call(lambda owner: owner.read(name, offset, size, sid))
 
-    async def tail(
-        self, name: str, offset: int = 0, *, block_size: int = 1 << 20
-    ) -> AsyncGenerator[bytes, None]:
+    def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
+        return GuardedGenerator(self._guard, self._tail(name, offset, block_size))
+
+    async def _tail(self, name: str, offset: int, block_size: int) -> AsyncGenerator[bytes, None]:
         check_offset(offset)
         check_size(block_size, "block_size")
         container = self._container(name)

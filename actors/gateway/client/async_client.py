@@ -28,7 +28,7 @@ from ....storage_backends.base.transactions import (
 from ....storage_backends.base.verbs import SegmentVerbs
 from ...kernel.event_source import EventSource
 from ...kernel.task_groups import body_group
-from ...kernel.use_guard import UseGuard
+from ...kernel.use_guard import GuardedGenerator, UseGuard
 from ...telemetry.tracing import Tracing
 from ..wire.batch import Outcome
 from ..wire.bodies import HostStatus
@@ -167,9 +167,10 @@ class Client(ClientBase, SegmentVerbs):
     async def read(self, name: str, offset: int, size: int) -> bytes:
         return await self._run(requests.read(name, offset, size))
 
-    async def tail(
-        self, name: str, offset: int = 0, *, block_size: int = 1 << 20
-    ) -> AsyncGenerator[bytes, None]:
+    def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
+        return GuardedGenerator(self._guard, self._tail(name, offset, block_size))
+
+    async def _tail(self, name: str, offset: int, block_size: int) -> AsyncGenerator[bytes, None]:
         check_offset(offset)
         check_size(block_size, "block_size")
         tail = TailCursor(name, offset, block_size)

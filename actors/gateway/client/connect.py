@@ -6,7 +6,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from random import Random
 
 import httpx
@@ -14,6 +14,7 @@ import httpx
 from ....storage_backends.base.errors import InvalidArgument, shown
 from ....storage_backends.base.world import World
 from ...kernel.event_loop import event_source, loop_clock
+from ...kernel.use_guard import guarded_context
 from ...telemetry.tracing import Tracing
 from .async_client import Client, open_client
 from .attempts import ClientContext
@@ -25,7 +26,7 @@ DEADLINE = 30.0
 MAP_REFRESH = 0.5
 
 
-@asynccontextmanager
+@guarded_context("client")
 async def connect(
     url: str,
     *,

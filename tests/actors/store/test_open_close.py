@@ -301,7 +301,8 @@ async def test_a5_a_waiting_tail_is_answered_when_the_store_closes(tmp_path: Pat
 
 
 async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
-    async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
+    opening = tierlog.open_store(tmp_path, containers=1, config=CONFIG)
+    async with opening as store:
         await make(store, "s", b"abc")
         child = os.fork()
         if not child:
@@ -311,6 +312,7 @@ async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
                 store.read("s", 0, 1),
                 store.flush(),
                 store.create_segment("t"),
+                opening.__aexit__(None, None, None),
             ):
                 try:
                     call.send(None)
@@ -318,7 +320,7 @@ async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
                     refused += 1
             os._exit(refused)
 
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
         assert await store.append("s", b"d") == 3
 
 
@@ -345,6 +347,31 @@ async def test_the_event_loop_of_another_thread_is_refused_before_anything_is_qu
         assert await anyio.to_thread.run_sync(lambda: anyio.run(use, backend=backend)) == 4
         assert await store.append("s", b"d") == 3
         assert await store.read("s", 0, 10) == b"abcd"
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+async def test_the_event_loop_of_another_thread_neither_closes_a_store_nor_goes_on_with_its_tail(
+    tmp_path: Path, backend: str
+) -> None:
+    opening = tierlog.open_store(tmp_path, containers=1, config=CONFIG)
+    store = await opening.__aenter__()
+    await make(store, "s", b"abc")
+    blocks = store.tail("s")
+    assert await anext(blocks) == b"abc"
+
+    async def use() -> None:
+        for call in (opening.__aexit__(None, None, None), anext(blocks)):
+            with pytest.raises(ClosedError, match="belongs to the event loop of another thread"):
+                await call
+
+    with anyio.fail_after(scaled(10)):
+        await anyio.to_thread.run_sync(lambda: anyio.run(use, backend=backend), abandon_on_cancel=True)
+        assert await store.append("s", b"d") == 3
+        assert await anext(blocks) == b"d"
+    await blocks.aclose()
+    await opening.__aexit__(None, None, None)
+    with pytest.raises(ClosedError):
+        await store.append("s", b"e")
 
 
 # --- cancellation -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 import tierlog
+from support.patience import scaled
 from support.scripted_server import Answer, Received, json_answer, scripted
 from support.service import service
 from tierlog import Client, ClosedError, SegmentStore, SyncClient
@@ -83,15 +84,28 @@ async def test_a_forked_child_is_refused_its_parents_client(tmp_path: Path) -> N
 
 async def test_a_client_is_refused_the_event_loop_of_another_thread(tmp_path: Path) -> None:
     with service(tmp_path / "data") as url:
-        async with tierlog.connect(url) as client:
+        opening = tierlog.connect(url)
+        async with opening as client:
             await client.create_segment("s")
+            await client.append("s", b"abc")
+            blocks = client.tail("s")
+            assert await anext(blocks) == b"abc"
 
             async def use() -> None:
-                with pytest.raises(ClosedError, match="belongs to the event loop of another thread"):
-                    await client.append("s", b"x")
+                for call in (
+                    client.append("s", b"x"),
+                    client.health(),
+                    anext(blocks),
+                    opening.__aexit__(None, None, None),
+                ):
+                    with pytest.raises(ClosedError, match="belongs to the event loop of another thread"):
+                        await call
 
-            await anyio.to_thread.run_sync(lambda: anyio.run(use))
-            assert await client.append("s", b"abc") == 0
+            with anyio.fail_after(scaled(10)):
+                await anyio.to_thread.run_sync(lambda: anyio.run(use), abandon_on_cancel=True)
+            assert await client.append("s", b"d") == 3
+            assert await anext(blocks) == b"d"
+            await blocks.aclose()
 
 
 def _refusals(client: Client, plain: SyncClient) -> int:
