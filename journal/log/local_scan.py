@@ -7,7 +7,7 @@ import enum
 
 import attrs
 
-from ...storage_backends.base.files import FileHandle, Program, Read
+from ...storage_backends.base.files import FileHandle, FindData, Program, Read
 from .frame_table import FrameTable
 from .frames import FRAME_HEADER_BYTES, FRAME_MAGIC_BYTES, Frame, decode_frame, frame_end
 
@@ -71,6 +71,12 @@ class Window:
         if len(self.data) < wanted:
             self.size = self.end  # its owner trimmed it meanwhile
 
+    def skip_hole(self, position: int) -> Program[int]:
+        """The next position behind the window, from ``position`` on, with anything but zeros."""
+        if position < self.start or position + FRAME_HEADER_BYTES > self.end:
+            return (yield FindData(self._handle, position))
+        return position
+
     def cut(self, end: int) -> None:
         """Ignore what is behind ``end``."""
         self.size = min(self.size, end)
@@ -114,8 +120,13 @@ def scan(window: Window, run: FrameRun, end: int) -> Program[Scan]:
 
 
 def find_frame(window: Window, position: int, run: FrameRun) -> Program[Frame | None]:
-    """The first valid frame at or behind ``position``, at any byte."""
-    while position + FRAME_HEADER_BYTES <= window.size:
+    """The first valid frame at or behind ``position``, at any byte. Holes cost no time: no frame begins in
+    one, because its first byte is not zero."""
+    while True:
+        position = yield from window.skip_hole(position)
+        if position + FRAME_HEADER_BYTES > window.size:
+            return None
+
         yield from window.load(position, FRAME_HEADER_BYTES)
         found = window.data.find(FRAME_MAGIC_BYTES, position - window.start)
         if found < 0:
@@ -129,4 +140,3 @@ def find_frame(window: Window, position: int, run: FrameRun) -> Program[Frame | 
         if frame is not None:
             return frame
         position += 1
-    return None

@@ -100,6 +100,16 @@ class Size(IoCall):
 
 
 @attrs.frozen
+class FindData(IoCall):
+    """Where the next bytes are, at or behind ``offset``, that may be other than zeros: result ``int``, at the
+    end of the file its length. Holes and allocated blocks that were never written are passed over where the
+    file system knows them."""
+
+    handle: FileHandle
+    offset: int
+
+
+@attrs.frozen
 class Allocate(IoCall):
     """Reserve disk blocks for ``offset .. offset + size`` without changing the file's length. ``ENOSPC`` if
     there is no room; a no-op where the file system does not support it."""

@@ -30,6 +30,7 @@ from ..base.files import (
     FileNumbers,
     Files,
     FilesStatistics,
+    FindData,
     FolderEntry,
     FreeSpace,
     IoCall,
@@ -61,6 +62,8 @@ from .nofollow import NoFollowFolder, open_file
 
 _KEEP_SIZE = 1
 _STAT_BLOCK_BYTES = 512
+_SEEK_DATA: int = getattr(os, "SEEK_DATA", -1)
+"""-1 is invalid for every system that has no such call."""
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -147,6 +150,18 @@ def _sync(call: Sync) -> None:
     _fdatasync(fd)
     if handle.cold is not None:
         handle.cold.synced(fd)
+
+
+def _find_data(call: FindData) -> int:
+    fd = _fd(call.handle)
+    try:
+        return os.lseek(fd, call.offset, _SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return max(call.offset, os.fstat(fd).st_size)
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return call.offset
+        raise
 
 
 def _allocate(call: Allocate) -> None:
@@ -247,6 +262,7 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     Write: _write,
     Sync: _sync,
     Size: lambda call: os.fstat(_fd(call.handle)).st_size,
+    FindData: _find_data,
     Allocate: _allocate,
     Extend: _extend,
     Trim: _trim,

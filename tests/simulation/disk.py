@@ -55,6 +55,13 @@ class SimulatedInode:
         self.pending.extend(_sectors(offset, data))
         self.blocks = max(self.blocks, _blocks(end))
 
+    def find_data(self, offset: int) -> int:
+        """The first block, or the offset in it, that has anything but zeros."""
+        for start in range(offset // BLOCK * BLOCK, len(self.cache), BLOCK):
+            if any(self.cache[start : start + BLOCK]):
+                return max(start, offset)
+        return max(offset, len(self.cache))
+
     def extend(self, size: int) -> None:
         if size > len(self.cache):
             self.cache.extend(bytes(size - len(self.cache)))

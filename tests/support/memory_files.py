@@ -7,7 +7,17 @@ from collections.abc import Mapping
 import attrs
 
 from tierlog.journal.log.local_scan import FrameRun, Scan, Window, scan
-from tierlog.storage_backends.base.files import Close, FileHandle, Lock, Open, Program, Read, Size, T
+from tierlog.storage_backends.base.files import (
+    Close,
+    FileHandle,
+    FindData,
+    Lock,
+    Open,
+    Program,
+    Read,
+    Size,
+    T,
+)
 
 
 @attrs.frozen
@@ -35,6 +45,9 @@ def run_on(contents: Mapping[str, bytes], program: Program[T]) -> T:
                 answer = contents[handle.path][offset : offset + size]
             case Size(handle):
                 answer = len(contents[handle.path])
+            case FindData(handle, offset):
+                content = contents[handle.path]
+                answer = len(content) - len(content[offset:].lstrip(b"\0"))
             case Lock():
                 answer = True
             case Close():

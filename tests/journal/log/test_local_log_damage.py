@@ -275,7 +275,7 @@ async def test_inspect_writes_nothing() -> None:
     await log.inspect()
     await log.close()
 
-    assert set(calls) <= {"Open", "Read", "Size", "ListFolder", "Close"}
+    assert set(calls) <= {"Open", "Read", "Size", "FindData", "ListFolder", "Close"}
     assert {path: disk.content(path) for path in [REGISTER, *wal_paths(disk)]} == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from unittest import mock
 
@@ -27,8 +28,9 @@ from tierlog.journal.log.frames import (
 )
 from tierlog.journal.log.local_history import HistoryReader
 from tierlog.journal.log.local_layout import LocalLogOptions, LogLayout
-from tierlog.journal.log.local_scan import Ending, FrameRun
-from tierlog.storage_backends.base.files import IoCall, Read
+from tierlog.journal.log.local_scan import Ending, FrameRun, Scan, Window, scan
+from tierlog.storage_backends.base.files import Close, IoCall, Open, Program, Read
+from tierlog.storage_backends.files import local
 from tierlog.testing.log_conformance import contents
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +79,40 @@ def test_a_frame_behind_damage_is_found_across_the_end_of_any_window(window: int
     content[FRAME_HEADER_BYTES] ^= 1
     with windows_of(window):
         assert scan_bytes(bytes(content), RUN).ending is Ending.CORRUPT
+
+
+@pytest.mark.parametrize(
+    ("behind", "ending"),
+    [
+        (b"", Ending.TORN),
+        (b"\xf6TL", Ending.TORN),
+        (b"".join(encode_frame(SALT, (5 << 30) + 7, FILE.epoch, 44, 0, 0, [b"lost"])[1]), Ending.CORRUPT),
+    ],
+)
+def test_holes_cost_nothing_and_what_lies_behind_them_is_found(
+    tmp_path: Path, behind: bytes, ending: Ending
+) -> None:
+    path, reads = tmp_path / "x.wal", list[int]()
+    with open(path, "wb") as file:
+        file.write(frames_of([b"first", b"second"]))
+        file.seek((5 << 30) + 7)
+        file.write(behind)
+        file.truncate(6 << 30)
+
+    def program() -> Program[Scan]:
+        handle = yield Open(str(path))
+        found = yield from scan(Window(handle, 6 << 30), RUN, 6 << 30)
+        yield Close(handle)
+        return found
+
+    def read(call: Read) -> bytes:
+        reads.append(call.size)
+        return bytes(local._PERFORM[Read](call))
+
+    found = local.drive(program(), {**local._PERFORM, Read: read})
+
+    assert (len(found.frames), found.ending) == (2, ending)
+    assert len(reads) <= 3
 
 
 async def test_memory_holds_one_window_or_one_larger_group() -> None:

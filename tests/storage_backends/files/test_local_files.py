@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tierlog.storage_backends.base.files import (
     Extend,
     FileHandle,
     FilesStatistics,
+    FindData,
     FolderEntry,
     FreeSpace,
     IsReadOnly,
@@ -190,6 +192,47 @@ async def test_allocation_reserves_blocks_and_keeps_the_length(tmp_path: Path) -
     size, blocks = await LocalFiles().run(program())
     assert size == 0
     assert blocks in (0, *range(1 << 20, 2 << 20))
+
+
+async def test_data_is_found_behind_holes_and_blocks_that_were_never_written(tmp_path: Path) -> None:
+    expected = {
+        0: 0,
+        1 << 20: 5 << 30,
+        1 << 30: 5 << 30,
+        5 << 30: 5 << 30,
+        5 << 30 | 1 << 20: 6 << 30,
+        7 << 30: 7 << 30,
+    }
+
+    def program() -> Program[None]:
+        handle = yield Open(str(tmp_path / "a"), create=True)
+        yield Write(handle, 0, (b"x",))
+        yield Write(handle, 5 << 30, (b"y",))
+        yield Extend(handle, 6 << 30)
+        yield Allocate(handle, 1 << 30, 1 << 20)
+        for offset, data in expected.items():
+            assert (yield FindData(handle, offset)) == data
+        yield Close(handle)
+
+    await LocalFiles().run(program())
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP])
+async def test_data_is_everywhere_where_the_file_system_knows_no_holes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def lseek(fd: int, offset: int, how: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    def program() -> Program[int]:
+        handle = yield Open(str(tmp_path / "a"), create=True)
+        yield Extend(handle, 1 << 20)
+        found: int = yield FindData(handle, 4096)
+        yield Close(handle)
+        return found
+
+    monkeypatch.setattr(os, "lseek", lseek)
+    assert await LocalFiles().run(program()) == 4096
 
 
 async def test_trimming_frees_what_was_allocated_behind_and_never_lengthens(tmp_path: Path) -> None:
