@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+
 
 def status_fields(pid: int) -> list[str]:
     """The fields of ``/proc/PID/stat`` from the state on (``proc(5)`` numbers that one 3). Empty if there is
@@ -25,3 +28,17 @@ def process_start(pid: int) -> str:
             return f"{stream.read(64).strip()}/{fields[19]}"
     except OSError:
         return ""
+
+
+def holds_lock(pid: int, path: str) -> bool:
+    """Whether the process has the file ``path`` open under a flock. False if the system does not report it,
+    as of processes of another user."""
+    with suppress(OSError):
+        wanted = os.stat(path)
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{number}"), wanted):
+                    with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as facts:
+                        if any(line.startswith("lock:") and "FLOCK" in line for line in facts):
+                            return True
+    return False

@@ -1,6 +1,6 @@
 """Processes of hosts: started by exec, watched until they end, signalled by a handle that a reused process id
 cannot mislead. Only a verified process is signalled: a child, the peer of the control socket, or a process
-whose start is the one in its lock file.
+that holds the lock of its lock file and whose start is the one in it.
 
 A host may outlive its supervisor and be found by the next one (rule V4), which watches it without being its
 parent. The end of a process is an event (a pidfd becomes readable); where the system has no pidfds it is

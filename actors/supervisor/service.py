@@ -31,6 +31,7 @@ from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..kernel.backoff import Backoff
 from ..kernel.exits import first_leaf
+from ..kernel.process_status import holds_lock
 from ..kernel.task_groups import body_group
 from ..settings.configuration import ServerConfig, StoreConfig
 from ..store.opening import announced, identify, locate_chunks, system_world
@@ -187,10 +188,18 @@ async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str,
         )
     # A file from another machine names a process there: the same number is some other process here.
     return {
-        owner.role: owner
+        owner.role: _verified(owner, options.folder)
         for owner in owners
         if owner.role not in ("", SUPERVISOR) and owner.host == socket.gethostname()
     }
+
+
+def _verified(owner: Owner, folder: StoreFolder) -> Owner:
+    """Without ``start`` if another process holds the lock: whoever may write into the folder can name any
+    process (rule V4)."""
+    return (
+        owner if holds_lock(owner.pid, f"{folder.owners}/{owner.owner_id}") else attrs.evolve(owner, start="")
+    )
 
 
 def _make_supervisor(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
 
 from support.patience import scaled
-from tierlog.actors.kernel.process_status import process_start
+from tierlog.actors.kernel.process_status import holds_lock, process_start
 from tierlog.actors.supervisor import processes
 from tierlog.actors.supervisor.processes import HostProcess, spawn
 
@@ -80,6 +82,20 @@ async def test_v4_a_reused_process_id_is_refused(
         tasks.start_soon(process.wait)
         process.kill()
         assert await anyio.to_thread.run_sync(stranger.wait) == -signal.SIGKILL
+
+
+def test_v4_who_holds_the_lock_of_a_file_is_known(stranger: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    path, other = tmp_path / "held", tmp_path / "other"
+    other.touch()
+    with path.open("xb") as file:
+        assert not holds_lock(os.getpid(), str(path))
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert holds_lock(os.getpid(), str(path))
+        assert not holds_lock(os.getpid(), str(other))
+        assert not holds_lock(stranger.pid, str(path))
+        fcntl.flock(file, fcntl.LOCK_UN)
+        assert not holds_lock(os.getpid(), str(path))
+    assert not holds_lock(os.getpid(), str(tmp_path / "none"))
 
 
 async def test_v5_a_stopped_process_is_seen_to_be_frozen() -> None:

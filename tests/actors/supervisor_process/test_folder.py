@@ -20,6 +20,7 @@ from support.command_line import is_one_line, piped
 from support.live_service import Service
 from tierlog import open_store
 from tierlog.actors.folder.lock_files import Owner, encode_owner
+from tierlog.actors.kernel.process_status import process_start
 from tierlog.actors.supervisor.control.messages import Hello, encode
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
@@ -75,13 +76,18 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.parametrize(("host", "start"), [(socket.gethostname(), "boot/1"), ("another-machine", "")])
+@pytest.mark.parametrize(
+    ("host", "start"),
+    [(socket.gethostname(), "boot/1"), (socket.gethostname(), "its own"), ("another-machine", "")],
+)
 def test_v4_a_foreign_lock_file_kills_no_process(
     folder: Path, stranger: subprocess.Popen[bytes], host: str, start: str
 ) -> None:
-    """Its number was used again after a restart of the machine, or counts on another machine."""
+    """Its number was used again after a restart of the machine, or counts on another machine, or somebody
+    who may write into the folder names it."""
     assert piped(folder, b"", "segment", "create", NAME).code == 0
     owners = folder / "wal" / "owners"
+    start = process_start(stranger.pid) if start == "its own" else start
     owner = Owner("a" * 32, stranger.pid, host, 1, role="host-0", start=start)
     with open(owners / owner.owner_id, "xb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
