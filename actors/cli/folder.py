@@ -31,11 +31,12 @@ def init(
     json: Json = False,
 ) -> None:
     """Write a commented tierlog.toml with every setting and its default, for --config."""
+    from ...storage_backends.files import modes
     from ..settings.configuration import StoreConfig, render_config
 
     file = path / _CONFIG_NAME if path.is_dir() else path
     try:
-        with open(file, "w" if force else "x", encoding="utf-8") as stream:
+        with open(file, "w" if force else "x", encoding="utf-8", opener=modes.open_private) as stream:
             stream.write(render_config(StoreConfig()))
     except FileExistsError:
         fail(f"{file} already exists: name another file, or overwrite it with --force")

@@ -168,13 +168,13 @@ async def owning(
     folder open; ``{url}`` in it is the service's.
     """
     from ...storage_backends.files.local import LocalFiles
-    from ..folder.paths import check_new_folder, check_path, existing_identity, live_owners
+    from ..folder.paths import check_folder, check_path, existing_identity, live_owners
     from ..store.opening import open_store
 
     config = read_settings(config_file, chunks)
     folder, files = check_path(data), LocalFiles()
     if create:
-        await check_new_folder(files, folder)
+        await check_folder(files, folder)
     else:
         await existing_identity(files, folder)
 

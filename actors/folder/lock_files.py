@@ -54,7 +54,11 @@ def create_lock_file(folder: str, owner: Owner) -> Program[FileHandle]:
     """Create the locked file of ``owner`` and remove those of dead processes. The lock lives as long as the
     handle."""
     yield MakeFolder(folder)
-    for other in (yield from list_owners(folder)):
+    return (yield from _create(folder, owner, (yield from list_owners(folder))))
+
+
+def _create(folder: str, owner: Owner, others: list[Owner]) -> Program[FileHandle]:
+    for other in others:
         if not other.alive:
             with suppress(FileNotFoundError):  # another opening removed it first
                 yield Unlink(f"{folder}/{other.owner_id}")
@@ -80,10 +84,12 @@ def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[F
         if not (yield Lock(guard, wait=False)):
             raise NotOwner("another process is opening the folder: stop it, or fence it with take_over=True")
 
-        for other in (yield from list_owners(folder)):
+        yield MakeFolder(folder)
+        others = yield from list_owners(folder)
+        for other in others:
             if other.alive:
                 raise NotOwner(_open_elsewhere(other))
-        return (yield from create_lock_file(folder, owner))
+        return (yield from _create(folder, owner, others))
     finally:
         yield Close(guard)
 

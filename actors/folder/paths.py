@@ -17,6 +17,7 @@ from ...storage_backends.base.files import (
     Close,
     Files,
     FolderEntry,
+    IsShared,
     ListFolder,
     Open,
     Program,
@@ -24,9 +25,11 @@ from ...storage_backends.base.files import (
     T,
     Unlink,
 )
+from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
 from .lock_files import Owner, list_owners
 
+_log = get_logger("folder")
 RESTORE_TEMPORARY = ".restoring-"
 """The prefix of folders in which a restore builds logs."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
@@ -119,12 +122,29 @@ def _is_a_file(folder: StoreFolder) -> InvalidArgument:
     return InvalidArgument(f"{folder.path} is a file: name the data folder of a store")
 
 
-async def check_new_folder(files: Files, folder: StoreFolder) -> None:
-    """Refuse to make a store among other files, or inside the folder of another store."""
-    await run_program(files, _check_new_folder(folder), folder.path)
+async def check_folder(files: Files, folder: StoreFolder) -> None:
+    """Refuse to make a store among other files, or inside the folder of another store. Warn if other users
+    may change the folder."""
+    shared = await run_program(files, _find_shared(folder), folder.path)
+    if shared:
+        _log.warning(
+            "folder_shared",
+            folders=shared,
+            advice=f"other users may change the store: chmod -R go= {folder.path}",
+        )
+    await run_program(files, _check_folder(folder), folder.path)
 
 
-def _check_new_folder(folder: StoreFolder) -> Program[None]:
+def _find_shared(folder: StoreFolder) -> Program[list[str]]:
+    shared = []
+    for path in (folder.path, folder.wal, folder.chunks):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if (yield IsShared(path)):
+                shared.append(path)
+    return shared
+
+
+def _check_folder(folder: StoreFolder) -> Program[None]:
     entries = yield from list_data_folder(folder)
     if (yield from read_identity(folder.wal)) is not None:
         return

@@ -43,7 +43,7 @@ from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
     StoreFolder,
-    check_new_folder,
+    check_folder,
     check_path,
     existing_identity,
     remove_empty_restore_folders,
@@ -376,7 +376,7 @@ class StoreOpener:
     @asynccontextmanager
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
-        await check_new_folder(self.files, self.folder)
+        await check_folder(self.files, self.folder)
         chunks = await self._chunks()
         identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id:

@@ -367,6 +367,9 @@ class Supervisor:
 
     async def _talk(self, connection: Connection) -> None:
         hello = await connection.hello()
+        if hello is None:
+            return
+
         self._admit(hello, connection.peer)
         host = hello.host
         earlier = self._connections.get(host)

@@ -74,7 +74,7 @@ class Window:
     def skip_hole(self, position: int) -> Program[int]:
         """The next position behind the window, from ``position`` on, with anything but zeros."""
         if position < self.start or position + FRAME_HEADER_BYTES > self.end:
-            return (yield FindData(self._handle, position))
+            position = yield FindData(self._handle, position)
         return position
 
     def cut(self, end: int) -> None:

@@ -227,6 +227,14 @@ class IsReadOnly(IoCall):
 
 
 @attrs.frozen
+class IsShared(IoCall):
+    """Whether other users than its owner may write to the file or folder: result ``bool``;
+    ``FileNotFoundError`` if it is missing."""
+
+    path: str
+
+
+@attrs.frozen
 class IsSameFile(IoCall):
     """Whether both paths name the same file: result ``bool``; ``FileNotFoundError`` if one is missing."""
 

@@ -8,6 +8,12 @@ import os
 FILE = 0o600
 READ_ONLY_FILE = 0o400
 FOLDER = 0o700
+WRITABLE_BY_OTHERS = 0o022
+
+
+def open_private(path: str, flags: int) -> int:
+    """An opener for ``open``."""
+    return os.open(path, flags, FILE)
 
 
 def make_folders(path: str) -> None:

@@ -15,13 +15,19 @@ import struct
 import tempfile
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 
 import anyio
 import anyio.abc
 
 from ....storage_backends.base.errors import Unavailable
+from ....storage_backends.files.modes import make_folders
 from .messages import Hello, Lines, Message, Order, ProtocolError, encode
 
+_PATH_BYTES_MAX = 103
+"""Of a socket; on Linux 4 more."""
+_NEW = ".new"
+"""Ends the name of a socket whose process does not listen yet."""
 QUEUE_MAX = 10_000
 """Orders queued for one host at most: a few for each container."""
 HELLO_SECONDS = 5.0
@@ -31,17 +37,18 @@ _PEER = struct.Struct("3i")
 
 def control_path(store_id: bytes, folder: str, environment: Mapping[str, str]) -> str:
     """The socket's path for the store in ``folder``. It is not in the data folder, because a socket's path
-    has at most about 100 bytes."""
-    base = environment.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    has at most about 100 bytes. A runtime folder with a relative or a longer path is ignored."""
     name = hashlib.blake2b(store_id + os.path.realpath(folder).encode(), digest_size=8).hexdigest()
-    return f"{base}/tierlog-{os.getuid()}/{name}"
+    bases = (environment.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # noqa: S108 - private below
+    paths = [f"{base}/tierlog-{os.getuid()}/{name}" for base in bases if os.path.isabs(base)]
+    return next((path for path in paths if len(os.fsencode(path + _NEW)) <= _PATH_BYTES_MAX), paths[-1])
 
 
 def make_private_folder(path: str) -> None:
     """Make the folder ``path``, accessible to this user only. Raises ``Unavailable`` if it belongs to another
     user, or is open to others."""
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        make_folders(path)
         found = os.lstat(path)
     except OSError as error:
         raise Unavailable(
@@ -62,9 +69,21 @@ def living_listener(path: str) -> int | None:
         probe.settimeout(1)
         try:
             probe.connect(path)
+        except TimeoutError:
+            return 0  # it does not accept
         except OSError:
             return None
         return peer_pid(probe)
+
+
+def remove_left_sockets(folder: str) -> None:
+    """Remove the sockets of supervisors that were killed, whose folders may never be served again."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            is_socket = stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+            if is_socket and not entry.name.endswith(_NEW) and living_listener(entry.path) is None:
+                with suppress(FileNotFoundError):  # another supervisor removed it
+                    os.unlink(entry.path)
 
 
 def peer_pid(connection: socket.socket) -> int:
@@ -77,16 +96,19 @@ def peer_pid(connection: socket.socket) -> int:
 
 
 async def listen(path: str) -> anyio.abc.SocketListener:
-    """Listen at ``path``, for this user only. A socket left there is replaced. Raises ``Unavailable`` if
-    another process listens there."""
+    """Listen at ``path``, for this user only. A socket left there is replaced, and others left in its folder
+    are removed. Raises ``Unavailable`` if another process listens there."""
     make_private_folder(os.path.dirname(path))
+    remove_left_sockets(os.path.dirname(path))
     pid = living_listener(path)
     if pid is not None:
         raise Unavailable(
-            f"process {pid} already supervises this store (it answers at {path}): stop it first"
+            f"process {pid or 'unknown'} already supervises this store (it listens at {path}): stop it first"
         )
 
-    return await anyio.create_unix_listener(path, mode=0o600)
+    listener = await anyio.create_unix_listener(path + _NEW, mode=0o600)
+    os.rename(path + _NEW, path)
+    return listener
 
 
 class Connection:
@@ -106,11 +128,12 @@ class Connection:
         self.written = anyio.Event()
         """Set when all is written after ``finish``, or when the connection broke."""
 
-    async def hello(self) -> Hello:
-        """Return the first message. Raises ``ProtocolError`` if it is not a timely hello."""
+    async def hello(self) -> Hello | None:
+        """Return the first message; None if the other side only tried whether somebody listens. Raises
+        ``ProtocolError`` if it is not a timely hello."""
         with anyio.move_on_after(HELLO_SECONDS):
             message = await self.receive()
-            if isinstance(message, Hello):
+            if message is None or isinstance(message, Hello):
                 return message
         raise ProtocolError("a control connection begins with hello")
 

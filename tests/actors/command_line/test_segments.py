@@ -178,7 +178,11 @@ def test_settings_come_from_a_file(run: Run, folder: Path, tmp_path: Path) -> No
 
 
 def test_init_writes_the_defaults_and_does_not_overwrite(run: Run, tmp_path: Path) -> None:
-    assert run("init").code == 0
+    before = os.umask(0)
+    try:
+        assert run("init").code == 0
+    finally:
+        os.umask(before)
     assert load_config(tmp_path / "tierlog.toml") == StoreConfig()
     (tmp_path / "tierlog.toml").write_text("containers = 2\n")
 

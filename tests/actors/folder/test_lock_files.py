@@ -12,6 +12,7 @@ from tierlog.actors.folder.lock_files import (
     SUPERVISOR,
     Owner,
     create_lock_file,
+    create_only_lock_file,
     list_owners,
     remove_lock_file,
 )
@@ -57,6 +58,27 @@ async def test_a_file_that_another_opening_removes_before_it_is_locked_is_made_a
 
     handle = await files.run(program())
     assert await files.run(list_owners(folder)) == [FIRST]
+    await files.run(remove_lock_file(folder, FIRST, handle))
+
+
+async def test_an_opening_lists_the_lock_files_once(tmp_path: Path) -> None:
+    """Beside the look for its own, once it is locked."""
+    folder, files, calls = f"{tmp_path}/owners", LocalFiles(), list[str]()
+    identity = tmp_path / "store"
+    identity.touch()
+
+    def counted(program: Program[FileHandle]) -> Program[FileHandle]:
+        result = None
+        while True:
+            try:
+                call = program.send(result)
+            except StopIteration as ended:
+                return cast(FileHandle, ended.value)
+            calls.append(type(call).__name__)
+            result = yield call
+
+    handle = await files.run(counted(create_only_lock_file(folder, FIRST, str(identity))))
+    assert calls.count("ListFolder") == 2
     await files.run(remove_lock_file(folder, FIRST, handle))
 
 

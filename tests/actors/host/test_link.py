@@ -82,7 +82,9 @@ async def accepted(listener: anyio.abc.SocketListener) -> AsyncIterator[tuple[Co
     async with stream, anyio.create_task_group() as tasks:
         connection = Connection(stream)
         tasks.start_soon(connection.write)
-        yield connection, await connection.hello()
+        hello = await connection.hello()
+        assert hello is not None
+        yield connection, hello
         connection.finish()
 
 

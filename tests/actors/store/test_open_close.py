@@ -374,6 +374,18 @@ async def test_the_event_loop_of_another_thread_neither_closes_a_store_nor_goes_
         await store.append("s", b"e")
 
 
+@pytest.mark.parametrize(("mode", "warns"), [(0o777, True), (0o775, True), (0o755, False), (0o700, False)])
+async def test_a_folder_that_other_users_may_change_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(mode)
+    async with tierlog.open_store(folder, containers=1, config=CONFIG):
+        assert ("folder_shared" in caplog.text) is warns
+        assert (f"chmod -R go= {folder}" in caplog.text) is warns
+
+
 # --- cancellation -------------------------------------------------------------------------------
 
 

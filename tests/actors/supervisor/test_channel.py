@@ -44,10 +44,25 @@ def test_the_path_is_short_and_each_folders_own(tmp_path: Path) -> None:
     assert control_path(b"s" * 16, "x", {}).startswith(tempfile.gettempdir())
 
 
+@pytest.mark.parametrize("runtime", ["relative/folder", "", f"/{'long' * 30}"])
+def test_a_runtime_folder_that_can_hold_no_socket_is_ignored(
+    runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = control_path(b"s" * 16, "x", {})
+    assert control_path(b"s" * 16, "x", {"XDG_RUNTIME_DIR": runtime}) == usual
+    monkeypatch.setattr(tempfile, "tempdir", f"/{'longer' * 30}")
+    assert control_path(b"s" * 16, "x", {"XDG_RUNTIME_DIR": runtime}).startswith("/tmp/tierlog-")
+
+
 async def test_only_the_user_can_reach_the_socket(path: str) -> None:
     async with await listen(path):
         assert os.stat(path).st_mode & 0o777 == 0o600
         assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
+
+
+def test_missing_parents_are_made_for_the_user_only(path: str) -> None:
+    make_private_folder(path)
+    assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770])
@@ -79,6 +94,20 @@ async def test_a_socket_that_was_left_is_replaced(path: str) -> None:
     assert living_listener(path) is None
     async with await listen(path):
         assert living_listener(path) == os.getpid()
+
+
+async def test_sockets_of_killed_supervisors_are_removed_and_those_of_living_ones_stay(path: str) -> None:
+    room = Path(path).parent
+    make_private_folder(str(room))
+    (room / "a-file").touch()
+    async with await listen(f"{room}/living"):
+        for name in ("killed", "starting.new"):
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(f"{room}/{name}")
+        async with await listen(path):
+            names = {entry.name for entry in room.iterdir()}
+        assert living_listener(f"{room}/living") == os.getpid()
+    assert names == {"a-file", "living", "starting.new", "control"}
 
 
 class Pair:
@@ -153,6 +182,12 @@ async def test_v5_a_connection_without_hello_is_refused(
             pair.other.sendall(first_bytes)
             with pytest.raises(ProtocolError):
                 await pair.connection.hello()
+
+
+async def test_a_connection_that_only_tried_whether_somebody_listens_is_no_error(pair: Pair) -> None:
+    async with pair.stream:
+        pair.other.close()
+        assert await pair.connection.hello() is None
 
 
 async def test_messages_end_with_the_connection(pair: Pair) -> None:
