@@ -5,12 +5,21 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from support.patience import scaled
+
+_MEMORY = Path("/proc/self/statm")
+_GROWTH = 64 << 20
+"""What tests leave in cycles is collected when it is so much: the collector counts objects, and large buffers
+are few."""
+_COLLECTED = pytest.StashKey[int]()
+"""The process's memory after the last time."""
 
 TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
 """A JVM is started once, and a wheel is built and installed once."""
@@ -38,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Tests start hundreds of processes. Each would compile every module anew where the environment keeps
     # Python from writing bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    config.stash[_COLLECTED] = _resident_bytes()
     settings.load_profile("long" if config.getoption("--long") else "short")
 
 
@@ -76,7 +86,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     marker = item.get_closest_marker("timeout")
     seconds = marker.args[0] if marker else float(item.config.getini("timeout"))
     item.add_marker(pytest.mark.timeout(scaled(seconds)), append=False)
-    return (yield)
+    outcome = yield
+    if _resident_bytes() > _GROWTH + item.config.stash[_COLLECTED]:
+        gc.collect()
+        item.config.stash[_COLLECTED] = _resident_bytes()
+    return outcome
+
+
+def _resident_bytes() -> int:
+    """Of this process; 0 where the system does not tell it."""
+    if not _MEMORY.exists():
+        return 0
+    return int(_MEMORY.read_bytes().split()[1]) * resource.getpagesize()
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import attrs
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("actors", "journal", "spark_bridge", "storage_backends", "testing")
 PROGRAMS = ("benchmarks", "examples", "scripts", "tests")
@@ -67,9 +69,32 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@attrs.frozen
+class Facts:
+    """What the tests ask of a module's syntax tree, which itself is too large to keep."""
+
+    charter: str
+    functions: list[tuple[str, int]]
+    """``line name``, and the number of lines."""
+    classes: list[str]
+    skips_without_reason: list[int]
+    """Line numbers."""
+
+
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(text_of(path), filename=str(path))
+def facts_of(path: Path) -> Facts:
+    tree = ast.parse(text_of(path), filename=str(path))
+    nodes = list(ast.walk(tree))
+    return Facts(
+        charter=(ast.get_docstring(tree) or "").strip(),
+        functions=[
+            (f"{node.lineno} {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
+            for node in nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ],
+        classes=[node.name for node in nodes if isinstance(node, ast.ClassDef)],
+        skips_without_reason=list(skips_without_reason(nodes)),
+    )
 
 
 def name(path: Path) -> str:
@@ -84,12 +109,6 @@ def places(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
             found += [f"{name(path)}:{number}: {match[0]}" for match in pattern.finditer(line)]
 
     return found
-
-
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
 
 
 def rules_in(paths: list[Path]) -> set[str]:
@@ -120,16 +139,16 @@ def test_no_module_is_too_long_to_read_in_one_go() -> None:
 
 def test_no_function_is_too_long_to_keep_in_mind() -> None:
     lengths = {
-        f"{name(path)}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        f"{name(path)}:{function}": lines
         for path in python_files()
-        for node in functions(path)
+        for function, lines in facts_of(path).functions
     }
 
     none(f"{place}: {lines} lines" for place, lines in lengths.items() if lines > FUNCTION_LINES_MAX)
 
 
 def test_every_source_module_opens_with_its_charter() -> None:
-    none(name(path) for path in source_modules() if not (ast.get_docstring(tree_of(path)) or "").strip())
+    none(name(path) for path in source_modules() if not facts_of(path).charter)
 
 
 def test_nothing_is_left_for_later() -> None:
@@ -141,19 +160,24 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
 
 
 def test_every_skip_gives_its_reason() -> None:
-    none(place for path in files(("tests", "testing")) for place in skips_without_reason(path))
+    none(
+        f"{name(path)}:{line}"
+        for path in files(("tests", "testing"))
+        for line in facts_of(path).skips_without_reason
+    )
 
 
-def skips_without_reason(path: Path) -> Iterator[str]:
-    calls = {id(node.func): node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in SKIPS:
+def skips_without_reason(nodes: list[ast.AST]) -> Iterator[int]:
+    calls = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in SKIP_NAMES and ast.unparse(node) in SKIPS:
             call = calls.get(id(node))
             if call is None or not gives_reason(call):
-                yield f"{name(path)}:{node.lineno}"
+                yield node.lineno
 
 
 SKIPS = ("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail", "pytest.skip", "pytest.xfail")
+SKIP_NAMES = {each.rpartition(".")[2] for each in SKIPS}
 
 
 def gives_reason(call: ast.Call) -> bool:
@@ -178,12 +202,7 @@ def test_every_rule_that_code_cites_is_cited_by_a_test() -> None:
 
 def test_no_two_statistics_classes_share_a_name() -> None:
     """Metrics are named after them."""
-    classes = [
-        node.name
-        for path in source_modules()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef)
-    ]
+    classes = [each for path in source_modules() for each in facts_of(path).classes]
 
     none({kind for kind in classes if kind.endswith("Statistics") and classes.count(kind) > 1})
 

@@ -37,7 +37,7 @@ ONLY = "" if NAMED.partition(":")[0] in SCENARIOS else NAMED
 SKIPPED = pytest.mark.skipif(bool(NAMED), reason="TIERLOG_CRASH names one case")
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def life_of(script: str, schedule: int, backend: str = "trio") -> Recorder:
     """``life``, ``short-<seed>`` or ``long-<seed>``."""
     kind, _, seed = script.partition("-")

@@ -73,7 +73,7 @@ def chaos(temporary: Path, script: str, *arguments: str) -> dict[str, Any]:
     "script, seed, figure",
     [
         ("failover", "2", "SIGKILL of a host until the first ack of the new owner"),
-        ("partition", "2", ""),
+        pytest.param("partition", "2", "", marks=pytest.mark.extended),
         pytest.param(
             *("freeze", "3", "SIGSTOP of a host until the first ack of the new owner"),
             marks=pytest.mark.extended,
@@ -141,7 +141,13 @@ def test_a_running_service_can_be_attached_to(script: str, temporary: Path, tmp_
     "script, arguments, log, ready",
     [
         ("failover", ("--rounds", "1000", *SMALL), "service.log", "opened"),
-        pytest.param("spark", ("--seed", "5"), "spark-1.log", "NativeCodeLoader", marks=needs_spark),
+        pytest.param(
+            "spark",
+            ("--seed", "5"),
+            "spark-1.log",
+            "NativeCodeLoader",
+            marks=[needs_spark, pytest.mark.extended],
+        ),
     ],
 )
 def test_ctrl_c_leaves_nothing(

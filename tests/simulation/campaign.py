@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from .run import Verdict
+from .verdict import Verdict
 from .workers import Job, Runner, WorkerPool
 
 SEED_SECONDS_MAX = 120.0

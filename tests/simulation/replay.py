@@ -19,8 +19,8 @@ from tierlog.actors.cli import output
 
 from .campaign import Tally
 from .report import print_tally, replay_command
-from .run import Verdict
 from .shrink import Steps, format_steps, kind_of, shrink
+from .verdict import Verdict
 from .workers import HUNG, Job, Runner, WorkerPool
 
 _TRACE_LINES = 200

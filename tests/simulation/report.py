@@ -21,8 +21,8 @@ from rich.table import Table
 from tierlog.actors.cli import output
 
 from .campaign import Tally, Terms
-from .run import Verdict
 from .shrink import format_steps
+from .verdict import Verdict
 
 OPERATIONS = 200
 COMMAND_VARIABLE = "TIERLOG_SIMULATE"

@@ -10,11 +10,10 @@ is raised. A run whose calls in doubt have too many possible orders ends there, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from random import Random
 
 import anyio
-import attrs
 import trio
 
 from tierlog.actors.kernel.exits import leaves
@@ -38,6 +37,7 @@ from .run_state import Foreign, RunState
 from .storage_invariants import check_stored, left_over
 from .tails import MissedWakeup
 from .trace import Trace
+from .verdict import Verdict
 from .view import SegmentView, TornObservation, View
 from .world import Site
 
@@ -53,22 +53,6 @@ ROUNDS_AT_LEAST = 200_000
 ROUNDS_PER_ACTION = 1000
 """Bounds of a run's work: about twenty times of what runs need."""
 VIOLATIONS = (Violation, Broken, TornObservation, WrongAnswer, MissedWakeup, Foreign, CannotServe, Deadlock)
-
-
-@attrs.frozen
-class Verdict:
-    """What a seed came to."""
-
-    seed: int
-    violation: str | None
-    """The first line names it, the next ones say where."""
-    trace: tuple[str, ...]
-    digest: str
-    steps: tuple[int, ...]
-    """The numbers of the plan's steps."""
-    operations: int
-    simulated_seconds: float
-    counts: Mapping[str, int]
 
 
 def run_seed(

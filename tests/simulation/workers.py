@@ -28,7 +28,7 @@ import attrs
 
 from tierlog.actors.kernel.exits import first_leaf
 
-from .run import Verdict
+from .verdict import Verdict
 
 Runner = Callable[..., Verdict]
 """``run.run_seed``, or a function of a test; importable by its name, since another process calls it."""

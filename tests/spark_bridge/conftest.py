@@ -17,6 +17,9 @@ SPARK_SECONDS = 180
 """The first test that wants a session starts a JVM, and all share two cores with whatever else is tested."""
 
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that runs for a minute spends most of it on the second compilation of its code."""
+
 SHORT = (
     "test_what_is_written_is_read_back_in_the_order_of_partitions[arrow]",
     "test_tasks_that_fail_half_way_and_run_again_write_once[is killed]",
@@ -45,7 +48,7 @@ def spark() -> Iterator[Any]:
     """`local[2,4]`: two tasks at a time, and four attempts for each."""
     if reason := support.missing():
         pytest.skip(reason)
-    with support.session("local[2,4]") as session:
+    with support.session("local[2,4]", **{"spark.driver.extraJavaOptions": SHORT_LIVED}) as session:
         yield session
 
 

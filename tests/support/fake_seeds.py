@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Collection
 
-from simulation.run import Verdict
+from simulation.verdict import Verdict
 
 STEPS = tuple(range(1, 41))
 NEEDED = (7, 8, 30)

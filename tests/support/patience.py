@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+LOAD = Path("/proc/loadavg")
 
 
 def scaled(seconds: float) -> float:
-    """``seconds`` on a machine with a free core, and as many times more as runnable processes share each."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """``seconds`` on a machine with a free core, and as many times more as runnable processes share each.
+
+    Each step of ``nice`` lets others have a quarter more: a niced run's limits allow for those who come later.
+    """
+    return seconds * max(1.0, _runnable() / (os.cpu_count() or 1)) * 1.25 ** max(0, os.nice(0))
+
+
+def _runnable() -> float:
+    """Processes that run or wait for a core: on average over the last minute or, where the system counts them, now."""
+    average = os.getloadavg()[0]
+    if not LOAD.exists():
+        return average
+    return max(average, float(LOAD.read_text().split()[3].partition("/")[0]))

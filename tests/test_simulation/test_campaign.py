@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from simulation.campaign import Tally, Terms, run_campaign
-from simulation.run import Verdict
+from simulation.verdict import Verdict
 from simulation.workers import Job, WorkerPool, WorkersCannotStart
 
 from support.fake_seeds import BREAKING, DYING, FAILING, HANGING, run_fake

@@ -20,8 +20,8 @@ from simulation.__main__ import main
 from simulation.command import Request, run
 from simulation.mutants.score import Terms as ScoreTerms
 from simulation.report import COMMAND_VARIABLE
-from simulation.run import Verdict
 from simulation.shrink import parse_steps
+from simulation.verdict import Verdict
 from simulation.workers import Job, WorkerPool
 
 from support.fake_seeds import BREAKING, FAILING, NEEDED, STEPS, run_fake

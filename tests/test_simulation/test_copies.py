@@ -9,7 +9,7 @@ from simulation.run import run_seed
 
 
 def test_worlds_of_copied_folders_find_nothing() -> None:
-    verdicts = [run_seed(FIRST + number) for number in range(30)]
+    verdicts = [run_seed(FIRST + number) for number in range(15)]
 
     assert [verdict.violation for verdict in verdicts if verdict.violation] == []
     assert len({story for verdict in verdicts for story in verdict.counts}) == 5

@@ -15,7 +15,8 @@ from simulation.mutants import score
 from simulation.mutants.catalogue import CATALOGUE
 from simulation.mutants.planting import Mutant, Planter
 from simulation.mutants.score import INTERRUPTED, NOT_REACHED, REACHED, Terms, show_score
-from simulation.run import Verdict, run_seed
+from simulation.run import run_seed
+from simulation.verdict import Verdict
 
 from support.fake_seeds import run_fake
 from tierlog.actors.gc import rules

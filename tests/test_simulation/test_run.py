@@ -18,9 +18,10 @@ from simulation.compound_faults import CompoundFaults
 from simulation.configuration import TooManyConfigurations
 from simulation.linearize import Checker
 from simulation.plan import COMPOUND, FaultKind, PlannedFault, make_plan
-from simulation.run import Verdict, run_plan, run_seed
+from simulation.run import run_plan, run_seed
+from simulation.verdict import Verdict
 
-SEEDS = range(6)
+SEEDS = range(3)
 
 
 @cache
@@ -41,7 +42,7 @@ def test_runs_print_nothing() -> None:
     program = (
         "import gc, logging; logging.getLogger('tierlog').addHandler(logging.NullHandler())\n"
         "from simulation.run import run_seed\n"
-        f"assert not any(run_seed(seed).violation for seed in {(*SEEDS[:2], 20793)})\n"
+        f"assert not any(run_seed(seed).violation for seed in {(SEEDS[0], 20793)})\n"
         "gc.collect()\n"
     )
     environment = {**os.environ, "PYTHONDEVMODE": "1"}
@@ -56,7 +57,7 @@ def test_runs_print_nothing() -> None:
 def test_a_compound_fault_happens_and_finds_nothing(kind: FaultKind, seeds: range) -> None:
     happened = 0
     for seed in seeds:
-        plan = make_plan(seed)
+        plan = make_plan(seed, 140)
         numbers = [action.number for action in plan.actions[10::15]]
         faults = [PlannedFault(number, kind, 1, 1.0, number) for number in numbers]
         verdict = run_plan(attrs.evolve(plan, faults=tuple(faults)))

@@ -6,25 +6,27 @@ Fresh seeds are others every time. A failure names the seed and the command that
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from simulation.campaign import Tally, Terms, fresh_base, run_campaign
 from simulation.report import COMMAND_VARIABLE, OPERATIONS, replay_command
-from simulation.run import Verdict, run_seed
+from simulation.run import run_seed
 from simulation.shrink import parse_steps
+from simulation.verdict import Verdict
 from simulation.workers import Job, WorkerPool
 
 SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))
 FOUND: list[dict[str, Any]] = SEEDS.get("found", [])
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
-PARTS = 4
+PARTS = 8
 """Tests run in parallel, so the standing and the fresh seeds are several tests each."""
 one_part = pytest.mark.parametrize(
     "part", [0, *(pytest.param(part, marks=pytest.mark.extended) for part in range(1, PARTS))]
 )
-FRESH_SECONDS = 3.0
+FRESH_SECONDS = 1.0
 FRESH_SECONDS_LONG = 150.0
 SEED_SECONDS_MAX = 40.0
 
@@ -55,12 +57,18 @@ def report(verdict: Verdict, operations: int = OPERATIONS) -> str:
     )
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """A run that hangs ends in a process of its own."""
+    with WorkerPool(run_seed, 1, SEED_SECONDS_MAX) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("entry", FOUND, ids=[str(entry["seed"]) for entry in FOUND])
-def test_a_seed_that_once_found_a_bug_finds_nothing(entry: dict[str, Any]) -> None:
+def test_a_seed_that_once_found_a_bug_finds_nothing(entry: dict[str, Any], pool: WorkerPool) -> None:
     operations = entry.get("operations", OPERATIONS)
     keep = parse_steps(entry["keep"]) if "keep" in entry else None
-    with WorkerPool(run_seed, 1, SEED_SECONDS_MAX) as pool:
-        verdict = pool.run_one(Job(entry["seed"], operations, keep))
+    verdict = pool.run_one(Job(entry["seed"], operations, keep))
 
     if verdict.violation is not None:
         pytest.fail(f"{report(verdict, operations)}\nit once was: {entry['story']}", pytrace=False)

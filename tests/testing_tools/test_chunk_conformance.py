@@ -93,6 +93,7 @@ async def test_a_right_storage_passes_every_case() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.one_loop
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.__name__) for kind in wrong_storages()])
 async def test_a_wrong_storage_is_caught(kind: type[Right]) -> None:
     for name, arguments in cases():

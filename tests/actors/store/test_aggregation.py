@@ -40,19 +40,19 @@ def lengths(chunks: ScriptedChunks) -> list[int]:
     return [len(chunks.memory.state.chunks[name].data) for name in names]
 
 
-async def test_256_mib_at_a_rolling_size_of_64_mib_are_four_puts_and_nothing_is_read_back(
+async def test_64_mib_at_a_rolling_size_of_16_mib_are_four_puts_and_nothing_is_read_back(
     world: ContainerWorld, chunks: ScriptedChunks
 ) -> None:
-    """They were 64 puts of 4 MiB once, which were read again and joined."""
+    """They were 16 puts of 4 MiB once, which were read again and joined."""
     async with world.owner() as owner:
-        await owner.store.create_segment(NAME, rolling_size=64 * MIB)
-        for number in range(64):
+        await owner.store.create_segment(NAME, rolling_size=16 * MIB)
+        for number in range(16):
             await owner.store.append(NAME, bytes([number]) * (4 * MIB))
             await anyio.sleep(0.01)
         await anyio.sleep(300)
 
-        assert (await owner.store.segment_info(NAME)).flushed_length == 256 * MIB
-        assert lengths(chunks) == [64 * MIB] * 4
+        assert (await owner.store.segment_info(NAME)).flushed_length == 64 * MIB
+        assert lengths(chunks) == [16 * MIB] * 4
         users = [
             call.verb for call in chunks.calls if call.name.startswith("containers/") and call.verb != "list"
         ]

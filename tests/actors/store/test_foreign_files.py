@@ -63,6 +63,7 @@ async def open_view(folder: Path) -> None:
 
 @pytest.mark.parametrize("use", [open_owner, open_view], ids=["owner", "doctor"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.one_loop
 @pytest.mark.parametrize("file", FILES)
 async def test_it_is_refused_with_its_name(
     tmp_path: Path, file: str, kind: str, use: Callable[[Path], object]

@@ -230,12 +230,14 @@ def live(steps: list[str], seed: int) -> None:
 
 
 @given(steps=st.lists(st.sampled_from(CALLS + FAILURES), max_size=40), seed=st.integers(0, 1 << 32))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])
 def test_a_container_agrees_with_the_model_through_crashes_and_failovers(steps: list[str], seed: int) -> None:
     live(steps, seed)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(10, 40))]
+)
 def test_a_container_agrees_with_the_model_over_many_calls(seed: int) -> None:
     live(Random(seed).choices(CALLS * 10 + FAILURES, k=200), seed)
 
@@ -249,7 +251,10 @@ DISK_CONFIG = StoreConfig(writer=WriterConfig(flush_bytes=16 << 10, rolling_size
     sessions=st.lists(st.lists(st.sampled_from([*CALLS, "flush"]), max_size=8), max_size=3),
     seed=st.integers(0, 1 << 32),
 )
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings().max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_store_on_disk_agrees_with_the_model_through_reopenings(
     sessions: list[list[str]], seed: int, backend: str, tmp_path_factory: pytest.TempPathFactory

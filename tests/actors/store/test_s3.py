@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from support.patience import scaled
-from support.s3 import s3_server
+from support.s3 import ClientPool, s3_server
 from support.s3_server import BUCKET, Fault, S3Server
 from support.stores import config
 from tierlog import (
@@ -29,6 +29,7 @@ from tierlog import (
 from tierlog.actors.maintenance.doctor import StoreReport, examine
 from tierlog.actors.settings.configuration import S3Config, StorageConfig
 from tierlog.actors.store.read_only import open_reader
+from tierlog.storage_backends.chunks import s3_requests
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
@@ -45,9 +46,15 @@ def _server() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def _clients() -> ClientPool:
+    return ClientPool()
+
+
 @pytest.fixture
-def server(_server: S3Server) -> S3Server:
+def server(_server: S3Server, _clients: ClientPool, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     _server.reset()
+    monkeypatch.setattr(s3_requests, "make_client", _clients.client)
     return _server
 
 

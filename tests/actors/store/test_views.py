@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 NAME = "app/events"
 PIECE = 64 * KiB
-DATA = Random(1).randbytes(8 * MiB)
+DATA = Random(1).randbytes(4 * MiB)
 IN_CACHE = config(append_bytes_max=PIECE)
 IN_STORAGE = config(append_bytes_max=PIECE, cache=CacheConfig(bytes=MiB), read_ahead=ReadAheadConfig(bytes=0))
 READ_AHEAD = config(append_bytes_max=PIECE, cache=CacheConfig(bytes=MiB))

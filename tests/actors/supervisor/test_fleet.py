@@ -433,7 +433,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 @given(STEPS)
 def test_after_any_failure_every_container_is_served_by_one_live_host_again(
     steps: list[tuple[str, int]],

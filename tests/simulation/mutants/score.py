@@ -19,7 +19,8 @@ from tierlog.actors.cli import output
 
 from ..copies import FIRST as FIRST_COPIES
 from ..report import first_line, replay_command
-from ..run import Verdict, run_seed
+from ..run import run_seed
+from ..verdict import Verdict
 from ..workers import Job, Runner, WorkerPool
 from .catalogue import CATALOGUE
 from .planting import Mutant

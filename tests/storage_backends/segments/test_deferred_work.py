@@ -24,7 +24,7 @@ from tierlog.storage_backends.segments.records import DeferredWorkKind
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 THIRD = 0x1_0000_0003
-CHUNKS = 10_000
+CHUNKS = 3_000
 SPACING = 2
 NO_DEFRAG = DefragOptions(loose_chunks=0)
 OPTIONS = ChunkedOptions(index_spacing=SPACING, defrag=NO_DEFRAG)
@@ -81,7 +81,7 @@ async def concat(owner: Owner) -> None:
     [(concat, (SID,)), (Owner.delete, (OTHER,)), (lambda owner: owner.truncate(CHUNKS - 7), (SID, OTHER))],
     ids=["concat", "delete", "truncate"],
 )
-async def test_s11_an_operation_on_ten_thousand_chunks_touches_a_handful_of_records(
+async def test_s11_an_operation_on_thousands_of_chunks_touches_a_handful_of_records(
     act: Callable[[Owner], Awaitable[None]], live: tuple[int, ...]
 ) -> None:
     owner, store = await many_chunks(Tier2(options=OPTIONS), SID, OTHER)

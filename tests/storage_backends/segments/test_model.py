@@ -283,9 +283,7 @@ class SegmentsOnDisk(Segments):
         return DiskTier2(options=options())
 
 
-SETTINGS = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+SETTINGS = settings(stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])
 MACHINES = {
     "append": Segments,
     "no-append": SegmentsWithoutAppend,
