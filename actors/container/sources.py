@@ -148,6 +148,8 @@ class ContainerCollectorSource:
                 return
 
             await anyio.lowlevel.checkpoint()
+
+    def history_checked(self) -> None:
         self._history.forget()
 
     async def prove(self) -> None:

@@ -4,7 +4,8 @@ Owns: the queue of garbage in memory, its delay, and the names of transactions u
 ``GarbageSink`` of chunked storage. Does not own: what is garbage (``rules.py``).
 
 The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. The listing is
-repeated twice, for chunks that a dead owner's late put creates after the first one (rule G5). Files outside
+repeated twice, for chunks that a dead owner's late put creates after the first one (rule G5), and whenever
+names found no room in the queue, which is bounded (rule G2). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
@@ -21,7 +22,7 @@ removes records whose file is gone."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 import anyio
@@ -55,8 +56,9 @@ class CollectorOptions:
     """Seconds until names whose deletion failed ``attempts`` times are tried again. It doubles while every
     delete fails."""
     retry_pause_max: float = 3_600.0
-    retry_names_max: int = 100_000
-    """Such names in memory, at most. More are left to the next opening."""
+    names_max: int = 100_000
+    """Names in memory that wait for their deletion, at most; more are found by a listing once there is room.
+    And names whose deletion failed repeatedly, at most; more are left to the next opening."""
 
 
 @attrs.frozen
@@ -135,6 +137,9 @@ class CollectorSource(Protocol):
         """The container is unconfirmed, durably, if one of these chunks of dead owners proves that its log
         is older than long-term storage (rule G4)."""
 
+    def history_checked(self) -> None:
+        """All of them were given to ``check_history``."""
+
     async def prove(self) -> None:
         """Returns once this owner has claimed long-term storage and there is no foreign claim (rule G1)."""
 
@@ -179,7 +184,7 @@ class Collector:
         self._options = options
         self._queue: dict[str, Garbage] = {}
         self._attempts: dict[str, int] = {}
-        self._retry_later = RetryLater(options.retry_pause, options.retry_pause_max, options.retry_names_max)
+        self._retry_later = RetryLater(options.retry_pause, options.retry_pause_max, options.names_max)
         self._unlogged: dict[str, TierlogError] = {}
         self._open: dict[str, None] = {}
         self._cycle = 0
@@ -187,6 +192,11 @@ class Collector:
         self._wake = anyio.Event()
         self._listings: list[float] = []
         """When the next listings are due."""
+        self._has_left_out = False
+        """Whether names found no room in the queue since the last listing began."""
+        self._lists_own = False
+        """Whether listings look for this owner's names too, because some found no room once."""
+        self._is_history_checked = False
         self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
 
     # --- GarbageSink -----------------------------------------------------------------------------
@@ -203,10 +213,16 @@ class Collector:
         due = anyio.current_time() + self._options.delay
         for name in names:
             self._open.pop(name, None)
-            self._queue[name] = Garbage(name, due, self._cycle)
+            self._add(Garbage(name, due, self._cycle))
 
         if names:
             self._wake.set()
+
+    def _add(self, garbage: Garbage) -> None:
+        if len(self._queue) < self._options.names_max or garbage.name in self._queue:
+            self._queue[garbage.name] = garbage
+        else:
+            self._has_left_out = self._lists_own = True
 
     def doubt(self, names: Sequence[str]) -> None:
         """A commit of unknown outcome ends this ownership. Its names stay in ``_open``; the next owner finds
@@ -237,8 +253,8 @@ class Collector:
             self._wake = anyio.Event()
             # If long-term storage does not answer, the end of a later cycle is the moment to list it.
             if self._is_listing_due() and await self._find_orphans(request_cycle):
-                while self._is_listing_due():
-                    del self._listings[0]
+                now = anyio.current_time()
+                self._listings = [at for at in self._listings if at > now]
             self._begin_round()
             ready = self._ready()
             if ready:
@@ -256,7 +272,7 @@ class Collector:
         return await count_garbage(
             self._chunks,
             source.chunk_prefix,
-            lambda name: name in self._queue or self._is_orphan(name),
+            lambda name: name in self._queue or self._is_garbage(name),
             released,
         )
 
@@ -278,6 +294,9 @@ class Collector:
         return found
 
     def _is_listing_due(self) -> bool:
+        if self._has_left_out:
+            return len(self._queue) <= self._options.names_max // 2
+
         return bool(self._listings) and self._listings[0] <= anyio.current_time()
 
     def _begin_round(self) -> None:
@@ -294,53 +313,91 @@ class Collector:
         return min([self._retry_later.due - now, *(at - now for at in due if at > now)])
 
     async def _find_orphans(self, request_cycle: Callable[[], None]) -> bool:
-        """List what dead owners left; False if long-term storage does not answer, or is newer than the
-        log."""
+        """List what dead owners left, and what found no room; False if long-term storage does not answer, or
+        is newer than the log."""
+        source = self._source
+        left_out, self._has_left_out = self._has_left_out, False
         try:
-            chunks = await self._list_orphans(self._source.chunk_prefix)
-            claims = {info.name for info in await self._list_orphans(self._source.claim_prefix)}
+            names = await self._list_garbage()
+            dead = {info.name async for info in self._chunks.list(source.claim_prefix)}
         except TierlogError as error:
-            _log.warning("gc_listing_failed", prefix=self._source.chunk_prefix, error=str(error))
+            self._has_left_out |= left_out
+            _log.warning("gc_listing_failed", prefix=source.chunk_prefix, error=str(error))
             return False
 
-        await self._source.check_history(chunks)
-        if not self._source.is_confirmed:
+        if not source.is_confirmed:
             return False
 
-        claims.update(self._source.dead_claims)
+        claims = {name for name in dead if self._is_dead(name)}.union(source.dead_claims)
         self._orphans += len(claims)
         self.release([name for name in sorted(claims) if name not in self._queue])
-        self._take_over([info.name for info in chunks], request_cycle)
+        if left_out:
+            names += [name for name in await source.released.names() if not self._is_known(name)]
+        self._take_over(names, request_cycle)
         return True
 
     def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
-        """Queue chunks and files that dead owners left. They may belong to a cycle that was never completed,
-        so they wait for one of this owner's (rule F2)."""
+        """Queue chunks and files that were found. They may belong to a cycle that was never completed, so
+        they wait for one of this owner's (rule F2)."""
         if not names:
             return
 
         _log.info("gc_orphans_found", prefix=self._source.chunk_prefix, count=len(names))
         self._orphans += len(names)
-        self.release(names)
+        due = anyio.current_time() + self._options.delay
         for name in names:
             # The crash may have lost the ``CycleComplete`` that would have allowed the deletion.
-            self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
+            self._add(Garbage(name, due, self._completed + 1))
+        self._wake.set()
         request_cycle()
 
-    async def _list_orphans(self, prefix: str) -> list[ChunkInfo]:
-        """Filters while it lists: there may be millions of other names."""
-        return [
-            info
-            async for info in self._chunks.list(prefix)
-            if self._is_orphan(info.name) and info.name not in self._queue
-        ]
+    async def _list_garbage(self) -> list[str]:
+        """The chunks that are garbage and not known yet, as many as there is room for. Filters while it
+        lists: there may be millions of other names. The first listing goes on to the end, to compare all
+        chunks of dead owners with the log."""
+        source, found, unchecked = self._source, list[str](), list[ChunkInfo]()
+        room = self._options.names_max - len(self._queue)
+        async with aclosing(self._chunks.list(source.chunk_prefix)) as listed:
+            async for info in listed:
+                if not self._is_garbage(info.name):
+                    continue
 
-    def _is_orphan(self, name: str) -> bool:
-        created = epoch_in(name)
-        source = self._source
+                if self._is_dead(info.name):
+                    unchecked.append(info)
+                if len(unchecked) == self._options.batch:
+                    await source.check_history(unchecked)
+                    unchecked.clear()
+                if len(found) < room:
+                    found += [] if self._is_known(info.name) else [info.name]
+                    continue
+
+                self._has_left_out = True
+                if self._is_history_checked:
+                    break
+        await source.check_history(unchecked)
+        if source.is_confirmed:
+            source.history_checked()
+            self._is_history_checked = True
+        return found
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._queue or name in self._retry_later
+
+    def _is_dead(self, name: str) -> bool:
+        """Whether a dead owner left the chunk or claim ``name``, and nothing refers to it."""
+        created, source = epoch_in(name), self._source
         return created is not None and bool(
             orphans([(name, created)], epoch=source.epoch, referenced=source.referenced)
         )
+
+    def _is_garbage(self, name: str) -> bool:
+        """The same, or this owner left it and has released it: a name of its epoch that is neither referenced
+        nor of a transaction under way."""
+        if self._is_dead(name):
+            return True
+
+        is_own = self._lists_own and epoch_in(name) == self._source.epoch
+        return is_own and name not in self._open and name not in self._source.referenced
 
     async def _collect(self, ready: list[Garbage]) -> None:
         try:

@@ -26,6 +26,9 @@ class RetryLater:
     def __len__(self) -> int:
         return len(self._names)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
     def add(self, garbage: Garbage, now: float) -> bool:
         """Keep the name for the next round; False if there is no room."""
         if len(self._names) >= self._names_max:

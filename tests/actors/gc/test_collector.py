@@ -70,6 +70,8 @@ class World:
     forgotten_claims: list[str] = attrs.field(factory=list)
     confirmed: anyio.Event = attrs.field(factory=_set_event)
     requested: int = 0
+    compared: list[str] = attrs.field(factory=list)
+    """Chunks that were compared with the log, and an empty name at the end of each listing."""
     collector: Collector = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -84,6 +86,10 @@ class World:
 
     async def check_history(self, orphans: Sequence[ChunkInfo]) -> None:
         await anyio.lowlevel.checkpoint()
+        self.compared += [chunk.name for chunk in orphans]
+
+    def history_checked(self) -> None:
+        self.compared.append("")
 
     async def prove(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -261,17 +267,60 @@ async def test_one_delete_that_works_makes_the_next_round_due_soon() -> None:
 
 async def test_names_beyond_the_limit_are_left_to_the_next_opening() -> None:
     """G2: memory is bounded. The next owner lists them."""
-    options = attrs.evolve(OPTIONS, retry_names_max=2)
+    options = attrs.evolve(OPTIONS, names_max=2)
     async with collecting(*map(chunk, range(4)), options=options) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
-        collector.release([chunk(number) for number in range(4)])
-        await anyio.sleep(250)
+        for names in ([chunk(0), chunk(1)], [chunk(2), chunk(3)]):
+            collector.release(names)
+            await anyio.sleep(250)
         assert (collector.statistics().retry_later, collector.statistics().given_up) == (2, 2)
 
         world.chunks.script = None
         await anyio.sleep(300)
-        assert len(await world.left()) == 2
+        assert await world.left() == [chunk(2), chunk(3)]
         assert deletes(world) == 14
+
+
+async def collect_all(world: World) -> None:
+    for number in range(1, 12):
+        await anyio.sleep(61)
+        world.cycle(number)
+
+
+async def test_g2_the_queue_is_bounded_and_a_listing_finds_what_had_no_room() -> None:
+    """An unconfirmed container releases names for months."""
+    names, used, added = [chunk(number) for number in range(10)], chunk(10), chunk(11)
+    options, confirmed = attrs.evolve(OPTIONS, names_max=4), anyio.Event()
+    fields = {"options": options, "confirmed": confirmed, "referenced": {used}}
+    async with collecting(*names, used, added, **fields) as (world, collector):
+        await collector.track([added])
+        collector.release(names)
+        assert collector.statistics().queued == 4
+        assert (await collector.count_garbage()).chunks == 10
+
+        confirmed.set()
+        collector.release([chunk(0)])
+        await collect_all(world)
+        assert await world.left() == [used, added]
+
+
+async def test_g2_more_than_the_queue_holds_of_dead_owners_is_found_bit_by_bit() -> None:
+    """All of it is compared with the log before anything is deleted (G4)."""
+    names = [chunk(number, 1) for number in range(10)]
+    async with collecting(*names, options=attrs.evolve(OPTIONS, names_max=4)) as (world, collector):
+        assert world.compared == [*names, ""]
+        assert collector.statistics().queued == 4
+        await collect_all(world)
+        assert await world.left() == []
+
+
+async def test_g2_more_released_files_than_the_queue_holds_are_found_by_their_records() -> None:
+    files = [f"app/old$offset.{number}" for number in range(10)]
+    options, released = attrs.evolve(OPTIONS, names_max=4), Released(dict.fromkeys(files))
+    async with collecting(*files, options=options, released=released) as (world, _):
+        await collect_all(world)
+        assert await world.left() == []
+        assert not released.recorded
 
 
 async def test_g2_a_slow_or_failing_deletion_does_not_delay_the_others() -> None:
