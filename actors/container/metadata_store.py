@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.base.sorted_dict import with_prefix
-from ...storage_backends.segments.metadata_store import ChunkMetadataStore
+from ...storage_backends.segments.metadata_store import TRANSACTION_BYTES_MAX, ChunkMetadataStore
 from .operations.metadata import CommitMetadataRequest
 from .requests import Request
 from .state import ContainerState
@@ -31,6 +31,12 @@ class LoggedMetadataStore(ChunkMetadataStore):
             raise InvalidArgument(f"every written key needs an expected version, {unchecked[0]!r} has none")
 
         size = sum(len(key) + len(value or b"") for key, value in writes.items())
+        if size > TRANSACTION_BYTES_MAX:
+            # In the log it could be a group that is too large, which would end every owner that tries it.
+            raise InvalidArgument(
+                f"a commit has at most {TRANSACTION_BYTES_MAX} bytes of keys and values, this one has {size}"
+            )
+
         version = await self._ask(CommitMetadataRequest(expected, writes), size)
         assert isinstance(version, int)
         return version

@@ -9,7 +9,6 @@ a cancellation ends the segment's part in this cycle only; its next transaction 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Protocol
 
 import attrs
@@ -23,6 +22,11 @@ from .aggregation import DataPiece, FlushableSegment, Piece, SegmentFlush
 PIECE_BYTES = 4 << 20
 """The largest write to a chunk that can grow."""
 _PIECES_PER_COMMIT = 4
+_CHUNKS_PER_PIECE = 256
+"""A segment of the legacy layout may roll after each byte."""
+_COMMIT_BYTES = 1 << 20
+"""A commit takes no more pieces above this many bytes of records. One piece adds little but the record of the
+chunk that it grows or links, 12 bytes per MiB, so a commit stays far below ``TRANSACTION_BYTES_MAX``."""
 WHOLE_BYTES_MAX = 128 << 20
 """The largest chunk that is written with one call, where chunks cannot grow."""
 
@@ -143,20 +147,22 @@ class SegmentFlusher:
         written = 0
         whole = min(plan.rolling_size, WHOLE_BYTES_MAX)
         size, count = (whole, 2) if self._whole_chunks else (PIECE_BYTES, _PIECES_PER_COMMIT)
-        pieces = plan.pieces(segment.flushed, size)
+        pieces = plan.pieces(segment.flushed, min(size, _CHUNKS_PER_PIECE * plan.rolling_size))
+        piece = next(pieces, None)
         while True:
-            step = list(islice(pieces, count))
-            # If the pieces fill the last step exactly, one more transaction only truncates and seals.
-            is_last = len(step) < count
             with self._storage.begin(plan.sid, create=True, rolling_size=plan.rolling_size) as txn:
                 await self._storage.create(txn)
-                for piece in step:
+                for _ in range(count):
+                    if piece is None or txn.metadata.size > _COMMIT_BYTES:
+                        break
+
                     written += await self._write(txn, plan, segment, piece)
-                if is_last:
+                    piece = next(pieces, None)
+                if piece is None:
                     await self._finish(txn, plan)
                 await txn.commit()
 
-            if is_last:
+            if piece is None:
                 return written
 
     async def _write(

@@ -10,9 +10,9 @@ at most 1,024 bytes of UTF-8; values are opaque. ``tierlog.testing.MetadataStore
   old version.
 * Calls see all commits that returned before them; a commit that is still running is seen whole or not at all.
 
-Errors of ``commit``: ``MetadataConflict``, ``Unavailable`` and ``StorageFull`` (nothing changed),
-``OutcomeUnknown`` and ``NotOwner`` (it may have been applied; the durable state decides). Cancellation: the
-outcome is unknown.
+Errors of ``commit``: ``InvalidArgument``, ``MetadataConflict``, ``Unavailable`` and ``StorageFull`` (nothing
+changed), ``OutcomeUnknown`` and ``NotOwner`` (it may have been applied; the durable state decides).
+Cancellation: the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 TRANSACTION_BYTES_MAX = 32 << 20
-"""Every store accepts commits of up to this many bytes of keys and values."""
+"""Every store accepts commits of up to this many bytes of keys and values. Above that it may raise
+``InvalidArgument``."""
 
 
 class ChunkMetadataStore(ABC):

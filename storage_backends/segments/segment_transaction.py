@@ -38,7 +38,7 @@ from .records import (
 from .records.header import changed
 from .transaction import MetadataTransaction
 
-_NOTHING_CHANGED = (MetadataConflict, Unavailable, StorageFull)
+_NOTHING_CHANGED = (InvalidArgument, MetadataConflict, Unavailable, StorageFull)
 """Errors of a commit that prove that it was not applied."""
 
 

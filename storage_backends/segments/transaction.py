@@ -30,6 +30,8 @@ from .records import (
     segment_key,
 )
 
+_RECORD_BYTES = 512
+"""A record with its key, without checksums and append starts, is about this large at most."""
 R = TypeVar("R", SegmentRecord, ChunkRecord, IndexRecord, DeferredWorkRecord, ReleasedRecord)
 
 
@@ -124,6 +126,15 @@ class MetadataTransaction:
             self._written.add(record.key)
         else:
             self._written.discard(record.key)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of records the commit writes."""
+        records = (self._records[key] for key in self._written)
+        return sum(
+            _RECORD_BYTES + (len(r.packed_crcs) + len(r.packed_starts) if isinstance(r, ChunkRecord) else 0)
+            for r in records
+        )
 
     def written_deferred_work(self) -> dict[str, DeferredWorkRecord | None]:
         """The deferred work that the commit changes, by key; None for one that it removes."""

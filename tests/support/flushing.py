@@ -41,6 +41,8 @@ class FlushWorld:
     sink: RememberingSink = attrs.field(factory=RememberingSink)
     chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
     commits: int = 0
+    commit_bytes: int = 0
+    """Of the largest commit."""
     logged: list[Operation] = attrs.field(factory=list)
     cycles: list[tuple[str, int]] = attrs.field(factory=list)
     claims: int = 0
@@ -57,6 +59,7 @@ class FlushWorld:
 
     async def _commit(self, request: Request, size: int) -> object:
         self.commits += 1
+        self.commit_bytes = max(self.commit_bytes, size)
         return self.parts.do(request)
 
     async def flush(self, name: str = NAME) -> int:

@@ -32,6 +32,20 @@ async def test_a_commit_is_one_operation_in_the_log() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_commit_that_is_too_large_is_refused_before_it_is_logged() -> None:
+    """C5: as a group above the log's limit it would end every owner that tries it."""
+    async with PipelineWorld().running() as world:
+        store = LoggedMetadataStore(world.parts.state, world.ask_internal)
+        values = dict.fromkeys(("a", "b", "c"), bytes(11 << 20))
+        with pytest.raises(InvalidArgument, match="at most 33554432 bytes"):
+            await store.commit(dict.fromkeys(values, 0), values)
+
+        assert world.parts.state.sequence == 0
+        del values["c"]
+        assert await store.commit(dict.fromkeys(values, 0), values) == 1
+
+
+@pytest.mark.anyio
 async def test_a_bad_commit_is_refused_before_it_is_logged() -> None:
     async with PipelineWorld().running() as world:
         store = LoggedMetadataStore(world.parts.state, world.ask_internal)

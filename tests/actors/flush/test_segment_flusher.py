@@ -10,6 +10,7 @@ from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.operations.truncate import TruncateRequest
+from tierlog.actors.flush import segment_flusher
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.segment_flusher import PIECE_BYTES
 from tierlog.journal.operations.forget_segment import ForgetSegment
@@ -67,6 +68,29 @@ async def test_a_long_backlog_is_committed_in_steps() -> None:
     assert world.commits == 2
     assert segment.is_flushed
     assert world.parts.cache.pinned_bytes == 0
+
+
+async def test_s6_a_segment_that_rolls_after_each_byte_is_committed_in_small_steps() -> None:
+    """Headers of the legacy layout may say so: one commit of 16 MiB in such chunks would be gigabytes."""
+    world = await FlushWorld().open()
+    segment = world.parts.create()
+    segment.rolling_size = 1
+    world.parts.do(append(NAME, bytes(3000)))
+
+    assert await world.flush() == 3000
+    assert (await world.storage.info(segment.sid)).chunk_count == 3000
+    assert (world.commits, world.commit_bytes < 1 << 20) == (3, True)
+
+
+async def test_s6_a_commit_with_large_records_takes_no_more_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of a chunk of a terabyte has 12 MiB of checksums and append starts."""
+    monkeypatch.setattr(segment_flusher, "_COMMIT_BYTES", 1000)
+    world = await FlushWorld().open()
+    segment = world.parts.create()
+    world.parts.do(*(append(NAME, bytes(PIECE_BYTES)) for _ in range(3)))
+
+    assert await world.flush() == 3 * PIECE_BYTES
+    assert (world.commits, segment.is_flushed) == (3, True)
 
 
 async def test_a_failed_flush_keeps_its_committed_steps() -> None:
