@@ -7,10 +7,11 @@ from functools import partial
 
 from ..base.chunk_storage import ChunkRange
 from ..base.errors import Unavailable
+from ..base.parallel import in_parallel
 from .base import bad_offset
 from .s3_plan import CopiedPart, JoinedPart, Part, plan_parts
 from .s3_requests import S3Requests, UploadedPart
-from .s3_upload import Upload, in_parallel
+from .s3_upload import Upload
 
 
 class Concat:

@@ -10,41 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import anyio
 
 from ..base.errors import OutcomeUnknown, TierlogError, Unavailable
+from ..base.parallel import in_parallel
 from .s3_requests import S3Requests, UploadedPart
 
-T = TypeVar("T")
 _ABORT_SECONDS = 10.0
 MakePart: TypeAlias = Callable[[str, int], Awaitable[UploadedPart]]
 """(upload id, part number) -> the part, which the service has."""
-
-
-async def in_parallel(limit: int, calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results of ``calls``, with at most ``limit`` at a time. The first error cancels the others and is
-    raised."""
-    results: dict[int, T] = {}
-    failures: list[TierlogError] = []
-    turns = anyio.CapacityLimiter(limit)
-
-    async def carry_out(index: int, call: Callable[[], Awaitable[T]]) -> None:
-        async with turns:
-            try:
-                results[index] = await call()
-            except TierlogError as error:
-                failures.append(error)
-                group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        for index, call in enumerate(calls):
-            group.start_soon(carry_out, index, call)
-    if failures:
-        raise failures[0]
-
-    return [results[index] for index in range(len(calls))]
 
 
 class Upload:

@@ -12,6 +12,7 @@ from fuzz.gateway_targets import GATEWAY_TARGETS
 from fuzz.location_targets import LOCATION_TARGETS
 from fuzz.log_targets import LOG_TARGETS
 from fuzz.request_targets import REQUEST_TARGETS
+from fuzz.run_targets import RUN_TARGETS
 from fuzz.spark_targets import SPARK_TARGETS
 from fuzz.store_targets import STORE_TARGETS
 from fuzz.target import Target
@@ -24,6 +25,7 @@ _ALL = (
     *GATEWAY_TARGETS,
     *SPARK_TARGETS,
     *LOCATION_TARGETS,
+    *RUN_TARGETS,
 )
 TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
 assert len(TARGETS) == len(_ALL), "two targets share a name"

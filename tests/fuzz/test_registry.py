@@ -42,6 +42,7 @@ EXEMPT = {
     "actors/host/main.py _parse": "argparse, for arguments that the supervisor has written",
     "actors/gateway/server/call.py HttpCall.container": "part of a request; asked over HTTP in "
     "supervisor_process/test_admin.py",
+    "storage_backends/sorted_runs/merge_helper.py main": "the length of what its parent has just sent",
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
     "actors/settings/configuration.py load_config": "opens the file and hands its bytes to decode_config",
     "actors/folder/identity.py "

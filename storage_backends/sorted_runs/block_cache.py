@@ -1,0 +1,66 @@
+"""The block cache: verified blocks and tails of all runs of a process, up to a number of bytes (rule M5).
+
+The least recently used leave first. Scans do not enter what they read, so one scan does not evict what
+lookups use.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import attrs
+
+from ..base.statistics import counter, gauge
+
+T = TypeVar("T")
+_ENTRY_MEMORY = 200
+"""Bytes of memory for an entry beside its content."""
+
+
+@attrs.frozen
+class BlockCacheStatistics:
+    held_bytes: int = attrs.field(metadata=gauge("Bytes of blocks and tails in the cache."))
+    hits: int = attrs.field(metadata=counter("Blocks and tails found in the cache."))
+    loads: int = attrs.field(metadata=counter("Blocks and tails read because the cache did not have them."))
+    evictions: int = attrs.field(metadata=counter("Blocks and tails evicted for others."))
+
+
+class BlockCache(Generic[T]):
+    def __init__(self, capacity: int) -> None:
+        """``capacity`` is in bytes."""
+        self._capacity = capacity
+        self._entries: dict[tuple[str, int], tuple[T, int]] = {}  # In the order of their use.
+        self._held = self._hits = self._loads = self._evictions = 0
+
+    def get(self, run: str, number: int) -> T | None:
+        """What was put for this run and number."""
+        key = (run, number)
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return None
+
+        self._entries[key] = entry
+        self._hits += 1
+        return entry[0]
+
+    def put(self, run: str, number: int, content: T, size: int) -> None:
+        """Enter ``content`` of ``size`` bytes. What is larger than the whole cache is not entered."""
+        self._loads += 1
+        size += _ENTRY_MEMORY
+        if size > self._capacity:
+            return
+
+        replaced = self._entries.pop((run, number), None)
+        self._held += size - (replaced[1] if replaced else 0)
+        self._entries[run, number] = (content, size)
+        while self._held > self._capacity:
+            oldest = next(iter(self._entries))
+            self._held -= self._entries.pop(oldest)[1]
+            self._evictions += 1
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._held = 0
+
+    def statistics(self) -> BlockCacheStatistics:
+        return BlockCacheStatistics(self._held, self._hits, self._loads, self._evictions)

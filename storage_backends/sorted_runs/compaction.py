@@ -1,0 +1,41 @@
+"""Carries out a merge over local copies (rule M7).
+
+The caller records the new runs' names, puts them into long-term storage and changes the manifest; only then
+does the table use them. Cancellation leaves nothing that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ..base.errors import DataCorruption
+from .compaction_policy import Merge
+from .local_copies import LocalCopies
+from .merge import MergeOrder
+from .run_entry import RunEntry
+
+MergeRuns = Callable[[MergeOrder], Awaitable[list[RunEntry]]]
+"""``merge_helper.merge``, or the program ``merge.merge_runs`` on the caller's files."""
+
+
+async def compact(merge: Merge, name: str, copies: LocalCopies, merge_runs: MergeRuns) -> list[RunEntry]:
+    """The new runs, named after ``name``, whose local copies are durable. Inputs without a sound local copy
+    are fetched first. Raises ``DataCorruption`` if long-term storage has a damaged one, ``Unavailable`` or
+    ``StorageFull``."""
+    order = MergeOrder(copies.folder, merge.generations, merge.drop_tombstones_to, name)
+    by_name = {run.name: run for run in merge.runs}
+    while True:
+        for run in merge.runs:
+            await copies.fetch(run)
+        try:
+            winners = await merge_runs(order)
+        except DataCorruption as error:
+            # The copy was sound when it was verified: it is fetched again.
+            damaged = by_name.get(error.file)
+            if damaged is None or not await copies.distrust(damaged):
+                raise
+            continue
+
+        for run in winners:
+            copies.adopt(run)
+        return winners

@@ -1,0 +1,177 @@
+"""Local copies: whole runs on the local disk, so that a table is read while long-term storage is down (rule
+M6).
+
+A run is written here before it is put into long-term storage. A copy is verified as a whole before its first
+use, and what does not match is removed and read from long-term storage. Any failure of the local disk makes a
+read go there too. Cancellation: a file that was being written stays under its temporary name until the next
+``open``.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Sequence
+
+import attrs
+
+from ..base.checksum import Buffer, crc32c
+from ..base.errors import DataCorruption, StorageFull, Unavailable
+from ..base.files import Files, ListFolder, MakeFolder, Program, Unlink, sync_ancestry
+from ..base.lock_table import LockTable
+from ..base.statistics import counter, gauge
+from .reader import RunSource
+from .run_entry import RunEntry
+from .run_files import file_name, path_of, read_range, verify_run, write_run
+
+
+@attrs.frozen
+class LocalCopyStatistics:
+    copies: int = attrs.field(metadata=gauge("Runs that lie on the local disk."))
+    copy_bytes: int = attrs.field(metadata=gauge("Their bytes."))
+    local_reads: int = attrs.field(metadata=counter("Reads served by local copies."))
+    remote_reads: int = attrs.field(metadata=counter("Reads served by long-term storage."))
+    damaged: int = attrs.field(metadata=counter("Local copies removed because they were damaged."))
+
+
+class LocalCopies(RunSource):
+    def __init__(self, files: Files, folder: str, remote: RunSource) -> None:
+        """``folder`` is this object's own: unknown files in it are removed."""
+        self._files = files
+        self._folder = folder
+        self._remote = remote
+        self._held: dict[str, RunEntry] = {}
+        """By file name."""
+        self._verified: set[str] = set()
+        self._verifying: LockTable[str] = LockTable()
+        self._local_reads = self._remote_reads = self._damaged = 0
+
+    @property
+    def folder(self) -> str:
+        return self._folder
+
+    async def open(self, runs: Collection[RunEntry]) -> None:
+        """Find the copies of ``runs``, and remove every other file. Nothing is read. Raises ``Unavailable``
+        if the folder cannot be used."""
+        known = {file_name(run): run for run in runs}
+        try:
+            sizes = await self._files.run(_prepare(self._folder, known))
+        except OSError as error:
+            raise Unavailable(f"the folder of local runs {self._folder} cannot be used: {error}") from error
+        self._held = {name: known[name] for name in sizes}
+        self._verified.clear()
+
+    async def add(self, run: RunEntry, pieces: Sequence[Buffer]) -> None:
+        """Write a copy durably. Raises ``StorageFull`` or ``Unavailable``, and then there is none."""
+        try:
+            await self._files.run(write_run(self._folder, run, pieces))
+        except OSError as error:
+            raise _refusal(error, run) from error
+        self.adopt(run)
+
+    def adopt(self, run: RunEntry) -> None:
+        """A merge has written the run's file."""
+        self._held[file_name(run)] = run
+        self._verified.add(file_name(run))
+
+    async def fetch(self, run: RunEntry) -> None:
+        """Make sure that there is a verified copy. Raises what reading and ``add`` raise."""
+        if await self._is_usable(run):
+            return
+
+        data = await self._remote.read_range(run, 0, run.length)
+        if len(data) != run.length or crc32c(data) != run.crc:
+            raise DataCorruption(
+                "a sorted run in long-term storage does not match its checksum",
+                file=run.name,
+                offset=len(data),
+            )
+        await self.add(run, [data])
+
+    async def retain(self, runs: Collection[RunEntry]) -> None:
+        """Remove the copies of all other runs. What cannot be removed is left to the next ``open``."""
+        kept = {file_name(run) for run in runs}
+        for name in [name for name in self._held if name not in kept]:
+            await self._drop(name)
+
+    async def read_range(self, run: RunEntry, offset: int, length: int) -> bytes:
+        if await self._is_usable(run):
+            try:
+                data = await self._files.run(read_range(path_of(self._folder, run), offset, length))
+            except OSError:
+                await self._drop(file_name(run))
+            else:
+                self._local_reads += 1
+                return data
+
+        self._remote_reads += 1
+        return await self._remote.read_range(run, offset, length)
+
+    async def distrust(self, run: RunEntry) -> bool:
+        if file_name(run) not in self._held:
+            return False
+
+        self._damaged += 1
+        await self._drop(file_name(run))
+        return True
+
+    def statistics(self) -> LocalCopyStatistics:
+        return LocalCopyStatistics(
+            copies=len(self._held),
+            copy_bytes=sum(run.length for run in self._held.values()),
+            local_reads=self._local_reads,
+            remote_reads=self._remote_reads,
+            damaged=self._damaged,
+        )
+
+    async def _is_usable(self, run: RunEntry) -> bool:
+        name = file_name(run)
+        if name in self._verified or name not in self._held:
+            return name in self._verified
+
+        async with self._verifying.holding(name):
+            if name in self._held and name not in self._verified:
+                await self._verify(name, run)
+        return name in self._verified
+
+    async def _verify(self, name: str, run: RunEntry) -> None:
+        try:
+            is_whole = await self._files.run(verify_run(path_of(self._folder, run), run))
+        except OSError:
+            is_whole = False
+        if is_whole:
+            self._verified.add(name)
+        else:
+            self._damaged += 1
+            await self._drop(name)
+
+    async def _drop(self, name: str) -> None:
+        self._held.pop(name, None)
+        self._verified.discard(name)
+        await self._files.run(_unlink(f"{self._folder}/{name}"))
+
+
+def _prepare(folder: str, known: Collection[str]) -> Program[list[str]]:
+    """Make the folder, remove unknown files, and return the names of known ones."""
+    yield MakeFolder(folder)
+    yield from sync_ancestry(folder)
+    found = []
+    for entry in (yield ListFolder(folder)):
+        if entry.name in known:
+            found.append(entry.name)
+        elif not entry.is_folder:
+            yield from _unlink(f"{folder}/{entry.name}")
+    return found
+
+
+def _unlink(path: str) -> Program[None]:
+    """Remove a file that nothing needs; one that cannot be removed is found by the next ``open``."""
+    try:
+        yield Unlink(path)
+    except OSError:
+        return
+
+
+def _refusal(error: OSError, run: RunEntry) -> StorageFull | Unavailable:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(f"no room on the local disk for the sorted run {run.name}: {error}")
+    return Unavailable(f"the sorted run {run.name} cannot be written to the local disk: {error}")

@@ -1,0 +1,168 @@
+"""Merges runs that are local files into new local files, as one I/O program (``base/files.py``).
+
+It runs in a helper process (``merge_helper.py``), and on a simulated disk in the simulator. The same runs
+give the same bytes. A new run lies under a temporary name until it is complete and synced, so a program that
+was killed leaves only what the next start removes. Memory holds a step of each generation and the index of
+one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+import attrs
+
+from ..base.codec import DecodeError
+from ..base.errors import DataCorruption
+from ..base.files import Close, FileHandle, Open, Program, Read, Sync, Write
+from .block import check_block, rows_of_block
+from .encoder import RUN_BYTES_MAX, RunEncoder
+from .merging import Merger
+from .rows import Row
+from .run_entry import RunEntry
+from .run_files import create_temporary, name_complete, path_of
+from .tail import Tail, decode_tail
+
+_READ_BYTES = 256 << 10
+_WRITE_BYTES = 1 << 20
+
+
+@attrs.frozen
+class MergeOrder:
+    folder: str
+    """Where the runs lie and the new ones go (``run_files.py``)."""
+    generations: Sequence[Sequence[RunEntry]]
+    """What to merge, from new to old."""
+    drop_tombstones_to: int
+    name: str
+    """The new runs' names are this, ``-`` and a number of four digits."""
+    run_bytes_max: int = RUN_BYTES_MAX
+
+    def entry_of(self, number: int, encoder: RunEncoder) -> RunEntry:
+        first, last = self.generations[-1][0].first_cycle, self.generations[0][0].last_cycle
+        return RunEntry.of(f"{self.name}-{number:04d}", encoder.finish(), first, last)
+
+
+def merge_runs(order: MergeOrder) -> Program[list[RunEntry]]:
+    """Write the merged runs and return their entries, in the order of keys; none if every row was a dropped
+    tombstone. Raises ``DataCorruption`` with the name of a damaged run, and ``OSError``."""
+    sources = [_Source(order.folder, generation) for generation in order.generations]
+    try:
+        entries = yield from _merge(order, sources)
+    except Exception:
+        for source in sources:
+            yield from source.close()
+        raise
+    return entries
+
+
+def _merge(order: MergeOrder, sources: Sequence[_Source]) -> Program[list[RunEntry]]:
+    merger = Merger(len(sources))
+    output = _Output(order)
+    while merger.hungry:
+        for source in tuple(merger.hungry):
+            merger.feed(source, (yield from sources[source].batch()))
+        for row in merger.rows():
+            is_dropped = row.value is None and row.version <= order.drop_tombstones_to
+            if not is_dropped and output.add(row):
+                yield from output.write()
+    yield from output.end()
+    return output.entries
+
+
+class _Source:
+    """Batches of the rows of one generation, whose runs are read one after the other."""
+
+    def __init__(self, folder: str, runs: Iterable[RunEntry]) -> None:
+        self._folder = folder
+        self._runs = list(runs)
+        self._handle: FileHandle | None = None
+        self._tail: Tail | None = None
+        self._number = 0
+
+    def batch(self) -> Program[Iterator[Row]]:
+        while self._runs:
+            if self._tail is None:
+                yield from self._open(self._runs[0])
+            assert self._tail is not None
+            if self._number < self._tail.blocks:
+                return (yield from self._read(self._runs[0], self._tail))
+            yield from self.close()
+            del self._runs[0]
+        return iter(())
+
+    def close(self) -> Program[None]:
+        handle, self._handle, self._tail, self._number = self._handle, None, None, 0
+        if handle is not None:
+            yield Close(handle)
+
+    def _open(self, run: RunEntry) -> Program[None]:
+        self._handle = yield Open(path_of(self._folder, run))
+        data = yield Read(self._handle, run.length - run.tail_length, run.tail_length)
+        self._tail = decode_tail(data, run.name, run.length)
+
+    def _read(self, run: RunEntry, tail: Tail) -> Program[Iterator[Row]]:
+        assert self._handle is not None
+        first = end = self._number
+        start = tail.offsets[first]
+        while end < tail.blocks and (end == first or tail.offsets[end + 1] - start <= _READ_BYTES):
+            end += 1
+        data = yield Read(self._handle, start, tail.offsets[end] - start)
+        self._number = end
+        pieces = [
+            (tail.offsets[number], data[tail.offsets[number] - start : tail.offsets[number + 1] - start])
+            for number in range(first, end)
+        ]
+        return chain.from_iterable(_rows(run, offset, block) for offset, block in pieces)
+
+
+def _rows(run: RunEntry, offset: int, block: bytes) -> Iterator[Row]:
+    try:
+        check_block(block)
+        yield from rows_of_block(block)
+    except DecodeError as error:
+        raise DataCorruption(f"a sorted run is damaged: {error}", file=run.name, offset=offset) from error
+
+
+class _Output:
+    """The run that is being written, and those that are complete."""
+
+    def __init__(self, order: MergeOrder) -> None:
+        self.entries: list[RunEntry] = []
+        self._order = order
+        self._encoder = RunEncoder()
+        self._handle: FileHandle | None = None
+        self._written = 0
+
+    def add(self, row: Row) -> bool:
+        """Whether it is time to write."""
+        self._encoder.add(row)
+        return self._encoder.length - self._written >= min(_WRITE_BYTES, self._order.run_bytes_max)
+
+    def write(self) -> Program[None]:
+        yield from self._write_pieces()
+        if self._encoder.length >= self._order.run_bytes_max:
+            yield from self.end()
+
+    def end(self) -> Program[None]:
+        """Complete the run, if it has rows, and begin the next one."""
+        if not self._encoder.rows:
+            return
+
+        entry = self._order.entry_of(len(self.entries), self._encoder)
+        yield from self._write_pieces()
+        assert self._handle is not None
+        yield Sync(self._handle)
+        yield Close(self._handle)
+        yield from name_complete(self._order.folder, entry)
+        self.entries.append(entry)
+        self._encoder, self._handle, self._written = RunEncoder(), None, 0
+
+    def _write_pieces(self) -> Program[None]:
+        if self._handle is None:
+            name = f"{self._order.name}-{len(self.entries):04d}"
+            self._handle = yield from create_temporary(self._order.folder, name)
+        pieces = self._encoder.take()
+        yield Write(self._handle, self._written, pieces, bulk=True)
+        self._written += sum(map(len, pieces))

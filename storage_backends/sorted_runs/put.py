@@ -1,0 +1,58 @@
+"""Encodes rows as a run, in slices of the loop, and puts the run into chunk storage (rules M2 and S2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+from anyio.lowlevel import checkpoint
+
+from ..base.checksum import Buffer, crc32c
+from ..base.chunk_storage import ChunkStorage
+from ..base.errors import ChunkExists, DataCorruption, OutcomeUnknown
+from .encoder import EncodedRun, RunEncoder
+from .rows import Row
+from .run_entry import RunEntry
+
+_SLICE_ROWS = 256
+_SLICE_BYTES = 256 << 10
+
+
+@attrs.frozen
+class RunBytes:
+    """A run in memory."""
+
+    run: EncodedRun
+    pieces: Sequence[Buffer]
+
+
+async def encode_run(rows: Iterable[Row]) -> RunBytes | None:
+    """The run of ``rows``, whose keys ascend; None if there are none. The loop gets a turn about every
+    millisecond: for the few thousand rows of a cycle, a helper process would take longer to start."""
+    encoder = RunEncoder()
+    slice_end = _SLICE_BYTES
+    for row in rows:
+        encoder.add(row)
+        if encoder.rows % _SLICE_ROWS == 0 or encoder.length >= slice_end:
+            slice_end = encoder.length + _SLICE_BYTES
+            await checkpoint()
+    return RunBytes(encoder.finish(), encoder.take()) if encoder.rows else None
+
+
+async def put_run(chunks: ChunkStorage, run: RunEntry, pieces: Sequence[Buffer]) -> None:
+    """Create the run's object. After an unknown outcome or a crash, call it again with the same name and
+    bytes: an object that holds them is success where reads are durable. Elsewhere it raises
+    ``OutcomeUnknown``: put the run under another name. Raises ``DataCorruption`` if the object holds other
+    bytes, else what ``ChunkStorage.create_with_content`` raises."""
+    try:
+        await chunks.create_with_content(run.name, pieces)
+    except ChunkExists as error:
+        stored = await chunks.read(run.name, 0, run.length + 1)
+        if len(stored) != run.length or crc32c(stored) != run.crc:
+            raise DataCorruption(
+                "another object has the name of a sorted run; names are never used twice", file=run.name
+            ) from error
+        if not chunks.capabilities.reads_are_durable:
+            raise OutcomeUnknown(
+                f"the sorted run {run.name} was put before and may not be durable; put it under another name"
+            ) from error

@@ -1,0 +1,41 @@
+"""A row of a table: a key, the version that wrote it, and a value or a tombstone (rule M1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..base.errors import InvalidArgument
+
+KEY_BYTES_MAX = 8 << 10
+VALUE_BYTES_MAX = 1 << 20
+VERSION_MAX = (1 << 64) - 1
+ABSENT = 0
+"""The version of a key that no live row has, in conditions of a commit."""
+
+
+class Row(NamedTuple):
+    """Rows sort by key."""
+
+    key: bytes
+    version: int
+    value: bytes | None
+    """None is a tombstone: the key was removed at this version."""
+
+
+def check_row(key: bytes, value: bytes | None) -> None:
+    """Raise ``InvalidArgument`` unless a table can hold this row."""
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise InvalidArgument(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
+    if value is not None and len(value) > VALUE_BYTES_MAX:
+        raise InvalidArgument(f"a value has at most {VALUE_BYTES_MAX} bytes, not {len(value)}")
+
+
+def successor(key: bytes) -> bytes:
+    """The smallest byte string greater than ``key``."""
+    return key + b"\0"
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The smallest byte string greater than every key that begins with ``prefix``; None if there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None

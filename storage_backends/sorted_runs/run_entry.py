@@ -1,0 +1,63 @@
+"""The entry of a run in the manifest: everything that a lookup needs to know before it reads (rule M3).
+
+Layout: u8 version 1, text name, u64 length, u32 CRC32C of all bytes, u32 length of the tail, u64 first and
+u64 last cycle, the summary (``summary.py``); bytes behind are kept.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ..base.checksum import Buffer
+from ..base.codec import DecodeError, Decoder, Encoder
+from .encoder import EncodedRun
+from .summary import RunSummary, decode_summary, encode_summary
+
+_VERSION = 1
+
+
+@attrs.frozen
+class RunEntry:
+    name: str
+    """Of the object, as a chunk's. Never used for other bytes (rule S2)."""
+    length: int
+    crc: int
+    tail_length: int
+    first_cycle: int
+    last_cycle: int
+    """The run holds changes of these cycles. Runs with equal cycles come from one merge, and their key ranges
+    are disjoint."""
+    summary: RunSummary
+    extra: bytes = attrs.field(default=b"", kw_only=True)
+    """Fields of a newer version, kept unchanged."""
+
+    @classmethod
+    def of(cls, name: str, run: EncodedRun, first_cycle: int, last_cycle: int) -> RunEntry:
+        return cls(name, run.length, run.crc, run.tail_length, first_cycle, last_cycle, run.summary)
+
+    def covers(self, key: bytes) -> bool:
+        return self.summary.first_key <= key <= self.summary.last_key
+
+    def encode(self) -> bytes:
+        fields = Encoder().u8(_VERSION).text(self.name).u64(self.length).u32(self.crc).u32(self.tail_length)
+        encode_summary(fields.u64(self.first_cycle).u64(self.last_cycle), self.summary)
+        return fields.raw(self.extra).finish()
+
+    @classmethod
+    def decode(cls, data: Buffer) -> RunEntry:
+        fields = Decoder(data)
+        if (version := fields.u8()) != _VERSION:
+            raise DecodeError(f"the entry of a run has version {version}")
+        entry = cls(
+            fields.text(),
+            fields.u64(),
+            fields.u32(),
+            fields.u32(),
+            fields.u64(),
+            fields.u64(),
+            decode_summary(fields),
+            extra=fields.rest(),
+        )
+        if not entry.name or entry.tail_length >= entry.length or entry.first_cycle > entry.last_cycle:
+            raise DecodeError(f"the entry of the run {entry.name!r} contradicts itself")
+        return entry

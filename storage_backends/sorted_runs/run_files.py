@@ -1,0 +1,95 @@
+"""Runs as local files: their names, and the programs that write and verify one (rule M6).
+
+A run is the file ``<name with '+' for '/'>.<CRC32C in hexadecimal>.run``, so a file can never be taken for
+another run's. It is written under a temporary name, synced, renamed, and the folder is synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ..base.checksum import Buffer, crc32c
+from ..base.files import (
+    Close,
+    FileHandle,
+    Open,
+    Program,
+    Read,
+    Rename,
+    Size,
+    Sync,
+    SyncFolder,
+    Unlink,
+    Write,
+)
+from .run_entry import RunEntry
+
+TEMPORARY = ".tmp-"
+_READ_BYTES = 1 << 20
+
+
+def file_name(run: RunEntry) -> str:
+    return f"{run.name.replace('/', '+')}.{run.crc:08x}.run"
+
+
+def path_of(folder: str, run: RunEntry) -> str:
+    return f"{folder}/{file_name(run)}"
+
+
+def temporary_path(folder: str, name: str) -> str:
+    return f"{folder}/{TEMPORARY}{name.replace('/', '+')}"
+
+
+def create_temporary(folder: str, name: str) -> Program[FileHandle]:
+    """A new, empty file for the run ``name``. What an earlier attempt left is removed."""
+    path = temporary_path(folder, name)
+    with suppress(FileNotFoundError):
+        yield Unlink(path)
+    handle: FileHandle = yield Open(path, write=True, create=True)
+    return handle
+
+
+def name_complete(folder: str, run: RunEntry) -> Program[None]:
+    """Give the complete, synced file of a run its name, durably."""
+    yield Rename(temporary_path(folder, run.name), path_of(folder, run))
+    yield SyncFolder(folder)
+
+
+def write_run(folder: str, run: RunEntry, pieces: Sequence[Buffer]) -> Program[None]:
+    """Write a run's file durably, or nothing under its name."""
+    handle = yield from create_temporary(folder, run.name)
+    try:
+        yield Write(handle, 0, pieces, bulk=True)
+        yield Sync(handle)
+    except Exception:
+        yield Close(handle)
+        raise
+    yield Close(handle)
+    yield from name_complete(folder, run)
+
+
+def verify_run(path: str, run: RunEntry) -> Program[bool]:
+    """Whether the file holds exactly the run's bytes."""
+    handle = yield Open(path)
+    try:
+        length = yield Size(handle)
+        crc = 0
+        for offset in range(0, length, _READ_BYTES):
+            crc = crc32c((yield Read(handle, offset, _READ_BYTES)), crc)
+    except Exception:
+        yield Close(handle)
+        raise
+    yield Close(handle)
+    return length == run.length and crc == run.crc
+
+
+def read_range(path: str, offset: int, length: int) -> Program[bytes]:
+    handle = yield Open(path)
+    try:
+        data: bytes = yield Read(handle, offset, length)
+    except Exception:
+        yield Close(handle)
+        raise
+    yield Close(handle)
+    return data

@@ -1,0 +1,57 @@
+"""The run list: the runs that make a table, from new to old. Immutable: a change makes another list, so a
+lookup that holds one is not disturbed (rule M3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby, pairwise
+
+import attrs
+
+from ..base.errors import DataCorruption
+from .run_entry import RunEntry
+
+
+def _in_order(runs: Sequence[RunEntry]) -> tuple[RunEntry, ...]:
+    return tuple(sorted(runs, key=lambda run: (-run.last_cycle, run.summary.first_key)))
+
+
+@attrs.frozen
+class RunList:
+    runs: tuple[RunEntry, ...] = attrs.field(default=(), converter=_in_order)
+    changes_from: int = 0
+    """The changes since an older version are not complete: merges have dropped tombstones up to this one
+    (rule M7). Beside the entries, because a merge of tombstones may leave no run."""
+
+    def __attrs_post_init__(self) -> None:
+        generations = self.generations()
+        for newer, older in pairwise(generations):
+            if newer[0].first_cycle <= older[0].last_cycle:
+                raise DataCorruption("the cycles of two runs overlap", file=newer[0].name)
+        for generation in generations:
+            for left, right in pairwise(generation):
+                if left.summary.last_key >= right.summary.first_key or left.first_cycle != right.first_cycle:
+                    raise DataCorruption("the keys of two runs of one merge overlap", file=right.name)
+
+    def __iter__(self) -> Iterator[RunEntry]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def generations(self) -> list[tuple[RunEntry, ...]]:
+        """The runs, those of one cycle or of one merge together, from new to old."""
+        return [tuple(group) for _, group in groupby(self.runs, key=lambda run: run.last_cycle)]
+
+    def replaced(
+        self, losers: Collection[RunEntry], winners: Sequence[RunEntry], dropped_to: int = 0
+    ) -> RunList:
+        """Without ``losers`` and with ``winners``: a new cycle's run, or the result of a merge, which dropped
+        tombstones up to ``dropped_to``."""
+        names = {run.name for run in losers}
+        kept = (run for run in self.runs if run.name not in names)
+        return RunList([*kept, *winners], max(self.changes_from, dropped_to))
+
+    @property
+    def max_version(self) -> int:
+        return max((run.summary.max_version for run in self.runs), default=0)

@@ -1,0 +1,189 @@
+"""Reads ranges of a view in pages: all live rows, or the rows that changed since a version.
+
+A page ends at a limit of rows or bytes, and says where the next one starts; that position is a key, so it
+outlives the view, the process and any merge. Blocks are read ahead, in growing steps up to 256 KiB, and are
+not entered into the cache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import chain, takewhile
+
+import attrs
+from anyio.lowlevel import checkpoint
+
+from ..base.codec import DecodeError
+from ..base.errors import DataCorruption
+from .block import rows_of_block
+from .memtable import Memtable
+from .merging import Merger
+from .reader import RunReader
+from .rows import Row, successor
+from .run_entry import RunEntry
+from .table import TableView
+from .tail import Tail
+
+SLICE_ROWS = 256
+"""Rows between two checkpoints: about a millisecond of the loop."""
+_READ_FIRST = 32 << 10
+_READ_MAX = 256 << 10
+
+
+@attrs.frozen
+class KeyRange:
+    """The keys from ``start`` up to ``end``, which is not part of it; None is no limit."""
+
+    start: bytes = b""
+    end: bytes | None = None
+
+    def overlaps(self, run: RunEntry) -> bool:
+        before_end = self.end is None or run.summary.first_key < self.end
+        return before_end and self.start <= run.summary.last_key
+
+
+@attrs.frozen
+class PageLimits:
+    rows: int = 1000
+    size: int = 1 << 20
+    """Bytes of keys and values. The row that reaches it is the page's last, so every page has a row."""
+
+
+@attrs.frozen
+class Page:
+    rows: list[Row]
+    resume: bytes | None
+    """Where the next page starts; None if there is nothing more."""
+
+
+async def scan_rows(view: TableView, reader: RunReader, keys: KeyRange, limits: PageLimits) -> Page:
+    """A page of the live rows in ``keys``, in order. Raises ``Unavailable`` if a run cannot be read, and
+    ``DataCorruption``."""
+    return await _scan(view, reader, keys, limits, None)
+
+
+async def scan_changes(
+    view: TableView, reader: RunReader, keys: KeyRange, limits: PageLimits, since: int
+) -> Page:
+    """A page of the rows whose version is greater than ``since``, tombstones too, in the order of keys. Ask
+    ``view.has_changes_since`` first. Once all pages are read, continue with the version of the *first* page's
+    view: a key before the present page may have changed meanwhile."""
+    return await _scan(view, reader, keys, limits, since)
+
+
+async def _scan(
+    view: TableView, reader: RunReader, keys: KeyRange, limits: PageLimits, since: int | None
+) -> Page:
+    least = 0 if since is None else since
+    cursors: list[_MemtableCursor | _RunCursor] = [
+        _MemtableCursor(memtable, keys, view.version) for memtable in view.memtables
+    ]
+    for generation in view.runs.generations():
+        runs = [run for run in generation if keys.overlaps(run) and run.summary.max_version > least]
+        if runs:
+            cursors.append(_RunCursor(reader, runs, keys, least))
+
+    merger = Merger(len(cursors))
+    rows: list[Row] = []
+    size = considered = 0
+    while merger.hungry:
+        for source in tuple(merger.hungry):
+            merger.feed(source, await cursors[source].batch())
+        for row in merger.rows():
+            considered += 1
+            if row.version > least if since is not None else row.value is not None:
+                rows.append(row)
+                size += len(row.key) + len(row.value or b"")
+                if len(rows) >= limits.rows or size >= limits.size:
+                    return Page(rows, successor(row.key))
+            if considered % SLICE_ROWS == 0:
+                await checkpoint()
+    return Page(rows, None)
+
+
+class _MemtableCursor:
+    """Batches of a memtable's rows. Each is taken in one step, so the memtable may change between them."""
+
+    def __init__(self, memtable: Memtable, keys: KeyRange, version: int) -> None:
+        self._memtable = memtable
+        self._keys = keys
+        self._version = version
+        self._start: bytes | None = keys.start
+
+    async def batch(self) -> Sequence[Row]:
+        if self._start is None:
+            return ()
+
+        rows: list[Row] = []
+        for row in self._memtable.rows(self._start, self._keys.end, self._version):
+            rows.append(row)
+            if len(rows) == SLICE_ROWS:
+                break
+        self._start = successor(rows[-1].key) if len(rows) == SLICE_ROWS else None
+        return rows
+
+
+class _RunCursor:
+    """Batches of the rows of runs whose key ranges are disjoint and ascend; blocks without a row newer than
+    ``since`` are left out."""
+
+    def __init__(self, reader: RunReader, runs: list[RunEntry], keys: KeyRange, since: int) -> None:
+        self._reader = reader
+        self._runs = runs
+        self._keys = keys
+        self._since = since
+        self._number: int | None = None
+        """The next block of the first run."""
+        self._read_bytes = _READ_FIRST
+
+    async def batch(self) -> Iterator[Row]:
+        while self._runs:
+            run = self._runs[0]
+            tail = await self._reader.tail(run)
+            first, end = self._next_blocks(tail)
+            if first == end:
+                del self._runs[0]
+                self._number = None
+                continue
+
+            self._number = end
+            self._read_bytes = min(2 * self._read_bytes, _READ_MAX)
+            blocks = await self._reader.blocks(run, tail, first, end)
+            rows = chain.from_iterable(
+                _rows(run, tail.offsets[number], block, self._keys.start)
+                for number, block in enumerate(blocks, first)
+            )
+            within = rows if self._keys.end is None else takewhile(self._is_before_end, rows)
+            for row in within:
+                return chain((row,), within)
+        return iter(())
+
+    def _next_blocks(self, tail: Tail) -> tuple[int, int]:
+        """The next blocks to read at once; equal numbers if there are none."""
+        first = tail.block_at(self._keys.start) if self._number is None else self._number
+        limit = tail.blocks if self._keys.end is None else bisect_left(tail.separators, self._keys.end)
+        while first < limit and tail.max_versions[first] <= self._since:
+            first += 1
+        if first >= limit:
+            return first, first
+
+        end = first + 1
+        while (
+            end < limit
+            and tail.max_versions[end] > self._since
+            and tail.offsets[end + 1] - tail.offsets[first] <= self._read_bytes
+        ):
+            end += 1
+        return first, end
+
+    def _is_before_end(self, row: Row) -> bool:
+        assert self._keys.end is not None
+        return row.key < self._keys.end
+
+
+def _rows(run: RunEntry, offset: int, block: bytes, start: bytes) -> Iterator[Row]:
+    try:
+        yield from rows_of_block(block, start)
+    except DecodeError as error:
+        raise DataCorruption(f"a sorted run is malformed: {error}", file=run.name, offset=offset) from error

@@ -1,0 +1,151 @@
+"""The tail of a run: fingerprints and index, held in memory while the run is in use.
+
+The index has one row per block, so a lookup finds its block by bisecting keys. It then bisects the
+fingerprints of that block's rows: one that is missing proves that the run does not hold the key, without
+reading the block. A 32-bit fingerprint lets about one absent key in forty million through, at a hundred rows
+per block. This order needs 4 bytes per row and sorts no more than one block's fingerprints at a time; one
+sorted array over the whole run would need the number of a block beside each, and one sort of all rows.
+
+Layout, between the blocks and the trailer: u32 fingerprint of each row, ascending within each block; u32
+CRC32C of them; the index. The index is a block (``block.py``): its key is a separator, greater than every
+key of the previous block and not greater than this one's first; its version is the greatest in the block;
+its value is u32 length of the block, u32 its rows.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+
+import attrs
+
+from ..base.checksum import Buffer, crc32c
+from ..base.codec import DecodeError
+from ..base.errors import DataCorruption
+from .block import BlockBuilder, check_block, common_prefix, rows_of_block
+from .summary import RunSummary
+from .trailer import Trailer
+
+_POSITION = struct.Struct(">II")
+_U32 = struct.Struct(">I")
+_ENTRY_MEMORY = 130
+"""Bytes of memory for one block's index entry, without its key: a ``bytes`` object and array elements."""
+
+
+def fingerprint(key: Buffer) -> int:
+    return crc32c(key)
+
+
+@attrs.define(eq=False)
+class Tail:
+    summary: RunSummary
+    separators: list[bytes]
+    offsets: array[int]
+    """Where each block begins, and where the last one ends."""
+    first_rows: array[int]
+    """The number of each block's first row, and the count of all rows."""
+    max_versions: array[int]
+    fingerprints: array[int]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes in memory, about."""
+        keys = sum(map(len, self.separators))
+        return 4 * len(self.fingerprints) + keys + _ENTRY_MEMORY * len(self.separators)
+
+    @property
+    def blocks(self) -> int:
+        return len(self.separators)
+
+    def block_at(self, key: bytes) -> int:
+        """The block that would hold ``key``; the first one for smaller keys."""
+        return max(0, bisect_right(self.separators, key) - 1)
+
+    def find_block(self, key: bytes) -> int | None:
+        """The block that may hold ``key``; None if the run certainly does not."""
+        number = self.block_at(key)
+        sought = fingerprint(key)
+        end = self.first_rows[number + 1]
+        at = bisect_left(self.fingerprints, sought, self.first_rows[number], end)
+        return number if at < end and self.fingerprints[at] == sought else None
+
+
+class TailBuilder:
+    """Collects what the tail says while blocks are written."""
+
+    __slots__ = ("_fingerprints", "_index", "_length", "_previous_key")
+
+    def __init__(self) -> None:
+        self._fingerprints = array("I")
+        self._index = BlockBuilder()
+        self._length = 0
+        self._previous_key = b""
+
+    def add_block(
+        self, block: bytes, first_key: bytes, last_key: bytes, max_version: int, fingerprints: list[int]
+    ) -> None:
+        shared = common_prefix(self._previous_key, first_key)
+        separator = first_key[: shared + 1]  # The shortest that is greater than the previous key.
+        self._index.add(separator, max_version, _POSITION.pack(len(block), len(fingerprints)))
+        self._fingerprints.extend(sorted(fingerprints))
+        self._length += len(block)
+        self._previous_key = last_key
+
+    def finish(self, summary: RunSummary) -> bytes:
+        if sys.byteorder == "little":
+            self._fingerprints.byteswap()
+        packed = self._fingerprints.tobytes()
+        index = self._index.finish()
+        trailer = Trailer(summary, self._length, len(index))
+        return b"".join((packed, _U32.pack(crc32c(packed)), index, trailer.encode()))
+
+
+def decode_tail(data: bytes, name: str, run_length: int) -> Tail:
+    """The tail of the run ``name`` of ``run_length`` bytes, all of it verified. Raises ``DataCorruption``
+    with the offset of the damaged part."""
+    start = run_length - len(data)
+    at = run_length
+    try:
+        trailer, trailer_length = Trailer.decode(data)
+        at -= trailer_length
+        index_at = len(data) - trailer_length - trailer.index_length
+        fingerprints_end = index_at - _U32.size
+        if fingerprints_end != _U32.size * trailer.summary.rows or trailer.blocks_length != start:
+            raise DecodeError("the parts of a run do not add up to its length")
+
+        at = start
+        packed = memoryview(data)[:fingerprints_end]
+        if crc32c(packed) != _U32.unpack_from(data, fingerprints_end)[0]:
+            raise DecodeError("the checksum of the fingerprints is wrong")
+
+        at += index_at
+        return _decode_index(trailer, packed, data[index_at : index_at + trailer.index_length])
+    except DecodeError as error:
+        raise DataCorruption(f"a sorted run is damaged: {error}", file=name, offset=max(0, at)) from error
+
+
+def _decode_index(trailer: Trailer, packed: memoryview, index: bytes) -> Tail:
+    check_block(index)
+    fingerprints = array("I")
+    fingerprints.frombytes(packed)
+    if sys.byteorder == "little":
+        fingerprints.byteswap()
+    tail = Tail(trailer.summary, [], array("Q", (0,)), array("I", (0,)), array("Q"), fingerprints)
+    offset = rows = 0
+    for separator, max_version, value in rows_of_block(index):
+        if value is None or len(value) != _POSITION.size:
+            raise DecodeError("an index entry of a run is malformed")
+        length, count = _POSITION.unpack(value)
+        offset += length
+        rows += count
+        if rows > len(fingerprints) or not count:
+            raise DecodeError("the index of a run does not cover its rows")
+        tail.separators.append(separator)
+        tail.max_versions.append(max_version)
+        tail.offsets.append(offset)
+        tail.first_rows.append(rows)
+    if offset != trailer.blocks_length or rows != len(fingerprints):
+        raise DecodeError("the index of a run does not cover its blocks")
+    return tail

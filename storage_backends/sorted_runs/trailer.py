@@ -1,0 +1,54 @@
+"""The trailer: the last bytes of a run, from which everything else in it is found.
+
+Layout: the summary (``summary.py``); u64 length of the blocks; u32 length of the index; then the ending: u32
+length of what is before it, u16 format version, the bytes ``TLRUN1``, u32 CRC32C of all that. The part
+between the blocks and the trailer is fingerprints and index (``tail.py``).
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+
+from ..base.checksum import Buffer, crc32c
+from ..base.codec import DecodeError, Decoder, Encoder
+from ..base.errors import StoreMismatch
+from .summary import RunSummary, decode_summary, encode_summary
+
+FORMAT_VERSION = 1
+_MAGIC = b"TLRUN1"
+_ENDING = struct.Struct(">IH6sI")
+
+
+@attrs.frozen
+class Trailer:
+    summary: RunSummary
+    blocks_length: int
+    index_length: int
+
+    def encode(self) -> bytes:
+        body = encode_summary(Encoder(), self.summary).u64(self.blocks_length).u32(self.index_length).finish()
+        sealed = body + Encoder().u32(len(body)).u16(FORMAT_VERSION).raw(_MAGIC).finish()
+        return sealed + crc32c(sealed).to_bytes(4, "big")
+
+    @classmethod
+    def decode(cls, data: Buffer) -> tuple[Trailer, int]:
+        """The trailer at the end of ``data``, and its length. Raises ``StoreMismatch`` if only a newer
+        version of tierlog can read the run."""
+        if len(data) < _ENDING.size:
+            raise DecodeError(f"{len(data)} bytes are no trailer of a run")
+        size, version, magic, crc = _ENDING.unpack_from(data, len(data) - _ENDING.size)
+        length = size + _ENDING.size
+        if magic != _MAGIC or length > len(data) or crc32c(data[-length:-4]) != crc:
+            raise DecodeError("the trailer of a run is damaged")
+        if version != FORMAT_VERSION:
+            raise StoreMismatch(
+                f"a sorted run has format {version}, and this version of tierlog reads {FORMAT_VERSION}; "
+                f"open the store with a newer version"
+            )
+
+        fields = Decoder(data, len(data) - length, len(data) - _ENDING.size)
+        trailer = cls(decode_summary(fields), fields.u64(), fields.u32())
+        fields.finish()
+        return trailer, length

@@ -1,0 +1,97 @@
+"""The decoders of sorted runs: blocks, tail, and entries of the manifest; also behind right checksums."""
+
+from __future__ import annotations
+
+import attrs
+from hypothesis import strategies as st
+
+from fuzz.file_targets import REFUSED, sealed
+from fuzz.target import Target
+from support.sorted_runs import encode
+from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.errors import StoreMismatch
+from tierlog.storage_backends.sorted_runs.block import (
+    BlockBuilder,
+    check_block,
+    find_in_block,
+    rows_of_block,
+)
+from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.tail import Tail, decode_tail
+from tierlog.storage_backends.sorted_runs.trailer import Trailer
+
+_ROWS = [Row(b"key/%03d" % n, 7 + n, None if n % 4 == 0 else b"v" * n) for n in range(20)]
+_RUN, _DATA = encode(_ROWS)
+_TAIL = _DATA[-_RUN.tail_length :]
+_BLOCKS_LENGTH = _RUN.length - _RUN.tail_length
+_TRAILER, _TRAILER_LENGTH = Trailer.decode(_DATA)
+_ENTRY = RunEntry.of("runs/1", _RUN, 3, 4)
+
+
+def _block(rows: list[Row]) -> bytes:
+    builder = BlockBuilder()
+    for row in rows:
+        builder.add(*row)
+    return builder.finish()
+
+
+def _decode_block(block: bytes) -> list[Row]:
+    check_block(block)
+    return list(rows_of_block(block))
+
+
+def _decode_block_body(body: bytes) -> list[Row]:
+    """Also looks up keys, which follows restart points."""
+    block = sealed(body)
+    rows = _decode_block(block)
+    for key in (b"", b"key/011", b"key/011x", b"\xff"):
+        find_in_block(block, key)
+    return rows
+
+
+def _decode_tail(data: bytes) -> list[object]:
+    tail = decode_tail(data, "runs/1", _BLOCKS_LENGTH + len(data))
+    for row in _ROWS:
+        tail.find_block(row.key)
+    return [getattr(tail, field.name) for field in attrs.fields(Tail)]
+
+
+def _decode_trailer_body(body: bytes) -> Trailer:
+    trailer, length = Trailer.decode(sealed(body))
+    if length != len(body) + 4:
+        raise DecodeError("bytes before the trailer")
+    return trailer
+
+
+RUN_TARGETS = (
+    Target("run block", _decode_block, [_block(_ROWS), _block(_ROWS[:1])], checksummed=True, encode=_block),
+    Target(
+        "run block behind a checksum",
+        _decode_block_body,
+        [_block(_ROWS)[:-4], _block(_ROWS[:1])[:-4]],
+        encode=lambda rows: _block(rows)[:-4],
+        canonical=False,
+    ),
+    Target("run tail", _decode_tail, [_TAIL], errors=REFUSED, checksummed=True),
+    Target(
+        "run trailer behind a checksum",
+        _decode_trailer_body,
+        [_TRAILER.encode()[:-4]],
+        errors=(DecodeError, StoreMismatch),
+        encode=lambda trailer: trailer.encode()[:-4],
+    ),
+    Target(
+        "run entry",
+        RunEntry.decode,
+        [_ENTRY.encode(), attrs.evolve(_ENTRY, extra=b"newer").encode()],
+        encode=RunEntry.encode,
+        values=st.builds(
+            attrs.evolve,
+            st.just(_ENTRY),
+            name=st.text(min_size=1, max_size=20),
+            crc=st.integers(0, (1 << 32) - 1),
+            extra=st.binary(max_size=9),
+        ),
+    ),
+)

@@ -1,0 +1,262 @@
+"""Runs byte by byte: golden bytes, equal input, damage of every byte, limits, what a lookup skips (M2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.sorted_runs import encode, entry_of, numbered, reader_of
+from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
+from tierlog.storage_backends.sorted_runs.block import (
+    BlockBuilder,
+    check_block,
+    common_prefix,
+    find_in_block,
+    rows_of_block,
+)
+from tierlog.storage_backends.sorted_runs.encoder import RunEncoder
+from tierlog.storage_backends.sorted_runs.reader import RunSource
+from tierlog.storage_backends.sorted_runs.rows import (
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    Row,
+    check_row,
+    prefix_end,
+)
+from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.run_list import RunList
+from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from tierlog.storage_backends.sorted_runs.table import TableView
+from tierlog.storage_backends.sorted_runs.tail import decode_tail
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "sorted_run_v1.hex"
+SAMPLE = [
+    Row(b"a", 7, b"one"),
+    Row(b"app/events", 9, b""),
+    Row(b"app/log", 8, None),
+    *numbered(5, version=20),
+    Row(b"key/000005x", 1 << 40, bytes(30)),
+]
+
+KEYS = st.binary(min_size=1, max_size=12) | st.text("ab", min_size=1, max_size=6).map(str.encode)
+VERSIONS = st.integers(1, (1 << 64) - 1)
+TABLES = st.dictionaries(
+    KEYS, st.tuples(VERSIONS, st.none() | st.binary(max_size=20)), min_size=1, max_size=60
+).map(lambda found: [Row(key, *found[key]) for key in sorted(found)])
+
+
+class BytesInMemory(RunSource):
+    """Runs by name; a cut one is shorter than its entry says."""
+
+    def __init__(self, **contents: bytes) -> None:
+        self.contents = contents
+
+    async def read_range(self, run: RunEntry, offset: int, length: int) -> bytes:
+        return self.contents[run.name][offset : offset + length]
+
+
+async def all_rows(run: RunEntry, data: bytes) -> list[Row]:
+    """Every live row of one run, each byte of it verified."""
+    view = TableView((), RunList([run]), run.summary.max_version)
+    page = await scan_rows(view, reader_of(BytesInMemory(r=data)), KeyRange(), PageLimits(rows=10_000))
+    return page.rows
+
+
+def test_the_bytes_of_a_run_are_golden() -> None:
+    run, data = encode(SAMPLE)
+
+    assert data.hex() == "".join(GOLDEN.read_text().split())
+    assert (run.length, run.summary.rows, run.summary.tombstones) == (len(data), len(SAMPLE), 1)
+
+
+def test_the_bytes_of_an_entry_are_golden() -> None:
+    entry = RunEntry.of("runs/1", encode(SAMPLE)[0], 3, 4)
+
+    assert entry.encode().hex() == (
+        "01" "000672756e732f31" "00000000000001ed" "ab884659" "000000cf" "0000000000000003" "0000000000000004"
+        "00000009" "00000001" "0000000000000007" "0000010000000000"
+        "00000001" "61" "0000000b" "6b65792f30303030303578"
+    )  # fmt: skip
+    assert RunEntry.decode(entry.encode()) == entry
+
+
+def test_fields_of_a_newer_entry_are_kept() -> None:
+    data = entry_of(SAMPLE)[0].encode() + b"newer"
+
+    assert RunEntry.decode(data).encode() == data
+
+
+@given(TABLES, st.sampled_from([1, 40, 100, 10_000]))
+def test_every_row_is_found_and_no_other(rows: list[Row], block_bytes: int) -> None:
+    run, data = encode(rows, block_bytes)
+    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+    blocks = [data[tail.offsets[n] : tail.offsets[n + 1]] for n in range(tail.blocks)]
+    for block in blocks:
+        check_block(block)
+
+    assert [row for block in blocks for row in rows_of_block(block)] == rows
+    for row in rows:
+        number = tail.find_block(row.key)
+        assert number is not None
+        assert find_in_block(blocks[number], row.key) == row
+        for absent in (row.key + b"\0", row.key[:-1], b"\xff" + row.key):
+            if absent not in {other.key for other in rows}:
+                possible = tail.find_block(absent)
+                assert possible is None or find_in_block(blocks[possible], absent) is None
+        start = [
+            found for block in blocks[tail.block_at(row.key) :] for found in rows_of_block(block, row.key)
+        ]
+        assert start == [other for other in rows if other.key >= row.key]
+
+
+@given(TABLES)
+def test_the_same_rows_give_the_same_bytes_however_they_are_taken(rows: list[Row]) -> None:
+    encoder = RunEncoder(block_bytes=64)
+    for row in rows:
+        encoder.add(row)
+    run = encoder.finish()
+
+    assert (run, b"".join(encoder.take())) == encode(rows)
+
+
+@given(st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=20))
+def test_the_shared_beginning_of_two_keys(shared: bytes, one: bytes, other: bytes) -> None:
+    one, other = shared + one, shared + other
+    length = common_prefix(one, other)
+
+    assert one[:length] == other[:length]
+    assert one[length : length + 1] != other[length : length + 1] or length == len(one) == len(other)
+
+
+def test_an_absent_key_hardly_ever_costs_a_block() -> None:
+    """32 bits each: of 20,000 absent keys, the expected number that reads a block in vain is 0.0005."""
+    run, data = encode(numbered(20_000, step=2), block_bytes=8 << 10)
+    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+
+    assert not any(tail.find_block(b"key/%06d" % (n * 2 + 1)) is not None for n in range(20_000))
+
+
+def test_a_tail_takes_little_more_than_four_bytes_a_row() -> None:
+    run, data = encode(numbered(20_000), block_bytes=8 << 10)
+    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+
+    assert tail.memory < 6 * run.summary.rows
+
+
+@pytest.mark.anyio
+async def test_damage_of_every_byte_is_found_with_its_place() -> None:
+    run, data = entry_of(SAMPLE, "r")
+    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+    starts = [*tail.offsets, run.length + 1]
+    assert await all_rows(run, data) == [row for row in SAMPLE if row.value is not None]
+
+    for at in range(run.length):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x40
+        with pytest.raises(DataCorruption) as caught:
+            await all_rows(run, bytes(damaged))
+
+        block = next((n for n in range(tail.blocks) if at < starts[n + 1]), tail.blocks)
+        assert caught.value.file == "r"
+        assert starts[block] <= caught.value.offset <= run.length
+        assert block == tail.blocks or caught.value.offset == starts[block]
+
+
+@pytest.mark.anyio
+async def test_a_run_that_is_cut_anywhere_is_refused() -> None:
+    run, data = entry_of(SAMPLE, "r")
+
+    for length in range(run.length):
+        with pytest.raises(DataCorruption) as caught:
+            await all_rows(run, data[:length])
+        assert caught.value.offset <= run.length
+
+
+@pytest.mark.anyio
+async def test_another_run_of_the_same_length_is_refused() -> None:
+    run, _ = entry_of(SAMPLE, "r")
+    other = entry_of([row._replace(version=row.version + 1) for row in SAMPLE], "r")[1]
+
+    with pytest.raises(DataCorruption, match="not the one that the manifest names"):
+        await all_rows(run, other)
+
+
+@pytest.mark.anyio
+async def test_a_newer_format_is_refused_as_such() -> None:
+    """The version is covered by the checksum, so it is not damage."""
+    from tierlog.storage_backends.base.checksum import crc32c
+    from tierlog.storage_backends.sorted_runs.trailer import Trailer
+
+    run, data = entry_of(SAMPLE, "r")
+    _, length = Trailer.decode(data)
+    newer = bytearray(data[-length:-4])
+    newer[-8:-6] = (2).to_bytes(2, "big")
+
+    with pytest.raises(StoreMismatch, match="format 2"):
+        await all_rows(run, data[:-length] + newer + crc32c(newer).to_bytes(4, "big"))
+
+
+def test_keys_must_ascend() -> None:
+    encoder = RunEncoder()
+    encoder.add(Row(b"b", 1, b""))
+
+    for key in (b"b", b"a"):
+        with pytest.raises(ValueError, match="does not follow"):
+            encoder.add(Row(key, 2, b""))
+
+
+def test_a_run_keeps_the_largest_rows() -> None:
+    rows = [
+        Row(bytes([n]) * KEY_BYTES_MAX, 1, Random(n).randbytes(VALUE_BYTES_MAX - 1) + bytes([n]))
+        for n in range(1, 4)
+    ]
+    run, data = encode(rows, block_bytes=8 << 10)
+    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+
+    for row in rows:
+        check_row(row.key, row.value)
+        number = tail.find_block(row.key)
+        assert number is not None
+        assert find_in_block(data[tail.offsets[number] : tail.offsets[number + 1]], row.key) == row
+    assert run.tail_length < 2 * KEY_BYTES_MAX + 400  # separators are short; the key range is whole
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [(b"", b"x"), (bytes(KEY_BYTES_MAX + 1), b"x"), (b"k", bytes(VALUE_BYTES_MAX + 1))],
+)
+def test_rows_beyond_the_limits_are_refused(key: bytes, value: bytes) -> None:
+    with pytest.raises(InvalidArgument):
+        check_row(key, value)
+
+
+@given(st.binary(max_size=4), st.binary(max_size=4))
+def test_the_end_of_a_prefix_divides_the_keys(prefix: bytes, key: bytes) -> None:
+    end = prefix_end(prefix)
+
+    assert key.startswith(prefix) == (prefix <= key and (end is None or key < end))
+
+
+def test_a_block_whose_rows_do_not_ascend_is_malformed() -> None:
+    builder = BlockBuilder()
+    for key in (b"a", b"c", b"b"):
+        builder.add(key, 1, b"")
+
+    with pytest.raises(DecodeError, match="out of order"):
+        list(rows_of_block(builder.finish()))
+
+
+def test_a_run_list_refuses_overlaps() -> None:
+    def run(name: str, first: int, last: int, *keys: bytes) -> RunEntry:
+        return RunEntry.of(name, encode([Row(key, 1, b"") for key in keys])[0], first, last)
+
+    RunList([run("a", 1, 3, b"a", b"c"), run("b", 1, 3, b"d"), run("c", 4, 4, b"a")])
+    with pytest.raises(DataCorruption, match="cycles of two runs overlap"):
+        RunList([run("a", 1, 3, b"a"), run("b", 3, 4, b"a")])
+    with pytest.raises(DataCorruption, match="keys of two runs of one merge overlap"):
+        RunList([run("a", 1, 3, b"a", b"c"), run("b", 1, 3, b"b")])

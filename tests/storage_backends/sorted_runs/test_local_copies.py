@@ -1,0 +1,270 @@
+"""Local copies: reads without long-term storage, damage, a failing disk, power loss at every call (M6)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+from simulation.disk import Keep, SimulatedDisk
+from simulation.file_layer import Fail, LosePower, SimulatedFiles
+
+from support.sorted_runs import WatchedRuns, entry_of, numbered, reader_of
+from tierlog.storage_backends.base.errors import (
+    DataCorruption,
+    StorageFull,
+    TierlogError,
+    Unavailable,
+)
+from tierlog.storage_backends.base.files import IoCall, Open, Read, Write
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
+from tierlog.storage_backends.sorted_runs.lookup import find_row
+from tierlog.storage_backends.sorted_runs.merge import MergeOrder, merge_runs
+from tierlog.storage_backends.sorted_runs.put import put_run
+from tierlog.storage_backends.sorted_runs.reader import StoredRuns
+from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.run_files import file_name
+from tierlog.storage_backends.sorted_runs.run_list import RunList
+from tierlog.storage_backends.sorted_runs.table import TableView
+
+pytestmark = pytest.mark.anyio
+RUN, DATA = entry_of(numbered(50), "system/runs/1")
+OTHER, OTHER_DATA = entry_of(numbered(50, version=100), "system/runs/2", 2)
+KEY = b"key/000007"
+
+
+async def find(copies: LocalCopies, run: RunEntry = RUN) -> Row | None:
+    """Through an empty cache."""
+    return await find_row(TableView((), RunList([run]), 1 << 60), reader_of(copies), KEY)
+
+
+async def whole(copies: LocalCopies, run: RunEntry) -> bytes:
+    return await copies.read_range(run, 0, run.length)
+
+
+async def remote(*runs: tuple[RunEntry, bytes]) -> WatchedRuns:
+    chunks = MemoryChunkStorage()
+    await chunks.open()
+    for run, data in runs:
+        await put_run(chunks, run, [data])
+    return WatchedRuns(chunks)
+
+
+async def opened(folder: Path, source: WatchedRuns, *runs: RunEntry) -> LocalCopies:
+    copies = LocalCopies(LocalFiles(), str(folder / "runs"), source)
+    await copies.open(runs)
+    return copies
+
+
+async def test_m6_a_local_copy_serves_while_long_term_storage_is_empty(tmp_path: Path) -> None:
+    source = await remote()
+    copies = await opened(tmp_path, source)
+    await copies.add(RUN, [DATA[:100], DATA[100:]])
+
+    assert (await find(copies)) is not None
+    again = await opened(tmp_path, source, RUN)
+    assert (await find(again)) is not None
+    assert source.reads == []
+    assert os.stat(tmp_path / "runs" / file_name(RUN)).st_mode & 0o777 == 0o600
+    assert again.statistics().copy_bytes == RUN.length
+
+
+async def test_without_a_copy_long_term_storage_serves(tmp_path: Path) -> None:
+    source = await remote((RUN, DATA))
+    copies = await opened(tmp_path, source, RUN)
+
+    assert (await find(copies)) is not None
+    assert (copies.statistics().local_reads, copies.statistics().remote_reads) == (0, 2)
+
+
+async def test_a_copy_is_fetched_once(tmp_path: Path) -> None:
+    source = await remote((RUN, DATA))
+    copies = await opened(tmp_path, source, RUN)
+
+    await copies.fetch(RUN)
+    await copies.fetch(RUN)
+
+    assert [read.length for read in source.reads] == [RUN.length]
+    assert await whole(copies, RUN) == DATA
+
+
+async def test_a_damaged_remote_run_is_not_copied(tmp_path: Path) -> None:
+    source = await remote()
+    await source._chunks.create_with_content(RUN.name, [DATA[:-1] + b"x"])
+    copies = await opened(tmp_path, source)
+
+    with pytest.raises(DataCorruption):
+        await copies.fetch(RUN)
+    assert os.listdir(tmp_path / "runs") == []
+
+
+@pytest.mark.parametrize("change", ["flip", "cut", "longer"])
+async def test_m6_a_damaged_copy_is_removed_and_read_from_long_term_storage(
+    tmp_path: Path, change: str
+) -> None:
+    source = await remote((RUN, DATA))
+    copies = await opened(tmp_path, source)
+    await copies.add(RUN, [DATA])
+    path = tmp_path / "runs" / file_name(RUN)
+    changed = {"flip": DATA[:9] + b"\xff" + DATA[10:], "cut": DATA[:-1], "longer": DATA + b"x"}
+    path.write_bytes(changed[change])
+
+    again = await opened(tmp_path, source, RUN)
+
+    assert (await find(again)) is not None
+    assert again.statistics().damaged == 1
+    assert not path.exists()
+
+
+async def test_damage_after_the_first_use_is_read_from_long_term_storage_too(tmp_path: Path) -> None:
+    copies = await opened(tmp_path, await remote((RUN, DATA)))
+    await copies.add(RUN, [DATA])
+    assert (await find(copies)) is not None
+    path = tmp_path / "runs" / file_name(RUN)
+    path.write_bytes(bytes(len(DATA)))
+
+    assert (await find(copies)) is not None
+    assert copies.statistics().damaged == 1
+    assert not path.exists()
+
+
+async def test_damage_of_both_is_reported(tmp_path: Path) -> None:
+    source = await remote()
+    await source._chunks.create_with_content(RUN.name, [bytes(len(DATA))])
+    copies = await opened(tmp_path, source)
+    await copies.add(RUN, [DATA])
+    (tmp_path / "runs" / file_name(RUN)).write_bytes(bytes(len(DATA)))
+
+    with pytest.raises(DataCorruption) as caught:
+        await find(copies)
+    assert caught.value.file == RUN.name
+
+
+async def test_a_file_that_vanished_is_read_from_long_term_storage(tmp_path: Path) -> None:
+    copies = await opened(tmp_path, await remote((RUN, DATA)))
+    await copies.add(RUN, [DATA])
+    os.remove(tmp_path / "runs" / file_name(RUN))
+
+    assert (await find(copies)) is not None
+    assert copies.statistics().copies == 0
+
+
+async def test_what_the_manifest_does_not_name_is_removed(tmp_path: Path) -> None:
+    source = await remote()
+    copies = await opened(tmp_path, source)
+    for run, data in ((RUN, DATA), (OTHER, OTHER_DATA)):
+        await copies.add(run, [data])
+    for name in (".tmp-system+runs+3", "notes.txt"):
+        (tmp_path / "runs" / name).write_bytes(b"x")
+
+    again = await opened(tmp_path, source, OTHER)
+
+    assert os.listdir(tmp_path / "runs") == [file_name(OTHER)]
+    await again.retain([])
+    assert os.listdir(tmp_path / "runs") == []
+    with pytest.raises(Unavailable, match="missing"):
+        await find(again, OTHER)
+
+
+# --- a failing disk -----------------------------------------------------------------------------
+
+FOLDER = "/data/runs"
+
+
+@pytest.mark.parametrize(
+    "number, error", [(errno.ENOSPC, StorageFull), (errno.EIO, Unavailable)], ids=["full", "failing"]
+)
+async def test_a_copy_that_cannot_be_written_is_refused(number: int, error: type[TierlogError]) -> None:
+    def fail(index: int, call: IoCall) -> Fail | None:
+        return Fail(OSError(number, os.strerror(number))) if isinstance(call, Write) else None
+
+    copies = LocalCopies(SimulatedFiles(SimulatedDisk(Random(1)), fail), FOLDER, await remote())
+    await copies.open([])
+
+    with pytest.raises(error):
+        await copies.add(RUN, [DATA])
+    with pytest.raises(Unavailable, match="missing"):
+        await find(copies)
+
+
+@pytest.mark.parametrize("kind", [Read, Open])
+async def test_a_disk_that_cannot_be_read_leaves_long_term_storage(kind: type[IoCall]) -> None:
+    broken = False
+
+    def fail(index: int, call: IoCall) -> Fail | None:
+        return Fail(OSError(errno.EIO, "broken")) if broken and isinstance(call, kind) else None
+
+    copies = LocalCopies(SimulatedFiles(SimulatedDisk(Random(1)), fail), FOLDER, await remote((RUN, DATA)))
+    await copies.open([])
+    await copies.add(RUN, [DATA])
+    broken = True
+
+    assert (await find(copies)) is not None
+
+
+async def publish(copies: LocalCopies, chunks: MemoryChunkStorage) -> None:
+    """Two cycles and their merge, each run locally first."""
+    for run, data in ((RUN, DATA), (OTHER, OTHER_DATA)):
+        await copies.add(run, [data])
+        await put_run(chunks, run, [await whole(copies, run)])
+    order = MergeOrder(FOLDER, [[OTHER], [RUN]], 0, "system/runs/3")
+    (merged,) = await copies._files.run(merge_runs(order))
+    copies.adopt(merged)
+    await put_run(chunks, merged, [await whole(copies, merged)])
+    await copies.retain([merged])
+
+
+async def crash_at(call: int, keep: Keep) -> bool:
+    """Lose power at the ``call``-th I/O, then do the same again with the same names. Returns whether it had
+    ended before."""
+    disk = SimulatedDisk(Random(call))
+    chunks = MemoryChunkStorage()
+    await chunks.open()
+    over = anyio.Event()
+    ended = False
+
+    def lose_power(index: int, _: IoCall) -> LosePower | None:
+        if index != call:
+            return None
+        over.set()
+        return LosePower(written=512)
+
+    async def work() -> None:
+        nonlocal ended
+        copies = LocalCopies(SimulatedFiles(disk, lose_power), FOLDER, StoredRuns(chunks))
+        await copies.open([])
+        await publish(copies, chunks)
+        ended = True
+        over.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        await over.wait()
+        group.cancel_scope.cancel()
+
+    before = {info.name: await chunks.read(info.name, 0, info.length) async for info in chunks.list("")}
+    copies = LocalCopies(SimulatedFiles(disk.crash(keep)), FOLDER, StoredRuns(chunks))
+    await copies.open([RUN, OTHER])
+    for run, data in ((RUN, DATA), (OTHER, OTHER_DATA)):
+        if run.name in before:
+            assert await whole(copies, run) == data  # what was put lies here, or is read from there
+    await publish(copies, chunks)
+    after = {info.name: await chunks.read(info.name, 0, info.length) async for info in chunks.list("")}
+    assert before.items() <= after.items()
+    assert len(after) == 3
+    assert copies.statistics().copies == 1
+    return ended
+
+
+@pytest.mark.parametrize("keep", ["none", "all", "random"])
+async def test_m2_after_power_loss_at_every_call_the_same_bytes_are_put(keep: Keep) -> None:
+    call, ended = 0, False
+    while not ended:
+        ended = await crash_at(call, keep)
+        call += 1

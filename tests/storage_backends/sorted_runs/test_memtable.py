@@ -1,0 +1,112 @@
+"""The memtable and conditions of commits: versions that open readers see, freezing, memory (M1, M5)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierlog.storage_backends.sorted_runs.memtable import ROW_MEMORY, Memtable, find_conflict, version_of
+from tierlog.storage_backends.sorted_runs.rows import ABSENT, Row
+from tierlog.storage_backends.sorted_runs.table import Table
+
+LATEST = 1 << 60
+
+
+def test_the_newest_row_of_a_key_is_found_and_the_older_one_is_gone() -> None:
+    memtable = Memtable()
+    memtable.put(Row(b"a", 1, b"one"))
+    memtable.put(Row(b"a", 2, b"two"))
+
+    assert memtable.find(b"a", LATEST) == Row(b"a", 2, b"two")
+    assert memtable.find(b"a", 1) is None
+    assert memtable.memory == ROW_MEMORY + 4
+
+
+def test_rows_that_an_open_reader_sees_stay_until_it_closes() -> None:
+    memtable = Memtable()
+    memtable.put(Row(b"a", 1, b"one"))
+    memtable.begin_reading(2)
+    for version in (3, 4, 5):
+        memtable.put(Row(b"a", version, b"later"))
+
+    assert memtable.find(b"a", 2) == Row(b"a", 1, b"one")
+    assert memtable.memory == 2 * (ROW_MEMORY + 1) + 8  # neither 3 nor 4 is visible to anyone
+
+    memtable.end_reading(2)
+    memtable.put(Row(b"a", 6, None))
+
+    assert memtable.find(b"a", 5) is None
+    assert memtable.memory == ROW_MEMORY + 1
+
+
+def test_a_version_never_goes_back() -> None:
+    memtable = Memtable()
+    memtable.put(Row(b"a", 2, b""))
+
+    with pytest.raises(RuntimeError, match="version 2 follows 2"):
+        memtable.put(Row(b"a", 2, b""))
+
+
+def test_a_frozen_memtable_takes_no_rows_and_another_one_does() -> None:
+    table = Table()
+    table.put([Row(b"a", 1, b"one")])
+    frozen = table.freeze()
+    table.put([Row(b"a", 2, b"two")])
+
+    with pytest.raises(RuntimeError, match="frozen"):
+        frozen.put(Row(b"b", 3, b""))
+    assert list(frozen.newest_rows()) == [Row(b"a", 1, b"one")]
+    assert table.capture().find_in_memory(b"a") == Row(b"a", 2, b"two")
+
+
+def test_memtables_are_published_in_order() -> None:
+    table = Table()
+    first, second = table.freeze(), table.freeze()
+
+    with pytest.raises(RuntimeError, match="in the order"):
+        table.publish(second, [])
+    table.publish(first, [])
+    table.publish(second, [])
+
+
+READERS = st.lists(st.integers(0, 20), max_size=4)
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.booleans()), max_size=20), READERS)
+def test_each_reader_sees_what_was_there_when_it_began(
+    writes: list[tuple[bytes, bool]], at: list[int]
+) -> None:
+    memtable = Memtable()
+    model: dict[bytes, Row] = {}
+    seen: dict[int, dict[bytes, Row]] = {}
+    for version, (key, is_tombstone) in enumerate(writes, 1):
+        if version - 1 in at:
+            memtable.begin_reading(version - 1)
+            seen[version - 1] = dict(model)
+        row = Row(key, version, None if is_tombstone else b"%d" % version)
+        memtable.put(row)
+        model[key] = row
+
+    for reader, rows in {**seen, LATEST: model}.items():
+        assert {row.key: row for row in memtable.rows(b"", None, reader)} == rows
+        assert all(memtable.find(key, reader) == rows.get(key) for key in (b"a", b"b"))
+
+
+@pytest.mark.parametrize(
+    "expected, conflict",
+    [
+        ({}, None),
+        ({b"live": 7, b"gone": ABSENT, b"never": ABSENT}, None),
+        ({b"live": 6}, (b"live", 6, 7)),
+        ({b"live": ABSENT}, (b"live", ABSENT, 7)),
+        ({b"live": 7, b"never": 3}, (b"never", 3, ABSENT)),
+        ({b"gone": 9}, (b"gone", 9, ABSENT)),
+    ],
+)
+def test_m1_a_commit_is_conditional_on_versions(
+    expected: dict[bytes, int], conflict: tuple[bytes, int, int] | None
+) -> None:
+    rows = {b"live": Row(b"live", 7, b""), b"gone": Row(b"gone", 9, None)}
+
+    assert find_conflict(expected, lambda key: version_of(rows.get(key))) == conflict

@@ -1,0 +1,159 @@
+"""Scans in pages, changes since a version, and readers that stay undisturbed (M3, M5, M7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.sorted_runs import TableWorld
+from tierlog.storage_backends.sorted_runs.rows import Row, prefix_end
+from tierlog.storage_backends.sorted_runs.scan import (
+    KeyRange,
+    PageLimits,
+    scan_changes,
+    scan_rows,
+)
+from tierlog.storage_backends.sorted_runs.table import TableView
+
+pytestmark = pytest.mark.anyio
+
+
+async def all_pages(
+    world: TableWorld, view: TableView, keys: KeyRange, limits: PageLimits, since: int | None = None
+) -> list[list[Row]]:
+    pages = []
+    start: bytes | None = keys.start
+    while start is not None:
+        part = KeyRange(start, keys.end)
+        if since is None:
+            page = await scan_rows(view, world.reader, part, limits)
+        else:
+            page = await scan_changes(view, world.reader, part, limits, since)
+        pages.append(page.rows)
+        start = page.resume
+    return pages
+
+
+async def filled(world: TableWorld) -> dict[bytes, Row]:
+    """Two runs and a memtable over the same keys; the newest row of each."""
+    newest = {}
+    for step, cycle in ((1, True), (3, True), (7, False)):
+        for number in range(0, 200, step):
+            key = b"p%d/%04d" % (number % 2, number)
+            value = None if step > 1 and number % 5 == 0 else b"%d:%d" % (step, number)
+            newest[key] = Row(key, world.put(key, value), value)
+        if cycle:
+            await world.flush()
+    return newest
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100_000])
+async def test_pages_together_are_all_live_rows_in_order(world: TableWorld, limit: int) -> None:
+    newest = await filled(world)
+    expected = [newest[key] for key in sorted(newest) if newest[key].value is not None]
+    if limit == 1:
+        expected, keys = [row for row in expected if row.key < b"p0/0040"], KeyRange(b"", b"p0/0040")
+    else:
+        keys = KeyRange()
+
+    pages = await all_pages(world, world.table.capture(), keys, PageLimits(limit))
+
+    assert [row for page in pages for row in page] == expected
+    assert all(len(page) <= limit for page in pages)
+
+
+async def test_a_prefix_is_a_range(world: TableWorld) -> None:
+    newest = await filled(world)
+    world.forget_cache()
+    keys = KeyRange(b"p1/00", prefix_end(b"p1/00"))
+
+    (page,) = await all_pages(world, world.table.capture(), keys, PageLimits())
+
+    assert [row.key for row in page] == [
+        key for key in sorted(newest) if key.startswith(b"p1/00") and newest[key].value is not None
+    ]
+    assert sum(read.length for read in world.source.reads) < 40_000  # not the whole runs
+
+
+async def test_a_page_ends_with_the_row_that_reaches_its_bytes(world: TableWorld) -> None:
+    for number in range(10):
+        world.put(b"%d" % number, bytes(99))
+    await world.flush()
+
+    page = await scan_rows(world.table.capture(), world.reader, KeyRange(), PageLimits(100, 250))
+
+    assert [row.key for row in page.rows] == [b"0", b"1", b"2"]
+    assert page.resume == b"2\0"
+
+
+async def test_a_view_shows_the_same_while_rows_change(world: TableWorld) -> None:
+    for number in range(20):
+        world.put(b"%02d" % number, b"before")
+    with world.table.view() as view:
+        first = await scan_rows(view, world.reader, KeyRange(), PageLimits(10))
+        for number in range(20):
+            world.put(b"%02d" % number, None if number % 2 else b"after")
+        world.put(b"15x", b"new")
+        await world.flush()
+        assert first.resume is not None
+        rest = await scan_rows(view, world.reader, KeyRange(first.resume), PageLimits())
+
+    assert [row.value for row in (*first.rows, *rest.rows)] == [b"before"] * 20
+    now = await scan_rows(world.table.capture(), world.reader, KeyRange(), PageLimits())
+    assert [row.value for row in now.rows] == [b"after"] * 8 + [b"new"] + [b"after"] * 2
+
+
+@pytest.mark.parametrize("limit", [20, 10_000])
+async def test_changes_since_a_version_include_tombstones_and_nothing_older(
+    world: TableWorld, limit: int
+) -> None:
+    newest = await filled(world)
+    view = world.table.capture()
+
+    for since in (0, 200, 230, 280, view.version):
+        pages = await all_pages(world, view, KeyRange(), PageLimits(limit), since)
+
+        assert [row for page in pages for row in page] == [
+            newest[key] for key in sorted(newest) if newest[key].version > since
+        ]
+
+
+async def test_changes_read_no_block_without_one(world: TableWorld) -> None:
+    for number in range(3000):
+        world.put(b"%06d" % number, bytes(50))
+    await world.flush()
+    since = world.put(b"000100", b"x")
+    world.put(b"002000", b"y")
+    run = await world.flush()
+    world.forget_cache()
+
+    page = await scan_changes(world.table.capture(), world.reader, KeyRange(), PageLimits(), since)
+
+    assert run is not None
+    assert [row.key for row in page.rows] == [b"002000"]
+    assert {read.name for read in world.source.reads} == {run.name}
+
+
+async def test_a_scan_leaves_the_cache_to_lookups(world: TableWorld) -> None:
+    await filled(world)
+    world.forget_cache()
+    await world.reader.load_tails(world.table.runs)
+    before = world.reader.statistics().held_bytes
+
+    await all_pages(world, world.table.capture(), KeyRange(), PageLimits())
+
+    assert world.reader.statistics().held_bytes == before
+
+
+async def test_a_scan_reads_ahead_in_growing_steps(world: TableWorld) -> None:
+    for number in range(20_000):
+        world.put(b"%06d" % number, bytes(50))
+    run = await world.flush()
+    world.forget_cache()
+
+    await all_pages(world, world.table.capture(), KeyRange(), PageLimits(100_000, 1 << 30))
+
+    assert run is not None
+    tail, *blocks = [read.length for read in world.source.reads]
+    assert (tail, sum(blocks)) == (run.tail_length, run.length - run.tail_length)
+    assert len(blocks) < 10
+    assert max(blocks) <= 256 << 10

@@ -1,0 +1,115 @@
+"""Runs and tables for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
+from tierlog.storage_backends.sorted_runs.encoder import EncodedRun, RunEncoder
+from tierlog.storage_backends.sorted_runs.put import encode_run, put_run
+from tierlog.storage_backends.sorted_runs.reader import RunReader, RunSource, StoredRuns
+from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.run_list import RunList
+from tierlog.storage_backends.sorted_runs.table import Table
+
+
+def encode(rows: Iterable[Row], block_bytes: int = 64) -> tuple[EncodedRun, bytes]:
+    """A run, by default of small blocks, and its bytes."""
+    encoder = RunEncoder(block_bytes)
+    pieces = []
+    for row in rows:
+        encoder.add(row)
+        pieces += encoder.take()
+    run = encoder.finish()
+    return run, b"".join([*pieces, *encoder.take()])
+
+
+def entry_of(
+    rows: Sequence[Row], name: str = "runs/1", cycle: int = 1, block_bytes: int = 64
+) -> tuple[RunEntry, bytes]:
+    run, data = encode(rows, block_bytes)
+    return RunEntry.of(name, run, cycle, cycle), data
+
+
+def numbered(count: int, version: int = 1, step: int = 1) -> list[Row]:
+    return [Row(b"key/%06d" % (n * step), version + n, b"value %d" % n) for n in range(count)]
+
+
+def reader_of(source: RunSource, capacity: int = 1 << 20) -> RunReader:
+    return RunReader(source, BlockCache(capacity))
+
+
+@attrs.frozen
+class Read:
+    name: str
+    offset: int
+    length: int
+
+
+class WatchedRuns(StoredRuns):
+    """Runs in chunk storage; which ranges were read."""
+
+    def __init__(self, chunks: ChunkStorage) -> None:
+        super().__init__(chunks)
+        self.reads: list[Read] = []
+
+    async def read_range(self, run: RunEntry, offset: int, length: int) -> bytes:
+        self.reads.append(Read(run.name, offset, length))
+        return await super().read_range(run, offset, length)
+
+
+@attrs.define
+class TableWorld:
+    """A table whose runs go to one chunk storage."""
+
+    chunks: ChunkStorage
+    table: Table = attrs.field(factory=Table)
+    source: WatchedRuns = attrs.field(init=False)
+    reader: RunReader = attrs.field(init=False)
+    cycle: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.source = WatchedRuns(self.chunks)
+        self.reader = reader_of(self.source)
+
+    def put(self, key: bytes, value: bytes | None) -> int:
+        version = self.table.version + 1
+        self.table.put([Row(key, version, value)])
+        return version
+
+    async def flush(self) -> RunEntry | None:
+        """One cycle: the memtable becomes a run."""
+        frozen = self.table.freeze()
+        encoded = await encode_run(frozen.newest_rows())
+        self.cycle += 1
+        if encoded is None:
+            self.table.publish(frozen, [])
+            return None
+
+        run = RunEntry.of(f"runs/{self.cycle}", encoded.run, self.cycle, self.cycle)
+        await put_run(self.chunks, run, encoded.pieces)
+        self.table.publish(frozen, [run])
+        return run
+
+    def reopen(self) -> None:
+        """Forget everything but the manifest: what is in memory was flushed."""
+        self.table = Table(RunList([RunEntry.decode(run.encode()) for run in self.table.runs]))
+        self.forget_cache()
+
+    def forget_cache(self, capacity: int = 1 << 20) -> None:
+        self.reader = reader_of(self.source, capacity)
+        self.source.reads.clear()
+
+
+@asynccontextmanager
+async def opened(chunks: ChunkStorage) -> AsyncIterator[ChunkStorage]:
+    await chunks.open()
+    try:
+        yield chunks
+    finally:
+        await chunks.close()
