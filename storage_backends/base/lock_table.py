@@ -1,11 +1,12 @@
 """Locks by key: one holder per key at a time, the others wait in order.
 
-A key's lock exists while somebody holds it or waits for it. Cancelling ``acquire`` leaves nothing behind. A
-task that acquires a key again which it holds gets ``RuntimeError``.
+A key that nobody holds costs one dictionary entry, because every metadata transaction acquires one. Cancelling
+``acquire`` leaves nothing behind. A task that acquires a key again which it holds gets ``RuntimeError``.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
@@ -16,34 +17,58 @@ K = TypeVar("K", bound=Hashable)
 
 
 class LockTable(Generic[K]):
-    __slots__ = ("_locks",)
+    __slots__ = ("_holders", "_waiting")
 
     def __init__(self) -> None:
-        self._locks: dict[K, anyio.Lock] = {}
+        self._holders: dict[K, int] = {}
+        """The task that holds each key."""
+        self._waiting: dict[K, deque[tuple[int, anyio.Event]]] = {}
+        """Those that wait for a key, in order. A key that nobody waits for has no entry."""
 
     def __len__(self) -> int:
         """How many keys are held."""
-        return len(self._locks)
+        return len(self._holders)
 
     def __contains__(self, key: object) -> bool:
         """Whether somebody holds the key."""
-        return key in self._locks
+        return key in self._holders
 
     async def acquire(self, key: K) -> None:
-        """Return once the calling task holds ``key``. Does not suspend if nobody else does."""
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = anyio.Lock(fast_acquire=True)
+        """Return once the caller holds ``key``. Does not suspend if nobody else does."""
+        task = anyio.get_current_task().id
+        if key not in self._holders:
+            self._holders[key] = task
+            return
+
+        if self._holders[key] == task:
+            raise RuntimeError(f"{key!r} is already held by this task")
+        entry = task, anyio.Event()
+        self._waiting.setdefault(key, deque()).append(entry)
         try:
-            await lock.acquire()
-        finally:
-            self._drop_unused(key, lock)
+            await entry[1].wait()
+        except BaseException:
+            if entry[1].is_set():  # cancelled after the key was handed over
+                self.release(key)
+            else:
+                self._forget(key, entry)
+            raise
 
     def release(self, key: K) -> None:
-        """Only the task that holds ``key`` may call it."""
-        lock = self._locks[key]
-        lock.release()
-        self._drop_unused(key, lock)
+        """Only the holder of ``key`` may call it. The task that has waited longest holds it from now on."""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            del self._holders[key]
+            return
+
+        entry = waiting[0]
+        self._forget(key, entry)
+        self._holders[key] = entry[0]
+        entry[1].set()
+
+    def _forget(self, key: K, entry: tuple[int, anyio.Event]) -> None:
+        self._waiting[key].remove(entry)
+        if not self._waiting[key]:
+            del self._waiting[key]
 
     @asynccontextmanager
     async def holding(self, key: K) -> AsyncIterator[None]:
@@ -52,7 +77,3 @@ class LockTable(Generic[K]):
             yield
         finally:
             self.release(key)
-
-    def _drop_unused(self, key: K, lock: anyio.Lock) -> None:
-        if not lock.locked() and not lock.statistics().tasks_waiting and self._locks.get(key) is lock:
-            del self._locks[key]

@@ -115,17 +115,19 @@ class MetadataTransaction:
 
     def put(self, record: Record) -> None:
         """Write ``record`` at the commit. A key that was not read before must be absent then."""
-        self._versions.setdefault(record.key, 0)
-        self._records[record.key] = record
-        self._written.add(record.key)
+        key = record.key
+        self._versions.setdefault(key, 0)
+        self._records[key] = record
+        self._written.add(key)
 
     def drop(self, record: Record) -> None:
         """Delete ``record``, which this transaction has read or written, at the commit."""
-        self._records[record.key] = None
-        if self._versions[record.key]:
-            self._written.add(record.key)
+        key = record.key
+        self._records[key] = None
+        if self._versions[key]:
+            self._written.add(key)
         else:
-            self._written.discard(record.key)
+            self._written.discard(key)
 
     @property
     def size(self) -> int:
@@ -138,12 +140,13 @@ class MetadataTransaction:
 
     def written_deferred_work(self) -> dict[str, DeferredWorkRecord | None]:
         """The deferred work that the commit changes, by key; None for one that it removes."""
-        found = {key: self._records[key] for key in self._written if key.startswith(DEFERRED_WORK_PREFIX)}
-        return {
-            key: record
-            for key, record in found.items()
-            if record is None or isinstance(record, DeferredWorkRecord)
-        }
+        found: dict[str, DeferredWorkRecord | None] = {}
+        for key in self._written:
+            if key.startswith(DEFERRED_WORK_PREFIX):
+                record = self._records[key]
+                assert record is None or isinstance(record, DeferredWorkRecord)
+                found[key] = record
+        return found
 
     async def commit(self) -> int:
         """Make all changes durable and visible, or none, and return the new version. Raises what

@@ -40,3 +40,25 @@ async def test_a_cancelled_wait_leaves_nothing() -> None:
 
     locks.release(1)
     assert len(locks) == 0
+
+
+async def test_a_wait_cancelled_after_its_turn_came_passes_the_key_on() -> None:
+    locks: LockTable[int] = LockTable()
+    got: list[str] = []
+
+    async def take(who: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            async with locks.holding(1):
+                got.append(who)
+
+    await locks.acquire(1)
+    scopes = [anyio.CancelScope(), anyio.CancelScope()]
+    async with anyio.create_task_group() as tasks:
+        for who, scope in zip(("first", "second"), scopes, strict=True):
+            tasks.start_soon(take, who, scope)
+            await anyio.wait_all_tasks_blocked()
+        locks.release(1)
+        scopes[0].cancel()
+
+    assert got[-1] == "second"
+    assert len(locks) == 0
