@@ -190,7 +190,7 @@ class Pipeline:
                 group.reads.append((request.reply, answer))
                 continue
 
-            if isinstance(op, list):
+            if type(op) is list:
                 for each in op:
                     apply(each)
                     add(each)

@@ -14,6 +14,7 @@ from functools import wraps
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from ...storage_backends.base.errors import ClosedError
 
@@ -21,40 +22,28 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class _Forks:
-    count = 0
-
-    def note(self) -> None:
-        self.count += 1
-
-
-# Reading a count is cheaper than a process id, which costs a system call.
-_forks = _Forks()
-os.register_at_fork(after_in_child=_forks.note)
-
-
 class UseGuard:
     """Remembers where a store or a client was opened. ``any_thread``: it belongs to no event loop."""
 
-    __slots__ = ("_forks", "_thread", "_what")
+    __slots__ = ("__weakref__", "_any_thread", "_what", "thread")
 
     def __init__(self, what: str, *, any_thread: bool = False) -> None:
         self._what = what
-        self._forks = _forks.count
-        self._thread = None if any_thread else get_ident()
-
-    def is_elsewhere(self) -> bool:
-        return self._forks != _forks.count or (self._thread is not None and self._thread != get_ident())
+        self._any_thread = any_thread
+        self.thread = get_ident()
+        """The thread of the event loop; 0, which is no thread, in a forked child. Compared for each append,
+        so it is an attribute."""
+        _guards.add(self)
 
     def check(self) -> None:
         """Raises ``ClosedError`` if this is a forked child, or another thread."""
-        if self._forks != _forks.count:
+        if self.thread == 0:
             raise ClosedError(
                 f"this {self._what} was opened by the parent of this forked process: open one here, after "
                 f"the fork"
             )
 
-        if self.is_elsewhere():
+        if not self._any_thread and self.thread != get_ident():
             raise ClosedError(
                 f"this {self._what} belongs to the event loop of another thread: call it there "
                 f"(asyncio.run_coroutine_threadsafe, trio.from_thread.run), or use a client of a service"
@@ -119,3 +108,14 @@ def guarded_context(
         return guarded
 
     return decorate
+
+
+_guards: WeakSet[UseGuard] = WeakSet()
+
+
+def _forked() -> None:
+    for guard in _guards:
+        guard.thread = 0
+
+
+os.register_at_fork(after_in_child=_forked)

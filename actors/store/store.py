@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, TypeVar, overload
 
 import anyio
@@ -518,7 +519,7 @@ class SegmentStore(SegmentVerbs):
 
     def _container(self, name: str) -> LocalContainer | RemoteContainer:
         index = self._cached_indexes.get(name) if type(name) is str else None
-        if index is None or self._closed or self._guard.is_elsewhere():
+        if index is None or self._closed or self._guard.thread != get_ident():
             index = self._check_name(name)
         return self._containers[index]
 

@@ -1,7 +1,8 @@
 """Locks by key: one holder per key at a time, the others wait in order.
 
-A key that nobody holds costs one dictionary entry, because every metadata transaction acquires one. Cancelling
-``acquire`` leaves nothing behind. A task that acquires a key again which it holds gets ``RuntimeError``.
+A key that nobody holds costs one dictionary entry, because every metadata transaction acquires one.
+Cancelling ``acquire`` leaves nothing behind. A task that acquires a key again which it holds gets
+``RuntimeError``.
 """
 
 from __future__ import annotations

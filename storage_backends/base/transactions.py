@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import Annotated
 
 import attrs
-from msgspec import Meta
 
 from .errors import InvalidArgument, shown
 from .segments import ATTRIBUTE_MAX, ATTRIBUTE_NAME_BYTES_MAX
@@ -96,9 +94,9 @@ class TransactionInfo:
     target: str
     state: TransactionState
     token: TransactionToken | None
-    lease: Annotated[float, Meta(ge=0)]
+    lease: float = attrs.field(validator=attrs.validators.ge(0))
     """Seconds without an append to a staged segment after which an open transaction is aborted."""
-    expires_in: Annotated[float, Meta(ge=0)]
+    expires_in: float = attrs.field(validator=attrs.validators.ge(0))
     """Seconds until the lease of an open transaction expires without appends, or until the record of an ended
     one does."""
     reason: str
