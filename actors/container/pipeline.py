@@ -190,7 +190,7 @@ class Pipeline:
                 group.reads.append((request.reply, answer))
                 continue
 
-            if type(op) is list:
+            if isinstance(op, list):
                 for each in op:
                     apply(each)
                     add(each)
