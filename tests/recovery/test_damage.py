@@ -39,6 +39,13 @@ from support.damage import (
 
 pytestmark = pytest.mark.timeout(1200)
 every_image = pytest.mark.parametrize("moment", LIVES)
+some_images = pytest.mark.parametrize(
+    "moment",
+    [
+        name if name in {"owners", "flushing"} else pytest.param(name, marks=pytest.mark.extended)
+        for name in LIVES
+    ],
+)
 one_image = pytest.mark.parametrize(
     "moment",
     [name if name == "owners" else pytest.param(name, marks=pytest.mark.extended) for name in LIVES],
@@ -76,7 +83,7 @@ def borders(path: str, content: bytes) -> Iterator[Damage]:
     yield from cut(path, content, sorted({edge + beside for edge in edges for beside in (-1, 0, 1)}))
 
 
-@every_image
+@some_images
 def test_the_log_cut_at_every_boundary(moment: str) -> None:
     whole, refused = judge_all(image(moment), each_file(image(moment), WAL, borders))
     assert refused > 3 * whole
@@ -196,7 +203,7 @@ def test_every_cut_and_flipped_bit_of_a_chunk(step: int) -> None:
 # --- pages and whole files ----------------------------------------------------------------------
 
 
-@every_image
+@some_images
 def test_zeroed_pages(moment: str) -> None:
     """A page that was lost by the file system. Of the register's watermarks alone that loses nothing: the log
     is there."""
@@ -221,7 +228,7 @@ def test_a_missing_file(moment: str) -> None:
     assert judge_all(found, [{path: None} for path in others]) == (len(others), 0)
 
 
-@every_image
+@some_images
 def test_a_file_from_an_older_backup(moment: str) -> None:
     """Every file in turn as it was at every earlier call that changed it. A stale register hides nothing: the
     log is there."""
@@ -257,7 +264,7 @@ def broken(content: bytes, random: Random) -> bytes | None:
     )
 
 
-@every_image
+@some_images
 def test_a_duplicated_file(moment: str) -> None:
     """Under every name that its folder may hold; the copy is ignored, collected or refused, and never read in
     place of the original."""
@@ -281,7 +288,7 @@ FOLDER_OF_LOG = REGISTER.rpartition("/")[0]
 STRAYS = ("notes.txt", "core", "0000000000000001-00000001.wal~", "lost+found.1", "registers")
 
 
-@every_image
+@some_images
 def test_stray_files_are_left_alone(moment: str) -> None:
     found = image(moment)
     folders = {path.rpartition("/")[0] for path in files_of(found.disk)} - {"/data/wal/owners"}

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import anyio
 import pytest
+import typer
 
 import tierlog
 from tierlog.actors.cli import main
@@ -31,6 +34,10 @@ class Done:
 Run = Callable[..., Done]
 
 
+_commands_of = cache(typer.main.get_command)
+"""The tree of all commands; to build it costs more than most of them."""
+
+
 @contextmanager
 def in_this_process(capture: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
     """The command line without a process of its own; ``capture``: of file descriptors, in bytes."""
@@ -40,7 +47,8 @@ def in_this_process(capture: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
         code = main(list(arguments))
         return Done(code, *capture.readouterr())
 
-    yield call
+    with mock.patch.object(typer.main, "get_command", _commands_of):
+        yield call
     signal.signal(signal.SIGINT, before)
 
 

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
 
-import pytest
 import simulation
 from simulation.run import run_seed
 
-SEEDS = (2, 5, 13)
+SEEDS = (2, 5)
 OPERATIONS = 120
 BEFORE = 12
 """Lines shown before the first difference."""
@@ -89,15 +88,15 @@ def test_the_first_difference_is_shown_with_the_lines_before_it() -> None:
     assert first_difference(["a"], ["a"]) is None
 
 
-@pytest.mark.parametrize("seed", SEEDS[:2])
-def test_keeping_all_steps_changes_nothing(seed: int) -> None:
+def test_keeping_all_steps_changes_nothing() -> None:
+    seed = SEEDS[0]
     whole = run_seed(seed, operations=OPERATIONS)
 
     assert run_seed(seed, operations=OPERATIONS, keep=whole.steps).digest == whole.digest
 
 
 def test_the_digest_distinguishes_seeds() -> None:
-    assert len({run_seed(seed, operations=OPERATIONS).digest for seed in SEEDS[:3]}) == 3
+    assert len({run_seed(seed, operations=OPERATIONS // 4).digest for seed in (*SEEDS, 13)}) == 3
 
 
 def imported(module: Path) -> set[str]:

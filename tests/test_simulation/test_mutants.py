@@ -133,7 +133,12 @@ def test_ctrl_c_ends_it_with_what_is_known(shown: SegmentView, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "name", ["append-is-answered-before-the-log", "zombie-answers-reads", "repeats-are-applied"]
+    "name",
+    [
+        "append-is-answered-before-the-log",
+        "repeats-are-applied",
+        pytest.param("zombie-answers-reads", marks=pytest.mark.extended),
+    ],
 )
 def test_the_simulator_catches_a_mutant_in_a_few_seeds(name: str) -> None:
     with CATALOGUE[name].planted():

@@ -439,13 +439,16 @@ class TailCursor:
 
     Polls bring what is there in large blocks, find the owner, and raise the errors. Where there is nothing
     yet, a stream brings what is appended, without a request for each append. A stream ends for many reasons,
-    the next poll finds out which: it waits, unless the stream worked."""
+    and the next poll finds out which at once: another segment may have the name
+    (rule H11). If streams bring nothing, as behind a proxy that refuses them, a poll that waits comes before
+    the next one."""
 
     def __init__(self, name: str, offset: int, block_size: int) -> None:
         self.name = name
         self.position = offset
         self._block_size = block_size
         self._wait = 0.0
+        self._streamed_in_vain = False
         self._segment_id = ""
         self.is_over = self.is_at_end = False
 
@@ -459,12 +462,14 @@ class TailCursor:
             )
 
         self._segment_id = result.segment_id
-        self.is_over, self.is_at_end = result.sealed, not result.block
-        self._wait = 0.0 if result.block else POLL_SECONDS
+        waits_next = not result.block and not self._wait and self._streamed_in_vain
+        self.is_over, self.is_at_end = result.sealed, not result.block and not waits_next
+        self._wait = POLL_SECONDS if waits_next else 0.0
         return self.take(result.block)
 
     def stream(self) -> Request:
         """Of what is behind the position."""
+        self._streamed_in_vain = True
         return Request("GET", paths.tail_path(self.name, self.position, stream=True))
 
     def starts_stream(self, status: int, headers: Mapping[str, str]) -> bool:
@@ -480,12 +485,12 @@ class TailCursor:
         for start in range(0, len(data), self._block_size):
             block = data[start : start + self._block_size]
             self.position += len(block)
-            self._wait = 0.0
+            self._streamed_in_vain = False
             yield block
 
     def note_idle(self) -> None:
         """The stream had nothing for ``POLL_SECONDS``."""
-        self._wait = 0.0
+        self._streamed_in_vain = False
 
 
 def segment_info(name: str) -> Call[SegmentInfo]:

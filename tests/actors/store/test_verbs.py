@@ -14,6 +14,7 @@ import pytest
 
 import tierlog
 from support.container_world import read_all
+from support.patience import scaled
 from support.service import service
 from support.stores import CONFIG, KIB, follow, make
 from tierlog import (
@@ -372,11 +373,12 @@ async def test_a_tail_ends_with_an_error_when_its_segment_is_deleted(store: Segm
         with pytest.raises(tierlog.SegmentNotFound):
             await first_block(store, "s")
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(follow)
-        await anyio.wait_all_tasks_blocked()
-        await store.delete_segment("s")
-        await store.create_segment("s")
+    with anyio.fail_after(scaled(10)):  # less than a poll may wait
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            await store.delete_segment("s")
+            await store.create_segment("s")
 
 
 async def test_a_tail_never_continues_in_another_segment_of_the_same_name(store: SegmentStore) -> None:
