@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import TypeAlias
 
 import anyio
 import attrs
@@ -39,6 +40,7 @@ from ...storage_backends.base.errors import (
     StoreMismatch,
     Unavailable,
 )
+from ...storage_backends.base.sorted_dict import SortedDict, with_prefix
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
 from ...storage_backends.segments.records.claim import (
@@ -65,7 +67,7 @@ _LIMITS = {Reason.MOVED: 86_400.0}
 """Seconds after which a container confirms itself (rule G4)."""
 _BYTES_MAX = 4 + 1 + 4 * 16 + 2 + LOCATION_BYTES_MAX + 4
 
-Metadata = Mapping[str, tuple[int, bytes]]
+Metadata: TypeAlias = SortedDict[str, tuple[int, bytes]]
 """A container's metadata: version and value by key."""
 
 
@@ -146,7 +148,7 @@ async def _read_claims(chunks: ChunkStorage, container: int, names: Iterable[str
 
 def known_claims(metadata: Metadata) -> dict[int, bytes]:
     """The owner of each epoch with a claim record."""
-    keys = [key for key in metadata if key.startswith(CLAIM_PREFIX)]
+    keys = with_prefix(metadata.runs_from(CLAIM_PREFIX), CLAIM_PREFIX)
     with _decoding(CLAIM_PREFIX):
         return {epoch_of_key(key): ClaimRecord.decode(metadata[key][1]).owner for key in keys}
 
@@ -179,7 +181,7 @@ class ClaimRecords:
     def known(self) -> Mapping[int, bytes]:
         """The owner of each epoch with a record, from recovery on."""
         if self._known is None:
-            self._known = known_claims(self._metadata)  # once: metadata may have a million keys
+            self._known = known_claims(self._metadata)
         return self._known
 
     @property
@@ -195,7 +197,7 @@ class ClaimRecords:
 
     def some_chunk(self) -> str | None:
         """A chunk that the log refers to; None if there is none."""
-        keys = (key for key in self._metadata if key.startswith(CHUNK_PREFIX))
+        keys = with_prefix(self._metadata.runs_from(CHUNK_PREFIX), CHUNK_PREFIX)
         return next((key.removeprefix(CHUNK_PREFIX) for key in keys), None)
 
     async def enter(

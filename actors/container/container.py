@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.lowlevel
@@ -138,6 +139,8 @@ class Container:
         self._check_interval = options.checkpoint.wal_bytes // 64
         """Payload bytes between two checks whether a checkpoint is due: one per group would cost too much."""
         self._next_check = 0
+        self._waiters: WeakValueDictionary[int, anyio.Event] = WeakValueDictionary()
+        """The events of segments that somebody waits for."""
         self._built: ContainerComponents | None = None
         self._recovery = RecoveryReport(0, 0, 0)
 
@@ -198,7 +201,7 @@ class Container:
             )
             self._recovery = await recovery.run()
             await self.history.note_lengths()
-            components.leases.begin()
+            await components.leases.begin()
             _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
             await self._serve(components, started, ending)
             clean = True
@@ -284,8 +287,8 @@ class Container:
             self._built.writer.stop(
                 Unavailable(f"container {self.index} stopped before the flush was complete: flush again")
             )
-        for segment in self.state.segments.by_id.values():
-            segment.wake()
+        for waiter in list(self._waiters.values()):
+            waiter.set()
 
     def _fail_requests(self, requests: list[Request]) -> None:
         error = Unavailable(f"container {self.index} stopped before it came to this: nothing was applied")
@@ -496,7 +499,7 @@ class Container:
                 return sid if segment.durable_length > offset else 0
 
             if segment.waiter is None:
-                segment.waiter = anyio.Event()
+                segment.waiter = self._waiters[sid] = anyio.Event()
             await segment.waiter.wait()
             # Find it again: an idle segment may have been evicted and loaded as a new object.
             segment = self.state.segments.find(name)

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from ...journal.operations.abort_transaction import AbortTransaction
@@ -25,6 +26,7 @@ from ...journal.operations.commit_transaction import CommitTransaction
 from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
 from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.transactions import TransactionInfo, TransactionState
+from ..kernel.slices import in_slices
 from .operations.transactions import ExpireTransactionRequest, ForgetTransactionsRequest
 from .requests import Request
 from .state import ContainerState
@@ -78,13 +80,16 @@ class Leases:
         self._wake = anyio.Event()
         self._committed = self._aborted = self._expired = 0
 
-    def begin(self) -> None:
-        """The ownership begins: everything that recovery found has its full time (rules T5 and T7)."""
-        self._live = True
+    async def begin(self) -> None:
+        """The ownership begins: everything that recovery found has its full time (rules T5 and T7). Nothing
+        is logged meanwhile."""
         now = anyio.current_time()
-        for key in self._state.transactions.records:
-            self._watch(key, now)
-            self._keep_tombstone(key, now)
+        for keys in in_slices(list(self._state.transactions.records)):
+            for key in keys:
+                self._watch(key, now)
+                self._keep_tombstone(key, now)
+            await anyio.lowlevel.checkpoint()
+        self._live = True
 
     def note(self, op: BeginTransaction | CommitTransaction | AbortTransaction) -> None:
         """``op`` is durable. For operations that recovery replays, the time runs from ``begin`` on."""

@@ -13,6 +13,8 @@ failed one changes nothing."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from contextlib import aclosing
 
 import anyio.lowlevel
@@ -64,14 +66,15 @@ def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:
 
 @attrs.define
 class _CheckpointRecords:
-    """What the parts and pieces of one checkpoint hold."""
+    """What the parts and pieces of one checkpoint hold. Metadata entries go into the state as they come,
+    because segments are restored after them."""
 
     checkpoint: int
+    state: ContainerState
     is_complete: bool = False
     size: int = 0
-    images: list[bytes] = attrs.field(factory=list)
-    transactions: list[bytes] = attrs.field(factory=list)
-    entries: dict[str, tuple[int, bytes]] = attrs.field(factory=dict)
+    images: deque[bytes] = attrs.field(factory=deque)
+    transactions: deque[bytes] = attrs.field(factory=deque)
     manifest: ManifestState = ManifestState()
     _pieces: list[bytes] = attrs.field(factory=list)
 
@@ -79,7 +82,7 @@ class _CheckpointRecords:
         if type(op) is CheckpointPart and op.checkpoint == self.checkpoint:
             self.images += op.images
             self.transactions += op.transactions
-            self.entries.update((key, (version, value)) for key, version, value in op.entries)
+            self.state.metadata.update((key, (version, value)) for key, version, value in op.entries)
             self.size += sum(map(len, (*op.images, *op.transactions)))
             self.size += sum(len(key) + len(value) for key, _, value in op.entries)
         elif type(op) is CheckpointPiece and op.checkpoint == self.checkpoint:
@@ -93,6 +96,12 @@ class _CheckpointRecords:
             self.manifest = ManifestState(head, intent)
         elif type(op) is CheckpointEnd and op.checkpoint == self.checkpoint:
             self.is_complete = True
+
+
+def _taken(items: deque[bytes]) -> Iterator[bytes]:
+    """Each is freed when it was used: to free all of them at the end would be one long step."""
+    while items:
+        yield items.popleft()
 
 
 class Recovery:
@@ -140,7 +149,7 @@ class Recovery:
                 while self._publisher.evict_idle(self._active_max):
                     await anyio.lowlevel.checkpoint()
 
-        self._check_complete()
+        await self._check_complete()
         return RecoveryReport(groups, operations, begin_sequence)
 
     async def _newest_checkpoint(self) -> CheckpointEnd | None:
@@ -163,7 +172,7 @@ class Recovery:
 
     async def _load(self, end: CheckpointEnd) -> None:
         """The state as it was at the checkpoint's begin."""
-        records = _CheckpointRecords(end.checkpoint)
+        records = _CheckpointRecords(end.checkpoint, self._state)
         async with aclosing(self._log.read(end.begin_group)) as groups:
             async for number, payload in groups:
                 for op in _decode(number, payload)[1]:
@@ -172,20 +181,19 @@ class Recovery:
                 if records.is_complete:
                     break
 
-        for entries in in_slices(records.entries.items(), _STEP):
-            self._state.metadata.update(entries)
-            await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+
         try:
             for element in (records.manifest.head, records.manifest.intent):
                 if element is not None:
                     element.element  # noqa: B018 - raises DecodeError unless it is one
             self._state.manifest = records.manifest
             # Transactions first: restoring a staged segment adds it to its transaction.
-            for transactions in in_slices(records.transactions, _STEP):
+            for transactions in in_slices(_taken(records.transactions), _STEP):
                 for data in transactions:
                     self._state.transactions.restore(decode_transaction(data))
                 await anyio.lowlevel.checkpoint()
-            for images in in_slices(records.images, _STEP):
+            for images in in_slices(_taken(records.images), _STEP):
                 for data in images:
                     self._restore_segment(data)
                 await anyio.lowlevel.checkpoint()
@@ -241,17 +249,20 @@ class Recovery:
 
         return len(ops)
 
-    def _check_complete(self) -> None:
+    async def _check_complete(self) -> None:
         """Every byte that long-term storage does not have must have come out of the log."""
-        for segment in self._state.segments.by_id.values():
-            if segment.status is SegmentStatus.DELETED:
-                continue
+        for segments in in_slices(self._state.segments.dirty_segments()):
+            for segment in segments:
+                if segment.status is not SegmentStatus.DELETED:
+                    self._check_segment(segment)
+            await anyio.lowlevel.checkpoint()
 
-            position = segment.flushed
-            for merge in segment.merges:
-                self._check_range(segment, position, merge.offset)
-                position = merge.offset + merge.length
-            self._check_range(segment, position, segment.length)
+    def _check_segment(self, segment: SegmentState) -> None:
+        position = segment.flushed
+        for merge in segment.merges:
+            self._check_range(segment, position, merge.offset)
+            position = merge.offset + merge.length
+        self._check_range(segment, position, segment.length)
 
     def _check_range(self, segment: SegmentState, start: int, end: int) -> None:
         if start < end:

@@ -14,7 +14,7 @@ from ...storage_backends.base.chunk_storage import ChunkInfo
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.sorted_dict import with_prefix
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
-from ...storage_backends.segments.records import ReleasedRecord, chunk_key, released_key, released_names
+from ...storage_backends.segments.records import ReleasedRecord, chunk_key, released_key
 from ...storage_backends.segments.records.released import RELEASED_PREFIX
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.segments.transaction import decode_record
@@ -53,15 +53,16 @@ class ReleasedRecords:
         return released_key(str(name)) in self._metadata
 
     async def names(self) -> Sequence[str]:
-        recorded = released_names(with_prefix(self._metadata.runs_from(RELEASED_PREFIX), RELEASED_PREFIX))
         found: list[str] = []
-        for names in in_slices(recorded):
-            found += [name for name in names if name in self and self._is_readable(name)]
+        for keys in in_slices(with_prefix(self._metadata.runs_from(RELEASED_PREFIX), RELEASED_PREFIX)):
+            found += [key.removeprefix(RELEASED_PREFIX) for key in keys if self._is_readable(key)]
             await anyio.lowlevel.checkpoint()
         return found
 
-    def _is_readable(self, name: str) -> bool:
-        key = released_key(name)
+    def _is_readable(self, key: str) -> bool:
+        if key not in self._metadata:
+            return False
+
         try:
             decode_record(ReleasedRecord, key, self._metadata[key][1])
         except DataCorruption as error:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import attrs
 from anyio.lowlevel import checkpoint
-from sortedcontainers import SortedDict
 
 from ..base.errors import InvalidArgument, MetadataConflict
+from ..base.sorted_dict import SortedDict, with_prefix
 from .metadata_store import ChunkMetadataStore
 
 
@@ -48,8 +48,7 @@ class MemoryMetadataStore(ChunkMetadataStore):
 
     async def scan(self, prefix: str) -> list[str]:
         await checkpoint()
-        # No key holds a code point above U+10FFFF, so this is the end of the prefix's range.
-        return list(self._state.entries.irange(prefix, prefix + "\U0010ffff"))
+        return list(with_prefix(self._state.entries.runs_from(prefix), prefix))
 
 
 def check_commit(

@@ -3,7 +3,7 @@ inside keys and names."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -55,6 +55,7 @@ from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from tierlog.storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
+from tierlog.storage_backends.base.sorted_dict import SortedDict
 from tierlog.storage_backends.segments.records import (
     ChunkRecord,
     DeferredWorkKind,
@@ -132,6 +133,12 @@ _FIELDS = [
 _STORE = StoreIdentity(bytes(range(16)), bytes(range(16, 32)), 4, 1_700_000_000_000)
 _OWNER = Owner("name", 4711, "größe", 1_700_000_000_000)
 _CLAIM = Identity(b"s" * 16, b"l" * 16, b"o" * 16, Fingerprint(b"f" * 16, "here:/data/wal"))
+
+
+def _known(records: Mapping[str, bytes]) -> dict[int, bytes]:
+    metadata: SortedDict[str, tuple[int, bytes]] = SortedDict()
+    metadata.update({key: (1, value) for key, value in records.items()})
+    return known_claims(metadata)
 
 
 class _OneObject:
@@ -222,15 +229,13 @@ _IDENTITIES = [
     ),
     Target(
         "claim records",
-        lambda data: known_claims({claim_key(7): (1, data)}),
+        lambda data: _known({claim_key(7): data}),
         [ClaimRecord(b"o" * 16).encode(), ClaimRecord(b"o" * 16, storage_claimed=True).encode()],
         errors=(DataCorruption,),
     ),
     Target(
         "claim record's key",
-        lambda data: known_claims(
-            {CLAIM_PREFIX + data.decode("latin-1"): (1, ClaimRecord(bytes(16)).encode())}
-        ),
+        lambda data: _known({CLAIM_PREFIX + data.decode("latin-1"): ClaimRecord(bytes(16)).encode()}),
         [b"00000000000000ff"],
         errors=(DataCorruption,),
         encode=lambda known: claim_key(*known).removeprefix(CLAIM_PREFIX).encode(),

@@ -22,10 +22,9 @@ LIMIT = 0.005
 ATTEMPTS = 3
 """Other programs make steps longer, by what they do to the processor's caches, and never shorter: the best
 attempt counts."""
-TOGETHER = 200
+TOGETHER = 50
 ON_ORDER = attrs.evolve(
     OPTIONS,
-    active_segments_max=1 << 20,
     checkpoint=CheckpointOptions(wal_bytes=1 << 40),
     writer=WriterOptions(flush_age=1e6),
 )
@@ -58,7 +57,8 @@ class Longest:
 
 async def one_life(world: ContainerWorld, names: list[str], longest: Longest) -> None:
     async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
+        with longest.of("open"):
+            owner = await world.start(tasks)
         with longest.of("list"):
             assert await owner.store.list_segments() == sorted(names)
         with longest.of("list some"):
@@ -75,7 +75,12 @@ async def one_life(world: ContainerWorld, names: list[str], longest: Longest) ->
                 others.start_soon(owner.checkpoint)
                 for name in names[:: len(names) // 20]:
                     await owner.store.append(name, b"x")
-        await owner.stop()
+        with longest.of("close"):
+            await owner.stop()
+        with longest.of("open with a checkpoint"):
+            owner = await world.start(tasks)
+        with longest.of("end"):
+            await owner.crash()
 
 
 @pytest.mark.one_loop
@@ -88,6 +93,8 @@ async def test_no_step_grows_with_the_number_of_segments(count: int) -> None:
     world, longest = ContainerWorld(ON_ORDER), Longest()
     async with world.owner() as owner:
         await together(owner.store.create_segment, names)
+        await owner.store.flush()
+        await owner.checkpoint()
     for _ in range(ATTEMPTS):
         await one_life(world, names, longest)
         if not longest.too_long:
