@@ -280,6 +280,19 @@ class HttpCall(Generic[S]):
         self.counts.response_bytes += len(data)
         await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
 
+    def writer(self) -> Callable[[bytes, int], bool] | None:
+        """Sends an encoded block and its size, without waiting (``_Request.write_chunk``). None if the
+        connection cannot."""
+        write: Callable[[bytes], bool] | None = self.scope.get("tierlog.write_chunk")
+        if write is None or self.scope["method"] == "HEAD":
+            return None
+
+        def counted(encoded: bytes, size: int) -> bool:
+            self.counts.response_bytes += size
+            return write(encoded)
+
+        return counted
+
     async def _send_message(self, message: Mapping[str, Any]) -> None:
         try:
             await self._send(message)

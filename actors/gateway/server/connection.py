@@ -29,6 +29,7 @@ import httptools
 from ....storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, Unavailable
 from ...telemetry.logging import get_logger
 from ..wire.errors import RequestTimeout, TooLarge, to_problem
+from .fan_out import encode_chunk
 from .large_body import LargeBody
 
 if TYPE_CHECKING:
@@ -344,6 +345,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             "query_string": url.query or b"",
             "headers": self._headers,
             "tierlog.large_body": request.large_body,
+            "tierlog.write_chunk": request.write_chunk,
         }
         self._parsed = request
         self._requests.append(request)
@@ -421,6 +423,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         task = self._loop.create_task(request.run(self._connections.app), context=self._context.copy())
         self._connections.tasks.add(task)
         task.add_done_callback(self._connections.task_ended)
+
+    @property
+    def is_writable(self) -> bool:
+        return self._writable.is_set()
 
     async def wait_writable(self) -> None:
         await self._writable.wait()
@@ -671,13 +677,22 @@ class _Request:
         self._bytes_left = size or 0
         self._connection.transport.write(_head(status, headers))
 
+    def write_chunk(self, encoded: bytes) -> bool:
+        """Sends a chunk of an answer without a length. Returns False if the client has left or reads too
+        slowly: then ``send`` comes next, which waits or raises."""
+        if self.is_disconnected or self._connection.transport.is_closing():
+            return False
+
+        self._connection.transport.write(encoded)
+        return self._connection.is_writable
+
     def _add(self, data: Any, *, more: bool) -> None:
         write = self._connection.transport.write
         if self.scope["method"] == "HEAD":
             self._bytes_left = 0
         elif self._is_chunked:
             if data:
-                write(b"".join((b"%x\r\n" % len(data), data, b"\r\n")))
+                write(encode_chunk(data))
             if not more:
                 write(b"0\r\n\r\n")
         else:

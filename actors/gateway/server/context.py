@@ -138,6 +138,9 @@ class ServerContext:
             f"tails{', draining' if self.draining else ''}>"
         )
 
+    async def run(self) -> None:
+        """What the server does beside requests, until it is cancelled."""
+
     def new_request_id(self) -> str:
         """This server's id and a number. A random id would be a system call for each request."""
         return f"{self._server_id}-{next(self._request_ids)}"

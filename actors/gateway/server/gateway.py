@@ -23,6 +23,7 @@ from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import ContainerAssignment, ContainerMap, ContainerStatus, HostStatus
 from ..wire.errors import OwnedElsewhere
 from .context import ServerContext, ServerLimits
+from .fan_out import FanOuts
 
 T = TypeVar("T")
 
@@ -106,6 +107,11 @@ class Gateway(ServerContext):
         self.store = store
         self.container_map = container_map or self._own_map
         self._owner_of = owner_of
+        block = limits.block_bytes
+        self.fan_outs = FanOuts(lambda name, offset: store.tail(name, offset, block_size=block), block)
+
+    async def run(self) -> None:
+        await self.fan_outs.run()
 
     def located(self, error: BaseException, name: str | None) -> BaseException:
         """``error``, with the owner's URL if another host owns the segment and this one knows which."""

@@ -72,6 +72,7 @@ async def serve_http(
     try:
         async with body_group() as tasks:
             tasks.start_soon(connections.accept, listener)
+            tasks.start_soon(context.run)
             try:
                 yield address
             finally:

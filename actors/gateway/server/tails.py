@@ -3,7 +3,8 @@
 A long poll answers 200 with one block, or 204 when there is none: then ``Tierlog-Sealed`` says whether there
 will ever be one. A stream sends blocks until the segment is sealed and read through, or the server stops:
 both end it cleanly, and one long poll at the next offset shows which. Anything else breaks it. A parked
-reader is two small tasks; a slow one holds one block."""
+reader is two small tasks; a slow one holds one block. Streams at the end of a segment wait for it together
+(``fan_out.py``)."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from ..wire.bodies import Offset, described
 from ..wire.paths import Verb, query_flag, query_number, query_seconds
 from .call import BYTES_TYPE, RAW, Answer, Call
 from .endpoint import Parameter, Success, verb
+from .fan_out import Stream
 from .read_handlers import check_same
 
 Wait = Annotated[str, described(r"^([0-5]?[0-9](\.[0-9]{1,3})?|60(\.0{1,3})?)$")]
@@ -91,20 +93,53 @@ async def _poll(call: Call, offset: int, wait: float) -> Answer:
 
 
 async def _stream(call: Call, offset: int, segment_id: int) -> None:
-    await call.server.store.read(call.name, offset, 1)  # an error here still gets an answer of its own
+    # An error here still gets an answer of its own.
+    position, is_at_end = offset, not await call.server.store.read(call.name, offset, 1)
     async with call.while_connected() as scope:
         with call.server.parked(scope):
             head = {names.OFFSET: str(offset), names.SEGMENT_ID: str(segment_id)}
             await call.begin(200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", **head})
-            async with aclosing(_blocks(call, offset)) as blocks:
-                checked = False
-                async for block in blocks:
-                    if not checked:  # The tail has found its segment by now, which it keeps to.
-                        await check_same(call, segment_id)
-                        checked = True
-                    await call.block(block, more=True)
+            is_over = False
+            while not is_over:
+                position = await _wait_together(call, position, segment_id, is_at_end=is_at_end)
+                position, is_over = await _read_on(call, position, segment_id)
+                is_at_end = not is_over
 
     await call.block(b"", more=False)
+
+
+async def _wait_together(call: Call, position: int, segment_id: int, *, is_at_end: bool) -> int:
+    """Follow the segment with others, where that is possible. Returns the next position."""
+    write, fan_outs = call.writer(), call.server.fan_outs
+    if write is None:
+        return position
+
+    if is_at_end:
+        fan_outs.begin(call.name, segment_id, position, lambda: check_same(call, segment_id))
+    if not fan_outs.has_near(call.name, segment_id, position):
+        return position
+
+    stream = Stream(position, write)
+    await fan_outs.follow(call.name, segment_id, stream)
+    return stream.position
+
+
+async def _read_on(call: Call, position: int, segment_id: int) -> tuple[int, bool]:
+    """Send blocks up to where others follow the segment, or to its end. Returns the next position, and
+    whether there will never be more."""
+    is_checked, size = False, call.server.limits.block_bytes
+    async with aclosing(_blocks(call, position)) as blocks:
+        async for block in blocks:
+            if not is_checked:  # The tail has found its segment by now, which it keeps to.
+                await check_same(call, segment_id)
+                is_checked = True
+            await call.block(block, more=True)
+            position += len(block)
+            if call.server.fan_outs.has_near(call.name, segment_id, position):
+                return position, False
+            if len(block) < size and not await call.server.store.read(call.name, position, 1):
+                return position, False
+    return position, True
 
 
 def _blocks(call: Call, offset: int) -> AsyncGenerator[bytes, None]:

@@ -1,0 +1,153 @@
+"""Streams at the end of a segment are served together (rule H11): each gets every byte once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.http_server import Service, Wrapped, serving, until
+from tierlog import open_store
+from tierlog.actors.gateway.server.context import ServerLimits
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(
+    params=[pytest.param(False, id="asyncio", marks=pytest.mark.extended), pytest.param(True, id="uvloop")]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@asynccontextmanager
+async def counted(folder: Path, **limits: int) -> AsyncIterator[tuple[Service, list[int]]]:
+    """A service with the segment ``a``, and the offsets of its store's tails."""
+    async with open_store(folder / "data", containers=1) as store:
+        tails = list[int]()
+
+        def tail(name: str, offset: int = 0, **options: Any) -> Any:
+            tails.append(offset)
+            return store.tail(name, offset, **options)
+
+        await store.create_segment("a")
+        async with serving(Wrapped(store, tail=tail), ServerLimits(**limits)) as served:
+            yield served, tails
+
+
+async def follow(served: Service, received: bytearray, offset: int = 0) -> None:
+    path = f"/v1/segments/a/tail?stream=true&offset={offset}"
+    async with served.http.stream("GET", path) as response:
+        async for piece in response.aiter_raw():
+            received += piece
+
+
+async def test_h11_waiting_streams_share_one_tail_of_the_store(tmp_path: Path) -> None:
+    async with counted(tmp_path) as (served, tails):
+        found = [bytearray() for _ in range(50)]
+        async with anyio.create_task_group() as tasks:
+            for received in found:
+                tasks.start_soon(follow, served, received)
+            await until(lambda: served.gateway.tails == 50)
+            await anyio.wait_all_tasks_blocked()
+            for number in range(10):
+                await served.store.append("a", b"%d," % number)
+            await until(lambda: all(received.endswith(b"9,") for received in found))
+            assert tails == [0]
+            assert served.gateway.metrics.operation("tail").response_bytes == 50 * 20
+            await served.store.seal_segment("a")
+
+    assert {bytes(received) for received in found} == {b"0,1,2,3,4,5,6,7,8,9,"}
+    assert len(tails) == 51  # each meets the seal by itself
+
+
+async def test_h11_a_stream_that_begins_earlier_joins_the_others(tmp_path: Path) -> None:
+    async with counted(tmp_path) as (served, tails):
+        await served.store.append("a", b"before,")
+        waiting, behind = bytearray(), bytearray()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow, served, waiting, 7)
+            await until(lambda: served.gateway.tails == 1)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(follow, served, behind)
+            await until(lambda: behind == b"before,")
+            for data in (b"x", b"y"):
+                await served.store.append("a", data)
+                await until(lambda: behind.endswith(data) and waiting.endswith(data))  # noqa: B023
+            assert tails == [7, 0]
+            await served.store.seal_segment("a")
+
+    assert waiting == b"xy"
+    assert behind == b"before,xy"
+
+
+async def test_h11_a_slow_stream_delays_no_other_and_gets_every_byte(tmp_path: Path) -> None:
+    block, count = bytes(range(256)) * 4096, 16
+    async with counted(tmp_path, block_bytes=len(block)) as (served, tails):
+        quick = bytearray()
+        slow = await served.raw(b"GET /v1/segments/a/tail?stream=true HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await until(lambda: served.gateway.tails == 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow, served, quick)
+            await until(lambda: served.gateway.tails == 2)
+            for _ in range(count):
+                await served.store.append("a", block)
+            await until(lambda: len(quick) == count * len(block))
+            await served.store.seal_segment("a")
+            received = bytearray()
+            while not received.endswith(b"\r\n0\r\n\r\n"):
+                received += await slow.receive()
+        await slow.aclose()
+
+    assert quick == block * count
+    assert len(tails) > 2
+    assert unchunked(bytes(received)) == block * count
+
+
+def unchunked(answer: bytes) -> bytes:
+    rest, found = answer.partition(b"\r\n\r\n")[2], bytearray()
+    while rest:
+        line, _, rest = rest.partition(b"\r\n")
+        size = int(line, 16)
+        found += rest[:size]
+        rest = rest[size + 2 :]
+    return bytes(found)
+
+
+async def test_h11_streams_never_continue_in_another_segment_of_the_same_name(tmp_path: Path) -> None:
+    async with counted(tmp_path) as (served, _):
+        found = [bytearray() for _ in range(3)]
+        async with anyio.create_task_group() as tasks:
+
+            async def read(received: bytearray) -> None:
+                with pytest.raises(Exception, match="closed"):
+                    await follow(served, received)
+
+            for received in found:
+                tasks.start_soon(read, received)
+            await until(lambda: served.gateway.tails == 3)
+            await served.store.append("a", b"first")
+            await until(lambda: all(found))
+            await served.store.delete_segment("a")
+            await served.store.create_segment("a")
+            await served.store.append("a", b"second")
+
+    assert [bytes(received) for received in found] == [b"first"] * 3
+
+
+async def test_h15_streams_that_wait_together_end_when_the_server_stops(tmp_path: Path) -> None:
+    found = [bytearray() for _ in range(3)]
+    async with anyio.create_task_group() as tasks, counted(tmp_path) as (served, _):
+        for received in found:
+            tasks.start_soon(follow, served, received)
+        await until(lambda: served.gateway.tails == 3)
+        await served.store.append("a", b"all")
+        await until(lambda: all(found))
+        served.gateway.drain()
+        await until(lambda: served.gateway.tails == 0)
+
+    assert [bytes(received) for received in found] == [b"all"] * 3
