@@ -29,13 +29,26 @@ from benchmarks import (
     report,
     s3,
     service,
+    sorted_runs,
     spark,
     starting,
 )
 from benchmarks.harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 from tierlog.actors.kernel.exits import first_leaf
 
-MODULES = (appends, recovery, reading, history, metadata, starting, service, http_parked, s3, spark)
+MODULES = (
+    appends,
+    recovery,
+    reading,
+    history,
+    metadata,
+    sorted_runs,
+    starting,
+    service,
+    http_parked,
+    s3,
+    spark,
+)
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}
 BEGINNINGS = ("warming up", "round 1 of 1")
 """The first progress lines of a benchmark, and of a quick one."""

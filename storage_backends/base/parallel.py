@@ -15,8 +15,8 @@ T = TypeVar("T")
 async def in_parallel(limit: int, calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """The results of ``calls``, with at most ``limit`` at a time. The first error cancels the others and is
     raised."""
-    if len(calls) == 1:
-        return [await calls[0]()]
+    if len(calls) <= 1:
+        return [await call() for call in calls]
 
     results: dict[int, T] = {}
     failures: list[TierlogError] = []

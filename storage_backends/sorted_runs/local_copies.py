@@ -1,27 +1,27 @@
 """Local copies: whole runs on the local disk, so that a table is read while long-term storage is down (rule
 M6).
 
-A run is written here before it is put into long-term storage. A copy is verified as a whole before its first
-use, and what does not match is removed and read from long-term storage. Any failure of the local disk makes a
-read go there too. Cancellation: a file that was being written stays under its temporary name until the next
-``open``.
+A run is written here before it is put into long-term storage. Readers verify each part that they use; a copy
+with a damaged part is replaced from long-term storage, and stays as it is while that does not answer. Any
+failure of the local disk makes a read go to long-term storage. Cancellation: a file that was being written
+stays under its temporary name until it is written again, or the next ``open``.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
 from ..base.checksum import Buffer, crc32c
-from ..base.errors import DataCorruption, StorageFull, Unavailable
+from ..base.errors import ChunkNotFound, DataCorruption, StorageFull, Unavailable
 from ..base.files import Files, ListFolder, MakeFolder, Program, Unlink, sync_ancestry
 from ..base.lock_table import LockTable
 from ..base.statistics import counter, gauge
-from .reader import RunSource
+from .reader import RunSource, missing
 from .run_entry import RunEntry
-from .run_files import file_name, path_of, read_range, verify_run, write_run
+from .run_files import file_name, path_of, read_range, write_run
 
 
 @attrs.frozen
@@ -30,7 +30,7 @@ class LocalCopyStatistics:
     copy_bytes: int = attrs.field(metadata=gauge("Their bytes."))
     local_reads: int = attrs.field(metadata=counter("Reads served by local copies."))
     remote_reads: int = attrs.field(metadata=counter("Reads served by long-term storage."))
-    damaged: int = attrs.field(metadata=counter("Local copies removed because they were damaged."))
+    damaged: int = attrs.field(metadata=counter("Local copies found damaged."))
 
 
 class LocalCopies(RunSource):
@@ -41,8 +41,7 @@ class LocalCopies(RunSource):
         self._remote = remote
         self._held: dict[str, RunEntry] = {}
         """By file name."""
-        self._verified: set[str] = set()
-        self._verifying: LockTable[str] = LockTable()
+        self._writing: LockTable[str] = LockTable()
         self._local_reads = self._remote_reads = self._damaged = 0
 
     @property
@@ -50,42 +49,34 @@ class LocalCopies(RunSource):
         return self._folder
 
     async def open(self, runs: Collection[RunEntry]) -> None:
-        """Find the copies of ``runs``, and remove every other file. Nothing is read. Raises ``Unavailable``
-        if the folder cannot be used."""
+        """Find the copies of ``runs``, and remove every other file and those of another length. Raises
+        ``Unavailable`` if the folder cannot be used."""
         known = {file_name(run): run for run in runs}
         try:
-            sizes = await self._files.run(_prepare(self._folder, known))
+            names = await self._files.run(_prepare(self._folder, known))
         except OSError as error:
             raise Unavailable(f"the folder of local runs {self._folder} cannot be used: {error}") from error
-        self._held = {name: known[name] for name in sizes}
-        self._verified.clear()
+        self._held = {name: known[name] for name in names}
 
     async def add(self, run: RunEntry, pieces: Sequence[Buffer]) -> None:
-        """Write a copy durably. Raises ``StorageFull`` or ``Unavailable``, and then there is none."""
-        try:
-            await self._files.run(write_run(self._folder, run, pieces))
-        except OSError as error:
-            raise _refusal(error, run) from error
+        """Write a copy durably. Raises ``StorageFull`` or ``Unavailable``; an earlier copy is then as it
+        was."""
+        async with self._writing.holding(run.name):
+            try:
+                await self._files.run(write_run(self._folder, run, pieces))
+            except OSError as error:
+                raise _refusal(error, run) from error
         self.adopt(run)
 
     def adopt(self, run: RunEntry) -> None:
         """A merge has written the run's file."""
         self._held[file_name(run)] = run
-        self._verified.add(file_name(run))
 
     async def fetch(self, run: RunEntry) -> None:
-        """Make sure that there is a verified copy. Raises what reading and ``add`` raise."""
-        if await self._is_usable(run):
-            return
-
-        data = await self._remote.read_range(run, 0, run.length)
-        if len(data) != run.length or crc32c(data) != run.crc:
-            raise DataCorruption(
-                "a sorted run in long-term storage does not match its checksum",
-                file=run.name,
-                offset=len(data),
-            )
-        await self.add(run, [data])
+        """Make sure that there is a copy. Raises what ``RunSource.read_range`` and ``add`` raise, and
+        ``DataCorruption`` if long-term storage holds other bytes."""
+        if file_name(run) not in self._held:
+            await self.add(run, [await self._read_whole(run)])
 
     async def retain(self, runs: Collection[RunEntry]) -> None:
         """Remove the copies of all other runs. What cannot be removed is left to the next ``open``."""
@@ -94,11 +85,13 @@ class LocalCopies(RunSource):
             await self._drop(name)
 
     async def read_range(self, run: RunEntry, offset: int, length: int) -> bytes:
-        if await self._is_usable(run):
+        if file_name(run) in self._held:
             try:
                 data = await self._files.run(read_range(path_of(self._folder, run), offset, length))
+            except FileNotFoundError:
+                self._held.pop(file_name(run), None)
             except OSError:
-                await self._drop(file_name(run))
+                pass  # It may be too many open files: the copy stays.
             else:
                 self._local_reads += 1
                 return data
@@ -111,7 +104,11 @@ class LocalCopies(RunSource):
             return False
 
         self._damaged += 1
-        await self._drop(file_name(run))
+        data = await self._read_whole(run)
+        try:
+            await self.add(run, [data])
+        except (StorageFull, Unavailable):
+            await self._drop(file_name(run))  # Reads go to long-term storage.
         return True
 
     def statistics(self) -> LocalCopyStatistics:
@@ -123,40 +120,33 @@ class LocalCopies(RunSource):
             damaged=self._damaged,
         )
 
-    async def _is_usable(self, run: RunEntry) -> bool:
-        name = file_name(run)
-        if name in self._verified or name not in self._held:
-            return name in self._verified
-
-        async with self._verifying.holding(name):
-            if name in self._held and name not in self._verified:
-                await self._verify(name, run)
-        return name in self._verified
-
-    async def _verify(self, name: str, run: RunEntry) -> None:
-        try:
-            is_whole = await self._files.run(verify_run(path_of(self._folder, run), run))
-        except OSError:
-            is_whole = False
-        if is_whole:
-            self._verified.add(name)
-        else:
-            self._damaged += 1
-            await self._drop(name)
-
     async def _drop(self, name: str) -> None:
         self._held.pop(name, None)
-        self._verified.discard(name)
         await self._files.run(_unlink(f"{self._folder}/{name}"))
 
+    async def _read_whole(self, run: RunEntry) -> bytes:
+        self._remote_reads += 1
+        try:
+            data = await self._remote.read_range(run, 0, run.length)
+        except ChunkNotFound as error:
+            raise missing(run) from error
+        if len(data) != run.length or crc32c(data) != run.crc:
+            raise DataCorruption(
+                "a sorted run in long-term storage does not have its checksum",
+                file=run.name,
+                offset=len(data),
+            )
+        return data
 
-def _prepare(folder: str, known: Collection[str]) -> Program[list[str]]:
+
+def _prepare(folder: str, known: Mapping[str, RunEntry]) -> Program[list[str]]:
     """Make the folder, remove unknown files, and return the names of known ones."""
     yield MakeFolder(folder)
     yield from sync_ancestry(folder)
     found = []
     for entry in (yield ListFolder(folder)):
-        if entry.name in known:
+        run = known.get(entry.name)
+        if run is not None and run.length == entry.size:
             found.append(entry.name)
         elif not entry.is_folder:
             yield from _unlink(f"{folder}/{entry.name}")

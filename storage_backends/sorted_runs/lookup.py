@@ -26,9 +26,16 @@ async def find_rows(view: TableView, reader: RunReader, keys: Iterable[bytes]) -
     found = {key: row for key in unique if (row := view.find_in_memory(key)) is not None}
     for run in view.runs:
         wanted = [key for key in unique if run.covers(key) and _may_be_newer(run, found.get(key))]
-        if wanted:
-            tail = reader.cached_tail(run) or await reader.tail(run)
-            await _find_in_run(reader, run, tail, wanted, found)
+        if not wanted:
+            continue
+        tail = reader.cached_tail(run) or await reader.tail(run)
+        numbers = {key: number for key in wanted if (number := tail.find_block(key)) is not None}
+        if numbers:
+            blocks = await reader.some_blocks(run, tail, dict.fromkeys(numbers.values()))
+            for key, number in numbers.items():
+                row = _find(run, tail, number, blocks[number], key)
+                if row is not None and _is_newer(row, found.get(key)):
+                    found[key] = row
     return found
 
 
@@ -36,21 +43,14 @@ def _may_be_newer(run: RunEntry, row: Row | None) -> bool:
     return row is None or row.version < run.summary.max_version
 
 
-async def _find_in_run(
-    reader: RunReader, run: RunEntry, tail: Tail, keys: list[bytes], found: dict[bytes, Row]
-) -> None:
-    numbers = {key: number for key in keys if (number := tail.find_block(key)) is not None}
-    blocks = await reader.some_blocks(run, tail, sorted(set(numbers.values())))
-    for key, number in numbers.items():
-        try:
-            row = find_in_block(blocks[number], key)
-        except DecodeError as error:
-            raise DataCorruption(
-                f"a sorted run is malformed: {error}", file=run.name, offset=tail.offsets[number]
-            ) from error
-        if row is not None and _is_newer(row, found.get(key)):
-            found[key] = row
-
-
 def _is_newer(row: Row, other: Row | None) -> bool:
     return other is None or other.version < row.version
+
+
+def _find(run: RunEntry, tail: Tail, number: int, block: bytes, key: bytes) -> Row | None:
+    try:
+        return find_in_block(block, key)
+    except DecodeError as error:
+        raise DataCorruption(
+            f"a sorted run is malformed: {error}", file=run.name, offset=tail.offsets[number]
+        ) from error

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 from anyio.lowlevel import checkpoint
 
-from ..base.checksum import Buffer, crc32c
+from ..base.checksum import Buffer, crc32c, crc32c_of
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import ChunkExists, DataCorruption, OutcomeUnknown
-from .encoder import EncodedRun, RunEncoder
+from .encoder import RUN_BYTES_MAX, EncodedRun, RunEncoder
 from .rows import Row
 from .run_entry import RunEntry
 
@@ -26,15 +26,18 @@ class RunBytes:
     pieces: Sequence[Buffer]
 
 
-async def encode_run(rows: Iterable[Row]) -> RunBytes | None:
-    """The run of ``rows``, whose keys ascend; None if there are none. The loop gets a turn about every
-    millisecond: for the few thousand rows of a cycle, a helper process would take longer to start."""
+async def encode_run(rows: Iterator[Row], run_bytes_max: int = RUN_BYTES_MAX) -> RunBytes | None:
+    """A run of the next ``rows``, whose keys ascend, up to about ``run_bytes_max``; None if there are none.
+    Call it again for the rest. The loop gets a turn about every millisecond: for the few thousand rows of a
+    cycle, a helper process would take longer to start."""
     encoder = RunEncoder()
-    slice_end = _SLICE_BYTES
+    turn_at = _SLICE_BYTES
     for row in rows:
         encoder.add(row)
-        if encoder.rows % _SLICE_ROWS == 0 or encoder.length >= slice_end:
-            slice_end = encoder.length + _SLICE_BYTES
+        if encoder.length >= run_bytes_max:
+            break
+        if encoder.rows % _SLICE_ROWS == 0 or encoder.length >= turn_at:
+            turn_at = encoder.length + _SLICE_BYTES
             await checkpoint()
     return RunBytes(encoder.finish(), encoder.take()) if encoder.rows else None
 
@@ -42,8 +45,11 @@ async def encode_run(rows: Iterable[Row]) -> RunBytes | None:
 async def put_run(chunks: ChunkStorage, run: RunEntry, pieces: Sequence[Buffer]) -> None:
     """Create the run's object. After an unknown outcome or a crash, call it again with the same name and
     bytes: an object that holds them is success where reads are durable. Elsewhere it raises
-    ``OutcomeUnknown``: put the run under another name. Raises ``DataCorruption`` if the object holds other
-    bytes, else what ``ChunkStorage.create_with_content`` raises."""
+    ``OutcomeUnknown``: put the run under another name. Raises ``DataCorruption`` if the object or ``pieces``
+    hold other bytes, else what ``ChunkStorage.create_with_content`` raises."""
+    if crc32c_of(pieces) != run.crc:
+        raise DataCorruption("the bytes of a sorted run changed before they were put", file=run.name)
+
     try:
         await chunks.create_with_content(run.name, pieces)
     except ChunkExists as error:

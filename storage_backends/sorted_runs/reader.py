@@ -7,7 +7,7 @@ nothing behind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 
 from ..base.chunk_storage import ChunkStorage
@@ -35,8 +35,16 @@ class RunSource(ABC):
         ``ChunkStorage.read`` raises."""
 
     async def distrust(self, run: RunEntry) -> bool:
-        """Bytes of the run were damaged: drop what is kept of it. Returns whether a read may succeed now."""
+        """Bytes of the run were damaged: replace what is kept of it. Returns whether another read may
+        succeed; raises ``Unavailable`` or ``DataCorruption`` if it cannot be replaced."""
         return False
+
+
+def missing(run: RunEntry) -> Unavailable:
+    """A lookup that began before a merge, or a storage that went back: never proof of absence (rule M3)."""
+    return Unavailable(
+        f"the sorted run {run.name} is missing; retry, and restore the table if it stays missing"
+    )
 
 
 class StoredRuns(RunSource):
@@ -103,10 +111,19 @@ class RunReader:
                 raise
         return await self._read_blocks(run, tail, first, end)
 
-    async def some_blocks(self, run: RunEntry, tail: Tail, numbers: Sequence[int]) -> dict[int, bytes]:
+    async def some_blocks(self, run: RunEntry, tail: Tail, numbers: Iterable[int]) -> dict[int, bytes]:
         """Those blocks by number; what is not cached is read, several at a time."""
-        calls = [partial(self.block, run, tail, number) for number in numbers]
-        return dict(zip(numbers, await in_parallel(_READS_MAX, calls), strict=True))
+        blocks: dict[int, bytes] = {}
+        unknown: list[int] = []
+        for number in numbers:
+            if (block := self.cached_block(run, number)) is not None:
+                blocks[number] = block
+            else:
+                unknown.append(number)
+        if unknown:
+            calls = [partial(self.block, run, tail, number) for number in unknown]
+            blocks.update(zip(unknown, await in_parallel(_READS_MAX, calls), strict=True))
+        return blocks
 
     async def load_tails(self, runs: Iterable[RunEntry]) -> None:
         """Read the tails of all ``runs`` into the cache, several at a time: lookups then take one read."""
@@ -148,10 +165,7 @@ class RunReader:
         try:
             data = await self._source.read_range(run, offset, length)
         except ChunkNotFound as error:
-            # A lookup that began before a merge, or a storage that went back: never proof of absence.
-            raise Unavailable(
-                f"the sorted run {run.name} is missing; retry, and restore the table if it stays missing"
-            ) from error
+            raise missing(run) from error
         if len(data) != length:
             raise DataCorruption("a sorted run is cut off", file=run.name, offset=offset + len(data))
         return data

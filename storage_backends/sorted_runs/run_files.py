@@ -1,4 +1,4 @@
-"""Runs as local files: their names, and the programs that write and verify one (rule M6).
+"""Runs as local files: their names, and the programs that write and read one (rule M6).
 
 A run is the file ``<name with '+' for '/'>.<CRC32C in hexadecimal>.run``, so a file can never be taken for
 another run's. It is written under a temporary name, synced, renamed, and the folder is synced.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ..base.checksum import Buffer, crc32c
+from ..base.checksum import Buffer
 from ..base.files import (
     Close,
     FileHandle,
@@ -17,7 +17,6 @@ from ..base.files import (
     Program,
     Read,
     Rename,
-    Size,
     Sync,
     SyncFolder,
     Unlink,
@@ -26,7 +25,6 @@ from ..base.files import (
 from .run_entry import RunEntry
 
 TEMPORARY = ".tmp-"
-_READ_BYTES = 1 << 20
 
 
 def file_name(run: RunEntry) -> str:
@@ -67,21 +65,6 @@ def write_run(folder: str, run: RunEntry, pieces: Sequence[Buffer]) -> Program[N
         raise
     yield Close(handle)
     yield from name_complete(folder, run)
-
-
-def verify_run(path: str, run: RunEntry) -> Program[bool]:
-    """Whether the file holds exactly the run's bytes."""
-    handle = yield Open(path)
-    try:
-        length = yield Size(handle)
-        crc = 0
-        for offset in range(0, length, _READ_BYTES):
-            crc = crc32c((yield Read(handle, offset, _READ_BYTES)), crc)
-    except Exception:
-        yield Close(handle)
-        raise
-    yield Close(handle)
-    return length == run.length and crc == run.crc
 
 
 def read_range(path: str, offset: int, length: int) -> Program[bytes]:

@@ -47,7 +47,7 @@ class Table:
         self._frozen: list[Memtable] = []
         """From old to new."""
         self._runs = RunList() if runs is None else runs
-        self._version = self._runs.max_version
+        self._version = max(self._runs.max_version, self._runs.changes_from)
 
     @property
     def runs(self) -> RunList:
@@ -90,15 +90,11 @@ class Table:
         """The durable runs ``winners`` are the result of ``merge``."""
         self._runs = self._runs.replaced(merge.runs, winners, merge.drop_tombstones_to)
 
-    def capture(self) -> TableView:
-        """A view for use in this step, or for rows that are looked up once."""
-        return TableView((self._memtable, *reversed(self._frozen)), self._runs, self._version)
-
     @contextmanager
     def view(self) -> Iterator[TableView]:
-        """A view that shows the same until the block ends, whatever is put meanwhile."""
-        view = self.capture()
-        memtable = view.memtables[0]
+        """What the table holds now, whatever is put, published or compacted until the block ends."""
+        view = TableView((self._memtable, *reversed(self._frozen)), self._runs, self._version)
+        memtable = self._memtable
         memtable.begin_reading(view.version)
         try:
             yield view

@@ -15,7 +15,7 @@ from tierlog.storage_backends.sorted_runs.reader import RunReader, RunSource, St
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
-from tierlog.storage_backends.sorted_runs.table import Table
+from tierlog.storage_backends.sorted_runs.table import Table, TableView
 
 
 def encode(rows: Iterable[Row], block_bytes: int = 64) -> tuple[EncodedRun, bytes]:
@@ -95,6 +95,11 @@ class TableWorld:
         await put_run(self.chunks, run, encoded.pieces)
         self.table.publish(frozen, [run])
         return run
+
+    def capture(self) -> TableView:
+        """What the table holds, for a test that changes nothing meanwhile."""
+        with self.table.view() as view:
+            return view
 
     def reopen(self) -> None:
         """Forget everything but the manifest: what is in memory was flushed."""

@@ -169,9 +169,9 @@ def test_m7_dropped_tombstones_are_remembered_even_if_nothing_else_is_left() -> 
 
     table.compact(merge, [])
 
-    view = table.capture()
-    assert len(view.runs) == 0
-    assert (view.has_changes_since(8), view.has_changes_since(7)) == (True, False)
+    with table.view() as view:
+        assert len(view.runs) == 0
+        assert (view.has_changes_since(8), view.has_changes_since(7)) == (True, False)
 
 
 def test_nothing_is_left_of_tombstones_only(tmp_path: Path) -> None:

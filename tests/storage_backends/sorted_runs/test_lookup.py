@@ -49,7 +49,7 @@ def view_of(*runs: RunEntry) -> TableView:
 async def test_m3_a_cold_row_takes_two_reads_and_a_warm_one_none(world: TableWorld) -> None:
     run = await flushed(world, 2000)
     world.reopen()
-    view = world.table.capture()
+    view = world.capture()
 
     row = await find_row(view, world.reader, b"key/001000")
 
@@ -65,7 +65,7 @@ async def test_m3_a_cold_row_takes_two_reads_and_a_warm_one_none(world: TableWor
 async def test_an_absent_key_reads_no_block(world: TableWorld) -> None:
     run = await flushed(world)
     world.reopen()
-    view = world.table.capture()
+    view = world.capture()
 
     assert await find_row(view, world.reader, b"key/000101") is None
     assert [read.length for read in world.source.reads] == [run.tail_length]
@@ -86,7 +86,7 @@ async def test_rows_of_many_runs_and_memory_are_found_at_once(world: TableWorld)
     world.table.freeze()
     world.put(b"e", b"4")
 
-    found = await find_rows(world.table.capture(), world.reader, [b"a", b"b", b"c", b"d", b"e", b"f"])
+    found = await find_rows(world.capture(), world.reader, [b"a", b"b", b"c", b"d", b"e", b"f"])
 
     assert {key: (row.version, row.value) for key, row in found.items()} == {
         b"a": (1, b"1"),
@@ -102,7 +102,7 @@ async def test_several_keys_read_each_block_once(world: TableWorld) -> None:
     world.reopen()
     keys = [b"key/%06d" % (2 * number) for number in range(2000)]
 
-    found = await find_rows(world.table.capture(), world.reader, keys)
+    found = await find_rows(world.capture(), world.reader, keys)
 
     assert list(found) == keys
     assert len(world.source.reads) == len({read.offset for read in world.source.reads})
@@ -128,7 +128,7 @@ async def test_m3_a_missing_run_is_unavailable_and_never_absent(world: TableWorl
     world.forget_cache()
 
     with pytest.raises(Unavailable, match="missing"):
-        await find_row(world.table.capture(), world.reader, b"key/000100")
+        await find_row(world.capture(), world.reader, b"key/000100")
 
 
 async def test_a_failing_storage_is_not_an_absent_row() -> None:
@@ -136,8 +136,8 @@ async def test_a_failing_storage_is_not_an_absent_row() -> None:
     chunks.plan("read", Fault(FaultKind.BEFORE))
 
     with pytest.raises(Unavailable):
-        await find_row(world.table.capture(), world.reader, b"key/000100")
-    assert await find_row(world.table.capture(), world.reader, b"key/000100") is not None
+        await find_row(world.capture(), world.reader, b"key/000100")
+    assert await find_row(world.capture(), world.reader, b"key/000100") is not None
 
 
 async def test_a_lookup_keeps_to_the_view_that_it_captured() -> None:
@@ -148,7 +148,7 @@ async def test_a_lookup_keeps_to_the_view_that_it_captured() -> None:
     found: list[Row | None] = []
 
     async def look_up() -> None:
-        found.append(await find_row(world.table.capture(), world.reader, b"key/000100"))
+        found.append(await find_row(world.capture(), world.reader, b"key/000100"))
 
     async with anyio.create_task_group() as group:
         group.start_soon(look_up)
@@ -167,7 +167,7 @@ async def test_lookups_of_the_same_block_read_it_once() -> None:
     found: list[Row | None] = []
 
     async def look_up() -> None:
-        found.append(await find_row(world.table.capture(), world.reader, b"key/000100"))
+        found.append(await find_row(world.capture(), world.reader, b"key/000100"))
 
     async with anyio.create_task_group() as group:
         for _ in range(5):
@@ -183,11 +183,11 @@ async def test_a_cancelled_lookup_leaves_the_next_one_to_read() -> None:
     chunks, world = await scripted()
     chunks.plan("read", Hang())
     async with anyio.create_task_group() as group:
-        group.start_soon(partial(find_row, world.table.capture(), world.reader, b"key/000100"))
+        group.start_soon(partial(find_row, world.capture(), world.reader, b"key/000100"))
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
 
-    assert await find_row(world.table.capture(), world.reader, b"key/000100") is not None
+    assert await find_row(world.capture(), world.reader, b"key/000100") is not None
 
 
 async def test_m5_the_cache_stays_within_its_bytes_and_evicts_what_was_not_used() -> None:
@@ -212,7 +212,7 @@ async def test_a_tiny_cache_changes_no_answer(world: TableWorld) -> None:
     world.forget_cache(capacity=0)
     keys = [b"key/%06d" % number for number in range(800)]
 
-    found = await find_rows(world.table.capture(), world.reader, keys)
+    found = await find_rows(world.capture(), world.reader, keys)
 
     assert [row.value for row in found.values()] == [b"value %d" % number for number in range(400)]
 
@@ -224,7 +224,7 @@ async def test_tails_are_loaded_at_once(world: TableWorld) -> None:
 
     await world.reader.load_tails(world.table.runs)
     assert len(world.source.reads) == 3
-    await find_row(world.table.capture(), world.reader, b"key/000001")
+    await find_row(world.capture(), world.reader, b"key/000001")
     assert len(world.source.reads) == 3
 
 
@@ -250,6 +250,16 @@ async def test_a_put_over_other_bytes_is_refused() -> None:
 
     with pytest.raises(DataCorruption, match="another object"):
         await put_run(chunks, run, [data])
+
+
+async def test_bytes_that_changed_before_the_put_are_not_put() -> None:
+    chunks = MemoryChunkStorage()
+    await chunks.open()
+    run, data = entry_of(numbered(50))
+
+    with pytest.raises(DataCorruption, match="changed before"):
+        await put_run(chunks, run, [data[:-1], b"x"])
+    assert not await chunks.exists(run.name)
 
 
 async def test_where_reads_are_not_durable_a_second_put_needs_another_name(world: TableWorld) -> None:

@@ -57,7 +57,8 @@ def test_a_frozen_memtable_takes_no_rows_and_another_one_does() -> None:
     with pytest.raises(RuntimeError, match="frozen"):
         frozen.put(Row(b"b", 3, b""))
     assert list(frozen.newest_rows()) == [Row(b"a", 1, b"one")]
-    assert table.capture().find_in_memory(b"a") == Row(b"a", 2, b"two")
+    with table.view() as view:
+        assert view.find_in_memory(b"a") == Row(b"a", 2, b"two")
 
 
 def test_memtables_are_published_in_order() -> None:

@@ -77,7 +77,8 @@ class Tables(RuleBasedStateMachine):
     def commit(self, writes: dict[bytes, bytes | None], guess: int | None) -> None:
         """Conditional on one key's version, if there is a guess."""
         expected = {} if guess is None else {min(writes): guess}
-        found = self.run(find_rows(self.table.capture(), self.reader, expected))
+        with self.table.view() as view:
+            found = self.run(find_rows(view, self.reader, expected))
         conflict = find_conflict(expected, lambda key: version_of(found.get(key)))
         present = {key: version_of(self.model.get(key)) for key in expected}
         assert (conflict is None) == (present == expected)
@@ -94,14 +95,14 @@ class Tables(RuleBasedStateMachine):
         self.frozen.append((self.table.freeze(), dict(self.model)))
 
     @precondition(lambda self: self.frozen)
-    @rule()
-    def publish(self) -> None:
-        """One cycle: the oldest frozen memtable becomes a run, locally first."""
+    @rule(run_bytes_max=st.sampled_from([40, 10_000]))
+    def publish(self, run_bytes_max: int) -> None:
+        """One cycle: the oldest frozen memtable becomes runs, locally first."""
         frozen, state = self.frozen.pop(0)
-        encoded = self.run(encode_run(frozen.newest_rows()))
+        rows = frozen.newest_rows()
         self.cycle += 1
         runs = []
-        if encoded is not None:
+        while (encoded := self.run(encode_run(rows, run_bytes_max))) is not None:
             run = RunEntry.of(self.new_name(), encoded.run, self.cycle, self.cycle)
             self.run(self.copies.add(run, encoded.pieces))
             self.run(put_run(self.chunks, run, encoded.pieces))
@@ -166,7 +167,8 @@ class Tables(RuleBasedStateMachine):
 
     @invariant()
     def lookups_agree(self) -> None:
-        found = self.run(find_rows(self.table.capture(), self.reader, [b"a", b"a\0", b"ab", b"b\xff", b"c"]))
+        with self.table.view() as view:
+            found = self.run(find_rows(view, self.reader, [b"a", b"a\0", b"ab", b"b\xff", b"c"]))
         for key in (b"a", b"a\0", b"ab", b"b\xff", b"c"):
             assert self.live(found.get(key)) == self.live(self.model.get(key))
 
@@ -177,16 +179,18 @@ class Tables(RuleBasedStateMachine):
 
     @invariant()
     def scans_agree(self) -> None:
-        for view, model in [
-            (self.table.capture(), self.model),
-            *((view, seen) for _, view, seen in self.open_views),
-        ]:
-            page = self.run(scan_rows(view, self.reader, KeyRange(), PageLimits()))
-            assert page.rows == [model[key] for key in sorted(model) if model[key].value is not None]
+        with self.table.view() as now:
+            views = [(now, self.model), *((view, model) for _, view, model in self.open_views)]
+            for view, model in views:
+                page = self.run(scan_rows(view, self.reader, KeyRange(), PageLimits()))
+                assert page.rows == [model[key] for key in sorted(model) if model[key].value is not None]
 
     @rule(since=st.integers(0, 40), limit=st.integers(1, 4))
     def changes_agree(self, since: int, limit: int) -> None:
-        view = self.table.capture()
+        with self.table.view() as view:
+            self.check_changes(view, since, limit)
+
+    def check_changes(self, view: TableView, since: int, limit: int) -> None:
         if not view.has_changes_since(since):
             assert since < self.oldest_reader
             return

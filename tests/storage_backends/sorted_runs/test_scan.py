@@ -55,7 +55,7 @@ async def test_pages_together_are_all_live_rows_in_order(world: TableWorld, limi
     else:
         keys = KeyRange()
 
-    pages = await all_pages(world, world.table.capture(), keys, PageLimits(limit))
+    pages = await all_pages(world, world.capture(), keys, PageLimits(limit))
 
     assert [row for page in pages for row in page] == expected
     assert all(len(page) <= limit for page in pages)
@@ -66,7 +66,7 @@ async def test_a_prefix_is_a_range(world: TableWorld) -> None:
     world.forget_cache()
     keys = KeyRange(b"p1/00", prefix_end(b"p1/00"))
 
-    (page,) = await all_pages(world, world.table.capture(), keys, PageLimits())
+    (page,) = await all_pages(world, world.capture(), keys, PageLimits())
 
     assert [row.key for row in page] == [
         key for key in sorted(newest) if key.startswith(b"p1/00") and newest[key].value is not None
@@ -79,7 +79,7 @@ async def test_a_page_ends_with_the_row_that_reaches_its_bytes(world: TableWorld
         world.put(b"%d" % number, bytes(99))
     await world.flush()
 
-    page = await scan_rows(world.table.capture(), world.reader, KeyRange(), PageLimits(100, 250))
+    page = await scan_rows(world.capture(), world.reader, KeyRange(), PageLimits(100, 250))
 
     assert [row.key for row in page.rows] == [b"0", b"1", b"2"]
     assert page.resume == b"2\0"
@@ -98,7 +98,7 @@ async def test_a_view_shows_the_same_while_rows_change(world: TableWorld) -> Non
         rest = await scan_rows(view, world.reader, KeyRange(first.resume), PageLimits())
 
     assert [row.value for row in (*first.rows, *rest.rows)] == [b"before"] * 20
-    now = await scan_rows(world.table.capture(), world.reader, KeyRange(), PageLimits())
+    now = await scan_rows(world.capture(), world.reader, KeyRange(), PageLimits())
     assert [row.value for row in now.rows] == [b"after"] * 8 + [b"new"] + [b"after"] * 2
 
 
@@ -107,7 +107,7 @@ async def test_changes_since_a_version_include_tombstones_and_nothing_older(
     world: TableWorld, limit: int
 ) -> None:
     newest = await filled(world)
-    view = world.table.capture()
+    view = world.capture()
 
     for since in (0, 200, 230, 280, view.version):
         pages = await all_pages(world, view, KeyRange(), PageLimits(limit), since)
@@ -126,7 +126,7 @@ async def test_changes_read_no_block_without_one(world: TableWorld) -> None:
     run = await world.flush()
     world.forget_cache()
 
-    page = await scan_changes(world.table.capture(), world.reader, KeyRange(), PageLimits(), since)
+    page = await scan_changes(world.capture(), world.reader, KeyRange(), PageLimits(), since)
 
     assert run is not None
     assert [row.key for row in page.rows] == [b"002000"]
@@ -139,7 +139,7 @@ async def test_a_scan_leaves_the_cache_to_lookups(world: TableWorld) -> None:
     await world.reader.load_tails(world.table.runs)
     before = world.reader.statistics().held_bytes
 
-    await all_pages(world, world.table.capture(), KeyRange(), PageLimits())
+    await all_pages(world, world.capture(), KeyRange(), PageLimits())
 
     assert world.reader.statistics().held_bytes == before
 
@@ -150,7 +150,7 @@ async def test_a_scan_reads_ahead_in_growing_steps(world: TableWorld) -> None:
     run = await world.flush()
     world.forget_cache()
 
-    await all_pages(world, world.table.capture(), KeyRange(), PageLimits(100_000, 1 << 30))
+    await all_pages(world, world.capture(), KeyRange(), PageLimits(100_000, 1 << 30))
 
     assert run is not None
     tail, *blocks = [read.length for read in world.source.reads]

@@ -1,0 +1,181 @@
+"""Benchmarks of sorted runs: encoding, lookups, and the memory of a table of a million rows.
+
+The rows are like those of a container's metadata: keys of 18 bytes that begin alike, values of 60. SQLite is
+the reference, in the same process, with the same rows.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+import tracemalloc
+from collections.abc import Sequence
+from contextlib import closing
+
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
+from tierlog.storage_backends.sorted_runs.encoder import RunEncoder
+from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
+from tierlog.storage_backends.sorted_runs.lookup import find_row, find_rows
+from tierlog.storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.run_list import RunList
+from tierlog.storage_backends.sorted_runs.table import Table
+
+ROWS = 1_000_000
+RUNS = 10
+LOOKUPS = 20_000
+CACHE = 32 << 20
+VALUE = bytes(range(60))
+_CREATE = "CREATE TABLE rows (key BLOB PRIMARY KEY, version INTEGER, value BLOB) WITHOUT ROWID"
+_INSERT = "INSERT INTO rows VALUES (?, ?, ?)"
+_SELECT = "SELECT version, value FROM rows WHERE key = ?"
+
+
+def _key(number: int) -> bytes:
+    return b"g/%016x" % number
+
+
+def _rows(start: int, count: int, step: int = 1) -> list[Row]:
+    return [Row(_key(start + number * step), number + 1, VALUE) for number in range(count)]
+
+
+async def encode(setting: Setting) -> Sequence[Pair]:
+    rows = _rows(0, setting.size(200_000, 2000))
+
+    async def value() -> float:
+        begin = time.thread_time()
+        encoder = RunEncoder()
+        for row in rows:
+            encoder.add(row)
+        run = encoder.finish()
+        seconds = time.thread_time() - begin
+        if run.summary.rows != len(rows) or sum(map(len, encoder.take())) != run.length:
+            raise BenchmarkError("rows are missing from the run")
+        return len(rows) / seconds
+
+    async def reference() -> float:
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.execute(_CREATE)
+            begin = time.thread_time()
+            with database:
+                database.executemany(_INSERT, rows)
+            return len(rows) / (time.thread_time() - begin)
+
+    return await alternate(setting, value, reference, 5)
+
+
+async def _table(setting: Setting, rows: int) -> tuple[Table, RunReader]:
+    """A table of ``rows`` rows in ten runs that lie on the local disk, each over the whole range of keys."""
+    chunks = MemoryChunkStorage()
+    copies = LocalCopies(LocalFiles(), setting.fresh("runs"), StoredRuns(chunks))
+    await copies.open(())
+    entries = []
+    for number in range(RUNS):
+        encoder = RunEncoder()
+        for row in _rows(number, rows // RUNS, RUNS):
+            encoder.add(row)
+        run = RunEntry.of(f"runs/{number}", encoder.finish(), number + 1, number + 1)
+        await copies.add(run, encoder.take())
+        entries.append(run)
+    return Table(RunList(entries)), RunReader(copies, BlockCache(CACHE))
+
+
+async def lookup(setting: Setting) -> Sequence[Pair]:
+    count = setting.size(ROWS, 2000)
+    table, reader = await _table(setting, count)
+    await reader.load_tails(table.runs)
+    dice = random.Random(7)
+    # Lookups favour a part of the keys that fits into the cache, as those of a store do.
+    keys = [_key(dice.randrange(count // 10)) for _ in range(setting.size(LOOKUPS, 100))]
+
+    async def value() -> float:
+        with table.view() as view:
+            begin = time.thread_time()
+            for key in keys:
+                if await find_row(view, reader, key) is None:
+                    raise BenchmarkError("a row is missing")
+            return len(keys) / (time.thread_time() - begin)
+
+    path = f"{setting.fresh('sqlite')}/rows.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
+        database.execute(_CREATE)
+        with database:
+            database.executemany(_INSERT, _rows(0, count))
+
+        async def reference() -> float:
+            begin = time.thread_time()
+            for key in keys:
+                if database.execute(_SELECT, (key,)).fetchone() is None:
+                    raise BenchmarkError("a row is missing from SQLite")
+            return len(keys) / (time.thread_time() - begin)
+
+        return await alternate(setting, value, reference, 5)
+
+
+async def memory(setting: Setting) -> Sequence[Pair]:
+    count = setting.size(ROWS, 2000)
+    table, reader = await _table(setting, count)
+    dice = random.Random(7)
+
+    async def value() -> float:
+        fresh = RunReader(reader._source, BlockCache(CACHE))
+        tracemalloc.start()
+        try:
+            with table.view() as view:
+                for _ in range(count // 200):
+                    await find_rows(view, fresh, (_key(dice.randrange(count)) for _ in range(20)))
+            return tracemalloc.get_traced_memory()[0] / 1e6
+        finally:
+            tracemalloc.stop()
+
+    async def reference() -> float:
+        tracemalloc.start()
+        try:
+            rows = {row.key: (row.version, bytes(bytearray(VALUE))) for row in _rows(0, count)}
+            if len(rows) != count:
+                raise BenchmarkError("rows are missing from the dict")
+            return tracemalloc.get_traced_memory()[0] / 1e6
+        finally:
+            tracemalloc.stop()
+
+    return await alternate(setting, value, reference, 1)
+
+
+BENCHMARKS = (
+    Benchmark(
+        "sorted_run_encode",
+        "rows encoded as a sorted run, one after the other",
+        "Keys of 18 bytes, values of 60, in order, in memory. Against inserting the same rows into a table "
+        "of SQLite in memory, in one transaction. Processor time of the thread.",
+        "rows/s",
+        0.2,
+        encode,
+    ),
+    Benchmark(
+        "sorted_run_lookup",
+        "lookups in a table of 1,000,000 rows in ten runs",
+        "Random keys of a tenth of the table, each found in one of ten runs that all cover it, from the "
+        "local disk through a cache of 32 MiB. Against SQLite with the same rows in a file and the same size "
+        "of cache. Processor time of the thread.",
+        "lookups/s",
+        0.1,
+        lookup,
+    ),
+    Benchmark(
+        "sorted_run_memory",
+        "memory of a table of 1,000,000 rows with a full cache of 32 MiB",
+        "Python's memory for tails and blocks after 100,000 random lookups. Against a dict with the same "
+        "rows.",
+        "MB",
+        100.0,
+        memory,
+        lower_is_better=True,
+        goal_of="value",
+    ),
+)
