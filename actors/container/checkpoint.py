@@ -13,14 +13,17 @@ checkpoint is ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from itertools import chain
 from typing import Any
 
 import anyio.lowlevel
 import attrs
 
+from ...journal.group_payload import PayloadBuilder
 from ...journal.log.contract import DurableDataLog
-from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart, CheckpointPiece
+from ...journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart, CheckpointPiece
 from ...journal.operations.log_element import CheckpointManifest
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
@@ -119,10 +122,8 @@ class Checkpointer:
             # Without data it notes the highest segment id, which is in no part once that segment is deleted
             # (rule C7).
             await self._ask(LogRequest(RelogData(self._state.newest_segment, 0, b"")), 0)
-            manifest = snapshot.manifest
-            if manifest.head is not None or manifest.intent is not None:
-                contents = [b"" if op is None else op.content for op in (manifest.head, manifest.intent)]
-                await self._ask(LogRequest(CheckpointManifest(number, *contents)), sum(map(len, contents)))
+            for op, op_size in _manifest(number, snapshot):
+                await self._ask(LogRequest(op), op_size)
             size = await self._write_parts(number, snapshot)
         finally:
             # Without its end the checkpoint does not exist (C7). An open snapshot would go on encoding each
@@ -132,6 +133,40 @@ class Checkpointer:
         end = CheckpointEnd(number, begin_group, snapshot.sequence, snapshot.cycle)
         truncate_before = await self._oldest_unflushed(begin_group)
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
+        await self._completed(snapshot, size)
+
+    async def compact(self, publish: Callable[[Sequence[Operation], int], None]) -> None:
+        """Call it after recovery, before anything else is logged. If brief owners left many small log files,
+        log a small state and all unflushed bytes as one group, so that no older file is needed.
+
+        Owners that are killed soon, one after the other, thus leave a bounded number of files: each leaves
+        this group whole, or none of it (C7). ``publish`` makes it visible, by its number."""
+        if not self._has_many_files() or (data := await self._small_backlog()) is None:
+            return
+
+        snapshot = self._state.begin_snapshot()
+        records = snapshot.take(_PART_BYTES, _PART_BYTES)
+        is_whole = not snapshot.take(1, _PART_BYTES).size
+        self._state.end_snapshot()
+        if not is_whole:
+            return
+
+        self._count += 1
+        number, group = self._state.epoch << 32 | self._count, self._log.next_group
+        ops: list[Operation] = [*data, CheckpointBegin(number)]
+        snapshot.sequence += len(ops)
+        ops.append(RelogData(self._state.newest_segment, 0, b""))
+        ops += [op for op, _ in chain(_manifest(number, snapshot), _operations(number, records))]
+        ops.append(CheckpointEnd(number, group, snapshot.sequence, snapshot.cycle))
+        payload = PayloadBuilder(self._state.sequence + 1)
+        for op in ops:
+            self._state.apply(op)
+            payload.add(op)
+        await self._log.append(payload.parts, tag=TAG_CHECKPOINT_END, truncate_before=group)
+        publish(payload.operations, group)
+        await self._completed(snapshot, records.size)
+
+    async def _completed(self, snapshot: Snapshot, size: int) -> None:
         self._written += 1
         self._cycle = snapshot.cycle
         self._state.checkpoint_bytes = size
@@ -190,23 +225,46 @@ class Checkpointer:
             await anyio.lowlevel.checkpoint()
 
     async def _relog(self, segment: SegmentState) -> None:
-        """Log the segment's own bytes again, from the flushed offset to the present durable end, in
-        pieces."""
+        """Log the segment's own bytes again."""
+        async with aclosing(self._unflushed_pieces(segment)) as pieces:
+            async for piece in pieces:
+                await self._ask(LogRequest(piece), len(piece.data))
+                self._relogged += len(piece.data)
+
+    async def _small_backlog(self) -> Sequence[RelogData] | None:
+        """All unflushed bytes; None if they are more than a part of a checkpoint may have."""
+        if self._cache.unflushed_bytes > _PART_BYTES:
+            return None
+
+        found: list[RelogData] = []
+        for segment in list(self._unflushed_segments()):
+            found += [piece async for piece in self._unflushed_pieces(segment)]
+        return found
+
+    async def _unflushed_pieces(self, segment: SegmentState) -> AsyncGenerator[RelogData, None]:
+        """The segment's own bytes from the flushed offset to the present durable end."""
         # After a recovery the log references need not be in offset order: the last one may end before
         # another.
         position, end = segment.flushed, max(mark[0] for mark in segment.log_references)
         while position < end:
             piece_end = min(end, position + _RELOG_BYTES)
             if data := b"".join(await self._unflushed.read(segment.sid, position, piece_end)):
-                await self._ask(LogRequest(RelogData(segment.sid, position, data)), len(data))
+                yield RelogData(segment.sid, position, data)
                 position += len(data)
-                self._relogged += len(data)
             else:
                 # A merged source is here, or the bytes were flushed or deleted meanwhile.
                 position = self._cache.next_unflushed(segment.sid, position) or end
 
     def statistics(self) -> CheckpointStatistics:
         return CheckpointStatistics(self._written, self._state.checkpoint_bytes, self._relogged)
+
+
+def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]]:
+    """What logs the snapshot's manifest, if there is one, with its size."""
+    manifest = snapshot.manifest
+    if manifest.head is not None or manifest.intent is not None:
+        contents = [b"" if op is None else op.content for op in (manifest.head, manifest.intent)]
+        yield CheckpointManifest(number, *contents), sum(map(len, contents))
 
 
 def _operations(number: int, records: Records) -> Iterator[tuple[Operation, int]]:

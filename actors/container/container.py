@@ -201,6 +201,7 @@ class Container:
             )
             self._recovery = await recovery.run()
             await self.history.note_lengths()
+            await components.checkpointer.compact(components.publisher.publish)
             await components.leases.begin()
             _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
             await self._serve(components, started, ending)

@@ -11,9 +11,11 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.file_layer import SimulatedFiles
 
-from support.crash_world import FOLDER, Limits, opened
+from support.crash_world import FOLDER, Ending, Limits, live_and_end, opened
 from tierlog import open_store
 from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.store.store import SegmentStore
+from tierlog.storage_backends.base.files import IoCall, Sync
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +44,44 @@ async def test_neither_log_files_nor_claims_add_up() -> None:
     assert max(calls[30:]) <= max(calls[:30])
     async with opened(SimulatedFiles(disk), 99, PATIENT) as store:
         assert await store.read("a/s", 0, 100) == bytes(range(60))
+
+
+async def live_until(disk: SimulatedDisk, process: int, syncs: int) -> bool:
+    """Open the store in a process that is killed after so many syncs of log files, or once it has appended a
+    byte. Returns whether that was acked."""
+    left, acked = syncs, False
+
+    def watch(index: int, call: IoCall) -> None:
+        nonlocal left
+        if not left:
+            ending.end()
+        elif isinstance(call, Sync) and call.handle.path.endswith(".wal"):
+            left -= 1
+
+    ending = Ending(watch)
+
+    async def append(store: SegmentStore) -> None:
+        nonlocal acked
+        await store.append("a/s", b"x")
+        acked = True
+
+    await live_and_end(SimulatedFiles(disk, ending), process, ending, append, PATIENT)
+    return acked
+
+
+@pytest.mark.parametrize("syncs", [2, 3, 4, 6, 9])
+async def test_w9_log_files_of_killed_owners_do_not_add_up(syncs: int) -> None:
+    """Killed at the same moment many times in a row: before, during or after the checkpoint."""
+    disk, acked = SimulatedDisk(Random(1)), 0
+    async with opened(SimulatedFiles(disk), 0, PATIENT) as store:
+        await store.create_segment("a/s")
+    for process in range(1, 41):
+        acked += await live_until(disk, process, syncs)
+        assert wal_files(disk) <= 12
+    async with opened(SimulatedFiles(disk), 99, PATIENT) as store:
+        found = await store.read("a/s", 0, 100)
+        assert found == b"x" * len(found)
+        assert acked <= len(found) <= 40
 
 
 async def open_briefly(folder: Path, **options: Any) -> float:
