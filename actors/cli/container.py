@@ -19,8 +19,27 @@ Host = Annotated[
 _PROGRESS = "; `tierlog status` shows the progress"
 
 
-def move(container: Index, host: Host, url: Url = DEFAULT_URL, json: Json = False) -> None:
-    """Move a container to another host."""
+def move(
+    container: Index,
+    host: Annotated[
+        str | None,
+        typer.Argument(metavar="[HOST]", help="The host's id, such as host-0.", show_default=False),
+    ] = None,
+    unpin: Annotated[
+        bool, typer.Option("--unpin", help="Without HOST: let the supervisor choose the host again.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Move a container to another host and pin it there, or unpin it."""
+    if unpin is (host is not None):
+        raise typer.BadParameter("name either a HOST or --unpin")
+
+    if host is None:
+        now = _assignment(_order(url, f"/v1/containers/{container}/move", {"host": None}), container)
+        _print(now, json, f"container {container} is not pinned any more")
+        return
+
     now = _assignment(_order(url, f"/v1/containers/{container}/move", {"host": host}), container)
     if (now["phase"], now["host"]) == ("serving", host):
         _print(now, json, f"container {container} is already on {host}")
@@ -58,7 +77,7 @@ def roll(url: Url = DEFAULT_URL, json: Json = False) -> None:
     _print(_order(url, "/v1/roll"), json, f"the hosts are restarting, one after the other{_PROGRESS}")
 
 
-def _order(url: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
+def _order(url: str, path: str, body: dict[str, str | None] | None = None) -> dict[str, Any]:
     """Send the order; returns the service's status right after it."""
     from ..gateway.wire.bodies import ServiceStatus
 

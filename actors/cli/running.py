@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -218,7 +218,7 @@ async def ask_service(
     url: str,
     method: str,
     path: str,
-    body: dict[str, str] | None = None,
+    body: Mapping[str, str | None] | None = None,
     *,
     kind: type = dict,
     seconds: float = _REQUEST_SECONDS,

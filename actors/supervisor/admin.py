@@ -259,8 +259,11 @@ def _command(path: str, operation: str, *errors: type[TierlogError]) -> Callable
 
 @_command(f"{paths.CONTAINERS}/{{container}}/move", "move", NoSuchContainer, NoSuchHost, Conflict)
 async def move(call: AdminCall, body: Move) -> Answer:
-    """Move a container to another host."""
-    call.server.supervisor.move(call.container, body.host)
+    """Move a container to another host and pin it there; `null` unpins it."""
+    if body.host is None:
+        call.server.supervisor.unpin(call.container)
+    else:
+        call.server.supervisor.move(call.container, body.host)
     return _accepted(call)
 
 

@@ -234,6 +234,12 @@ class Fleet:
         self.assignments[index].pinned_to = host_id
         return self.release(index, now)
 
+    def unpin(self, index: int, now: float) -> list[Command]:
+        """An operator takes the last ``move`` of the container back. It moves again only if balance needs it
+        (rule V9)."""
+        self.assignments[index].pinned_to = ""
+        return self._next_orders(now)
+
     def release(self, index: int, now: float) -> list[Command]:
         """An operator allows a fenced or quarantined container to be opened again."""
         assignment = self.assignments[index]

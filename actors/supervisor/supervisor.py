@@ -226,6 +226,10 @@ class Supervisor:
         except ValueError as error:
             raise Conflict(str(error)) from error
 
+    def unpin(self, index: int) -> None:
+        """Let the placement choose the container's host again."""
+        self._execute(self.fleet.unpin(self.checked_container(index), anyio.current_time()))
+
     def release(self, index: int) -> None:
         """Open a fenced or quarantined container again."""
         self._execute(self.fleet.release(self.checked_container(index), anyio.current_time()))

@@ -148,7 +148,8 @@ class Abort(RequestBody, frozen=True):
 
 
 class Move(RequestBody, frozen=True):
-    host: str
+    host: str | None
+    """Where the container goes and stays; None ends that it stays where it is."""
 
 
 def decode_request(body: bytes, kind: type[T]) -> T:

@@ -3,6 +3,7 @@ commands (rules V2 to V9)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import attrs
@@ -297,6 +298,18 @@ def test_a_move_is_carried_out_and_stays() -> None:
     world.do(world.fleet.move(1, "host-1", world.now))
     world.run(5)
     assert (world.owners[0], world.owners[1]) == ("host-1", "host-1")
+
+
+def test_an_unpinned_container_goes_where_balance_needs_it() -> None:
+    world = machine()
+    for index in (0, 1, 2):
+        world.do(world.fleet.move(index, "host-1", world.now))
+    world.run(5)
+    assert [world.owners[index] for index in (0, 1, 2)] == ["host-1"] * 3
+    for index in (0, 1, 2):
+        world.do(world.fleet.unpin(index, world.now))
+    world.run(5)
+    assert sorted(Counter(world.owners.values()).values()) == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
         ("POST", "/v1/containers/0/move", {"host": "host-9"}, 404, "no host 'host-9'"),
         ("POST", "/v1/containers/0/move", {}, 400, "missing required field `host`"),
         ("POST", "/v1/containers/0/move", {"host": "host-0", "now": True}, 400, "unknown field `now`"),
-        ("POST", "/v1/containers/0/move", {"host": 1}, 400, "Expected `str`"),
+        ("POST", "/v1/containers/0/move", {"host": 1}, 400, "Expected `str | null`"),
         ("POST", "/v1/containers/x/open", {}, 400, "a container is a number"),
         ("POST", "/v1/containers/7/open", {}, 404, "the containers are 0 to 2"),
         ("POST", "/v1/hosts/host-7/drain", {}, 404, "the hosts are host-0, host-1"),
@@ -230,6 +230,10 @@ def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
 def test_orders_that_change_nothing_are_reported_as_such(service: Service, tierlog: Run) -> None:
     host = service.assignments()[1][0]
     assert tierlog("container", "move", "1", host).out == f"container 1 is already on {host}\n"
+    assert tierlog("container", "move", "1", "--unpin").out == "container 1 is not pinned any more\n"
+    for both in (("--unpin", host), ()):
+        refused = tierlog("container", "move", "1", *both)
+        assert (refused.code, is_one_line(refused.err)) == (2, True)
     assert tierlog("container", "open", "1").out == f"container 1 is already open on {host}\n"
     assert tierlog("host", "start", host).out == f"{host} is already serving\n"
 
