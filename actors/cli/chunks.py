@@ -51,7 +51,7 @@ def ls(
         rows = [
             (each.length, each.committed, each.use.value, each.segment or "-", each.name) for each in found
         ]
-        output.print_table(("length", "committed", "use", "segment", "name"), rows)
+        output.print_table(("length", "committed", "use", "segment", "name"), rows, ("committed",))
 
 
 def layout(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:
@@ -71,7 +71,7 @@ def layout(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:
         return
 
     rows = [(each.start, each.length, each.append_starts, each.name) for each in found.chunks]
-    output.print_table(("start", "length", "append starts", "chunk"), rows)
+    output.print_table(("start", "length", "append starts", "chunk"), rows, ("append starts",))
     output.print_lines(["", *_summary(found)])
 
 

@@ -130,10 +130,10 @@ def _show_containers(screen: Console, containers: tuple[ContainerReport, ...]) -
         (*(getattr(each, field) for field in _LOG_COLUMNS.values()), _listed(each.claims))
         for each in containers
     ]
-    output.print_table((*_LOG_COLUMNS, "claims"), logs)
+    output.print_table((*_LOG_COLUMNS, "claims"), logs, ("groups", "log files"))
     screen.print()
     data = [tuple(getattr(each, field) for field in _DATA_COLUMNS.values()) for each in containers]
-    output.print_table(tuple(_DATA_COLUMNS), data)
+    output.print_table(tuple(_DATA_COLUMNS), data, ("on storage", "unflushed"))
 
 
 def _listed(claims: tuple[int, ...]) -> str:

@@ -30,6 +30,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 BROKEN_PIPE = 141
 """The exit code of a program that a closed pipe ends, as shells report it."""
 _UNBOUNDED = 10_000
+_TEXT_WIDTH_MIN = 16
 _TIME_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, in milliseconds since 1970: ``datetime`` ends there."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -130,26 +131,55 @@ def as_json(value: Any) -> dict[str, Any]:
     return attrs.asdict(value, value_serializer=plain)
 
 
-def print_table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """Columns side by side, numbers aligned to the right."""
-    console().print(table(headers, rows), crop=False)
+def print_table(
+    headers: tuple[str, ...], rows: list[tuple[Any, ...]], least_important: tuple[str, ...] = ()
+) -> None:
+    """Columns side by side, numbers aligned to the right, as wide as a terminal (``fitted``)."""
+    width = terminal_width()
+    console(width=width).print(fitted(headers, rows, width, least_important), crop=False)
 
 
-def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]], *, wrapped: str = "") -> Table:
-    """The table that ``print_table`` prints. The column ``wrapped`` takes the width that the others leave."""
+def fitted(
+    headers: tuple[str, ...],
+    rows: list[tuple[Any, ...]],
+    width: int,
+    least_important: tuple[str, ...] = (),
+) -> Table:
+    """A table that fits into ``width``: without those of the columns ``least_important``, in this order, for
+    which there is no room. The last column, a text, is wrapped; the other texts too if that is not enough."""
+    from rich.cells import cell_len
+
+    def total() -> int:
+        return sum(sizes[index] for index in kept) + min(_TEXT_WIDTH_MIN, sizes[text])
+
+    *kept, text = range(len(headers))
+    sizes = [
+        max(cell_len(printable(str(row[index]))) for row in (headers, *rows)) + 2 for index in (*kept, text)
+    ]
+    for name in least_important:
+        if name in headers and total() > width:
+            kept.remove(headers.index(name))
+    wrapped = [text] if total() <= width else [*kept, text]
+    return _table(headers, rows, [*kept, text], wrapped)
+
+
+def _table(
+    headers: tuple[str, ...], rows: list[tuple[Any, ...]], columns: list[int], wrapped: list[int]
+) -> Table:
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for index, header in enumerate(headers):
+    for index in columns:
         is_number = bool(rows) and isinstance(rows[0][index], int)
+        is_wrapped = index in wrapped and not is_number
         made.add_column(
-            header,
+            headers[index],
             justify="right" if is_number else "left",
-            no_wrap=header != wrapped,
-            overflow="fold" if header == wrapped else "ellipsis",
+            no_wrap=not is_wrapped,
+            overflow="fold" if is_wrapped else "ellipsis",
         )
     for row in rows:
-        made.add_row(*map(str, row))
+        made.add_row(*(str(row[index]) for index in columns))
     return made
 
 

@@ -137,7 +137,7 @@ def ls(
             (i.length, i.start_offset, i.flushed_length, "sealed" if i.sealed else "open", i.name)
             for i in found
         ]
-        output.print_table(("length", "start", "flushed", "state", "name"), rows)
+        output.print_table(("length", "start", "flushed", "state", "name"), rows, ("flushed", "start"))
     else:
         output.print_lines([each.name for each in found])
 

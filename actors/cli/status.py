@@ -20,7 +20,6 @@ _HOST_COLUMNS = ("host", "phase", "pid", "containers", "lag", "storage", "starts
 _CONTAINER_COLUMNS = ("container", "phase", "host", "epoch", "segments", "WAL", "unflushed", "reason")
 _LEAST_IMPORTANT = ("pid", "starts", "lag", "WAL", "epoch", "segments")
 """The columns that a narrow terminal does without, in this order."""
-_TEXT_WIDTH_MIN = 16
 
 
 def status(
@@ -73,7 +72,7 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
     from rich.text import Text
 
     def fitted(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> RenderableType:
-        return _fitted(headers, rows, width)
+        return output.fitted(headers, rows, width, _LEAST_IMPORTANT)
 
     word = "ready" if status["ready"] else "stopping" if status["stopping"] else "not ready"
     times = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:])
@@ -90,25 +89,6 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
         fitted(_CONTAINER_COLUMNS, [_container_row(assignment) for assignment in status["containers"]]),
         *_unhealthy(status),
         *_unconfirmed(status),
-    )
-
-
-def _fitted(headers: tuple[str, ...], rows: list[tuple[Any, ...]], width: int) -> RenderableType:
-    """A table in which the last column, a text, is wrapped, without the columns that a narrow terminal has no
-    room for."""
-    from rich.cells import cell_len
-
-    *kept, text = range(len(headers))
-    sizes = [max(cell_len(str(row[index])) for row in (headers, *rows)) + 2 for index in kept]
-    needed = min(_TEXT_WIDTH_MIN, max(len(str(row[text])) for row in (headers, *rows)))
-    for name in _LEAST_IMPORTANT:
-        if name in headers and sum(sizes[index] for index in kept) + needed > width:
-            kept.remove(headers.index(name))
-    chosen = [*kept, text]
-    return output.table(
-        tuple(headers[index] for index in chosen),
-        [tuple(row[index] for index in chosen) for row in rows],
-        wrapped=headers[text],
     )
 
 

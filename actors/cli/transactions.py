@@ -49,7 +49,7 @@ def ls(
         output.print_json([_fields(info) for info in found])
     else:
         rows = [(i.length, len(i.staged), i.state.value, i.target, i.transaction_id) for i in found]
-        output.print_table(("bytes", "staged", "state", "target", "id"), rows)
+        output.print_table(("bytes", "staged", "state", "target", "id"), rows, ("staged", "bytes"))
 
 
 def show(

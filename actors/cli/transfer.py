@@ -67,7 +67,11 @@ def export(
             (e.length, e.start_offset, e.hidden_bytes, e.chunks, "sealed" if e.sealed else "open", e.header)
             for e in done
         ]
-        output.print_table(("length", "start", "readable again", "chunks", "state", "header"), rows)
+        output.print_table(
+            ("length", "start", "readable again", "chunks", "state", "header"),
+            rows,
+            ("readable again", "chunks", "start"),
+        )
 
 
 def import_(
@@ -340,7 +344,11 @@ def _show_backups(found: list[tuple[str, Manifest]], json: bool) -> None:
             (m.segments, m.chunks, m.bytes, m.unflushed, output.show_time(m.created_ms), name)
             for name, m in found
         ]
-        output.print_table(("segments", "chunks", "bytes", "unflushed", "created", "name"), rows)
+        output.print_table(
+            ("segments", "chunks", "bytes", "unflushed", "created", "name"),
+            rows,
+            ("unflushed", "chunks", "segments"),
+        )
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

@@ -140,7 +140,7 @@ class LocalContainer:
     def _on_event(self, event: SupervisionEvent) -> None:
         self._restarts = event.restarts
         _log.info(
-            "supervision",
+            "container_lifecycle",
             container=self.index,
             step=event.step.value,
             exit=str(event.exit or ""),

@@ -49,7 +49,7 @@ class Orders:
     def obey(self, order: Open | Close | Drain) -> None:
         """Begin to execute an order; its answer is reported later."""
         _log.info(
-            "order",
+            "order_received",
             kind=type(order).__name__.lower(),
             container=getattr(order, "index", None),
             term=order.term,
@@ -161,7 +161,7 @@ class Orders:
 
     def _answer(self, order: Open | Close, report: Report) -> None:
         _log.info(
-            "done",
+            "order_answered",
             kind=type(report).__name__.lower(),
             container=order.index,
             epoch=getattr(report, "epoch", None),

@@ -265,7 +265,7 @@ class Supervisor:
         self._woken.set()
 
     def _execute_one(self, command: Command) -> None:
-        _log.info("order", **attrs.asdict(command), kind=type(command).__name__)
+        _log.info("command_issued", **attrs.asdict(command), kind=type(command).__name__)
         term = self._term.number
         match command:
             case SpawnHost(host):

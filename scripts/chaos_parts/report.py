@@ -186,12 +186,12 @@ def takeovers_in(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[float, float
     closed: set[int] = set()
     for line in lines:
         event, kind = line.get("event"), line.get("kind")
-        if event == "order" and kind == "CloseContainer":
+        if event == "command_issued" and kind == "CloseContainer":
             closed.add(line["index"])
-        elif event == "order" and kind == "OpenContainer":
+        elif event == "command_issued" and kind == "OpenContainer":
             if line["index"] not in closed:
                 ordered[line["index"]] = datetime.fromisoformat(line["timestamp"])
             closed.discard(line["index"])
-        elif event == "done" and kind == "opened" and line["container"] in ordered:
+        elif event == "order_answered" and kind == "opened" and line["container"] in ordered:
             begin = ordered.pop(line["container"])
             yield begin.timestamp(), (datetime.fromisoformat(line["timestamp"]) - begin).total_seconds()

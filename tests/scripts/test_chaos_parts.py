@@ -244,13 +244,13 @@ def test_takeovers_are_timed_and_moves_are_none() -> None:
         return {"timestamp": f"2026-01-01T00:00:{second:09.6f}Z", "event": event, "kind": kind, **fields}
 
     lines = [
-        line(1, "order", "OpenContainer", index=0),
-        line(1, "order", "CloseContainer", index=1),
-        line(1.2, "done", "opened", container=0),
-        line(1.3, "order", "OpenContainer", index=1),
-        line(1.9, "done", "opened", container=1),
-        line(2.0, "order", "OpenContainer", index=1),
-        line(2.5, "done", "opened", container=1),
+        line(1, "command_issued", "OpenContainer", index=0),
+        line(1, "command_issued", "CloseContainer", index=1),
+        line(1.2, "order_answered", "opened", container=0),
+        line(1.3, "command_issued", "OpenContainer", index=1),
+        line(1.9, "order_answered", "opened", container=1),
+        line(2.0, "command_issued", "OpenContainer", index=1),
+        line(2.5, "order_answered", "opened", container=1),
     ]
 
     found = list(takeovers_in(lines))

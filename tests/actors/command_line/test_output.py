@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from support.command_line import NAME, Run
+from tierlog.actors.cli import output
 from tierlog.actors.cli.output import count
 
 
@@ -24,3 +28,42 @@ def test_a_report_on_single_items_uses_the_singular(run: Run) -> None:
     assert run("chunks", "verify").out.splitlines()[0] == "read 1 chunk of 1 segment with 1 B"
     assert run("backup", "first").out == "backup first: 1 segment with 1 chunk and 1 B\n"
     assert "1 segment with 1 B, 0 B of it unflushed" in run("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (("segment", "ls", "--long"), {"length", "state", "name"}),
+        (("chunks", "ls"), {"length", "use", "segment", "name"}),
+        (("chunks", "layout", NAME), {"start", "length", "chunk"}),
+        (("doctor",), {"container", "epoch", "segments", "bytes", "missing"}),
+        (("backup", "--list"), {"bytes", "created", "name"}),
+    ],
+)
+def test_tables_fit_a_terminal_of_60_columns_and_lose_only_what_matters_least(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], kept: set[str]
+) -> None:
+    run("segment", "create", NAME)
+    run("segment", "append", NAME, "--data-text", "x" * 2000)
+    run("chunks", "defrag", NAME)
+    run("backup", "first")
+    monkeypatch.setattr(output, "terminal_width", lambda: 60)
+
+    shown = run(*arguments).out.splitlines()
+
+    heads = [index for index, line in enumerate(shown) if len(kept & set(line.split())) > 1]
+    assert kept <= {word for index in heads for word in shown[index].split()}
+    for index in heads:
+        assert max(len(line) for line in shown[index : index + 3]) <= 60
+
+
+def test_texts_are_wrapped_whole_where_no_column_may_be_left_out() -> None:
+    target, transaction = "a-long-target/" * 5, "a-long-transaction-" * 4
+    screen = Console(file=io.StringIO(), width=60)
+    screen.print(output.fitted(("bytes", "target", "id"), [(7, target, transaction)], 60), crop=False)
+    shown = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]  # a StringIO
+
+    assert max(map(len, shown)) <= 60
+    start = shown[0].index("id")
+    assert "".join(line[:start] for line in shown[1:]).replace(" ", "") == f"7{target}"
+    assert "".join(line[start:] for line in shown[1:]).replace(" ", "") == transaction
