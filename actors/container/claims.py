@@ -63,6 +63,8 @@ _VERSION = 2
 _ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
 _ADVICE = f"Close both and go on with the newest one; if that is this one, {_ADOPT}"
 _DEAD_MAX = 8
+PROOF_SECONDS = 30.0
+"""A write of a flush needs a proof of ownership that is no older."""
 _LIMITS = {Reason.MOVED: 86_400.0}
 """Seconds after which a container confirms itself (rule G4)."""
 _BYTES_MAX = 4 + 1 + 4 * 16 + 2 + LOCATION_BYTES_MAX + 4
@@ -354,6 +356,8 @@ class StorageClaim:
         """Names of claims that are not foreign."""
         self._history_epoch = 0
         self._claiming = anyio.Lock()
+        self._proving = anyio.Lock()
+        self._proven_until = -math.inf
         self.epoch = 0
         """The epoch of the ownership, once the log is open."""
 
@@ -418,9 +422,19 @@ class StorageClaim:
             self._log.check_owner()
             await self._claim(await list_claims(self._chunks, self.container))
 
+    async def keep_proven(self) -> None:
+        """``prove``, unless that was done in the last 30 seconds: for writes that take long (rule W8)."""
+        if anyio.current_time() < self._proven_until:
+            return
+
+        async with self._proving:
+            if anyio.current_time() >= self._proven_until:
+                await self.prove()
+
     async def prove(self) -> None:
         """``ensure``, and until now the claim is there and no foreign one (rules W8, G1). Raises
         ``Unavailable`` if long-term storage lacks the claim: it was unmounted."""
+        until = anyio.current_time() + PROOF_SECONDS
         await self.ensure()
         names = await _list_names(self._chunks, self.container)
         new = [name for name in names if name not in self._seen]
@@ -436,6 +450,7 @@ class StorageClaim:
             self._log.check_owner()
             raise
         self._note_seen(claims)
+        self._proven_until = until
 
     async def _claim(self, claims: Sequence[Claim]) -> None:
         try:

@@ -60,7 +60,14 @@ def build_components(container: Container) -> ContainerComponents:
     view = ContainerFlushSource(container)
     can_append = container.chunks.capabilities.append
     unflushed = UnflushedBytes(cache, log, load_bytes=options.cache_bytes // 2)
-    flusher = SegmentFlusher(storage, unflushed, view.segment_of, view.forget, whole_chunks=not can_append)
+    flusher = SegmentFlusher(
+        storage,
+        unflushed,
+        view.segment_of,
+        view.forget,
+        container.keep_proven,
+        whole_chunks=not can_append,
+    )
     writer = StorageWriter(view, flusher, storage, collector, container.prove_ownership, options.writer)
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)

@@ -418,10 +418,6 @@ class Container:
         if self.legacy is not None:
             await self.legacy.flush(self)
 
-    async def wait_cycle(self) -> None:
-        """Return when the next flush cycle is complete."""
-        await self._components.writer.progress.wait()
-
     async def claim_storage(self) -> None:
         """Return once this owner may write to long-term storage (rule W8). Raises ``StoreMismatch``,
         ``NotOwner``."""
@@ -430,6 +426,10 @@ class Container:
     async def prove_ownership(self) -> None:
         """``claim_storage``, and that there is no foreign claim until now (rules W8, G1)."""
         await self._claim.prove()
+
+    async def keep_proven(self) -> None:
+        """``prove_ownership``, unless that was done a short time ago."""
+        await self._claim.keep_proven()
 
     async def count_garbage(self) -> GarbageTotal:
         """What confirming the container lets it delete (rule G4)."""

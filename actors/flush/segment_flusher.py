@@ -55,15 +55,18 @@ class SegmentFlusher:
         unflushed: UnflushedSource,
         segment_of: Callable[[int], FlushableSegment | None],
         forget: Callable[[int], Awaitable[object]],
+        keep_proven: Callable[[], Awaitable[None]],
         *,
         whole_chunks: bool = False,
     ) -> None:
-        """``forget(sid)`` logs that a deleted segment has no record any more. ``whole_chunks``: chunks cannot
+        """``forget(sid)`` logs that a deleted segment has no record any more. ``keep_proven()`` returns if
+        the last proof of ownership is recent, or after another one (rule W8). ``whole_chunks``: chunks cannot
         grow, so each is written at once, as large as it may be."""
         self._storage = storage
         self._unflushed = unflushed
         self._segment_of = segment_of
         self._forget = forget
+        self._keep_proven = keep_proven
         self._whole_chunks = whole_chunks
 
     async def load_spilled(
@@ -172,6 +175,7 @@ class SegmentFlusher:
             await self._storage.concat(txn, piece.source)
             return 0
 
+        await self._keep_proven()
         data = await self._unflushed.read_all(plan.sid, piece.start, piece.end)
         if sum(map(len, data)) != piece.end - piece.start:
             # Only a delete makes unflushed bytes unknown.

@@ -29,10 +29,12 @@ from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.errors import (
     CLAIM_REFUSED,
+    ClaimOutdated,
     MetadataConflict,
     NotOwner,
     SegmentNotFound,
     StorageFull,
+    StoreMismatch,
     TierlogError,
 )
 from ...storage_backends.base.statistics import counter, gauge
@@ -501,16 +503,16 @@ class StorageWriter:
             self._flushed_bytes += await self._flusher.flush(plan)
             if plan.limit is not None:
                 return None
-        except NotOwner:
+        except (NotOwner, StoreMismatch, ClaimOutdated):
             raise
         except (SegmentNotFound, MetadataConflict) as error:
-            # It was deleted or merged meanwhile: the next cycle flushes what is left of it. A segment that is
-            # still live was not flushed.
+            # It changed meanwhile. If it was deleted, the next cycle removes what is left of it; if it was
+            # merged, its target's flush has its bytes.
             segment = self._source.segment_of(plan.sid)
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
-                if segment.status is SegmentStatus.LIVE:
-                    return error
+            if segment is not None and segment.status is not SegmentStatus.DELETED and not segment.is_flushed:
+                return error
         except StorageFull as error:
             self.failing[plan.sid] = error
             await self._make_room(plan)

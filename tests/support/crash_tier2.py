@@ -125,7 +125,7 @@ class RunDeferredWork(Unseen):
     async def send(self, store: SegmentStore) -> Any:
         with anyio.fail_after(5):  # less than the age at which a cycle is due anyway
             while await container(store).storage.deferred_work():
-                await container(store).wait_cycle()
+                await anyio.sleep(0.001)
 
 
 class Collect(Unseen):

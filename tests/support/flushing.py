@@ -46,6 +46,7 @@ class FlushWorld:
     logged: list[Operation] = attrs.field(factory=list)
     cycles: list[tuple[str, int]] = attrs.field(factory=list)
     claims: int = 0
+    proofs: int = 0
     claim_error: BaseException | None = None
     settled: int = 0
     storage: ChunkedSegmentStorage = attrs.field(init=False)
@@ -54,7 +55,9 @@ class FlushWorld:
     async def open(self) -> FlushWorld:
         await self.chunks.open()
         self.storage = storage_on(self.chunks, LoggedMetadataStore(self.parts.state, self._commit), self.sink)
-        self.flusher = SegmentFlusher(self.storage, self.parts.unflushed, self.segment_of, self.forget)
+        self.flusher = SegmentFlusher(
+            self.storage, self.parts.unflushed, self.segment_of, self.forget, self.keep_proven
+        )
         return self
 
     async def _commit(self, request: Request, size: int) -> object:
@@ -105,6 +108,9 @@ class FlushWorld:
         self.claims += 1
         if self.claim_error is not None:
             raise self.claim_error
+
+    async def keep_proven(self) -> None:
+        self.proofs += 1
 
     # --- CycleObserver ---------------------------------------------------------------------------
 

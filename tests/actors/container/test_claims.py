@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.container_world import ContainerWorld, referenced_chunks
+from support.container_world import MIB, ContainerWorld, referenced_chunks, virtual_time
 from tierlog.actors.container.claims import (
     Claim,
     ClaimRecords,
@@ -26,7 +26,13 @@ from tierlog.actors.container.claims import (
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import ClaimOutdated, DataCorruption, NotOwner, StoreMismatch
+from tierlog.storage_backends.base.errors import (
+    ClaimOutdated,
+    DataCorruption,
+    NotOwner,
+    StoreMismatch,
+    Unavailable,
+)
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
 from tierlog.storage_backends.segments.records.claim import claim_key
@@ -213,6 +219,33 @@ async def test_a_late_claim_is_fenced_after_a_successor_and_a_mismatch_for_a_cop
 
     with pytest.raises(StoreMismatch, match="--adopt"):
         await claim.ensure()
+
+
+@virtual_time
+@pytest.mark.anyio
+async def test_w8_a_flush_that_takes_long_finds_a_copy_of_its_folder() -> None:
+    """The proof at the begin of the cycle covered a flush of any length."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await owner.store.create_segment("slow")
+        for _ in range(2):
+            await owner.store.append("slow", bytes(4 * MIB))
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=1.0) if call.verb == "create_with_content" else None
+        )
+        began = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+
+            async def flush() -> None:
+                with pytest.raises(Unavailable):
+                    await owner.store.flush()
+
+            tasks.start_soon(flush)
+            await anyio.sleep(1)
+            copy = attrs.evolve(owner.container._claim.identity, owner=b"c" * 16)
+            await create_claim(world.chunks.inner, 0, 9, copy)
+        assert isinstance(owner.error, StoreMismatch)
+        assert 60 < anyio.current_time() - began < 70, "before the second write, after 64 chunks"
 
 
 @pytest.mark.anyio

@@ -97,7 +97,7 @@ async def die_after(
         await owner.store.flush()
         await until(lambda: bool(recorded(owner)))
         while await owner.container.storage.deferred_work():
-            await owner.container.wait_cycle()
+            await owner.store.flush()
         released = recorded(owner)
         if checkpoint:
             await owner.checkpoint()

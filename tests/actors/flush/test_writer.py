@@ -311,6 +311,29 @@ async def test_f4_a_flush_fails_if_the_commit_of_a_live_segment_is_refused(
         assert [op.full for op in world.logged if isinstance(op, CycleComplete)] == [True]
 
 
+async def test_f4_a_flush_fails_if_the_commit_of_a_source_merged_meanwhile_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its bytes are not in long-term storage before its target's flush: the cycle counted them as flushed."""
+    async with running() as (world, writer):
+        world.parts.create("t", "s")
+        world.parts.do(append("t", b"t"), append("s", b"s"), SealRequest("s"))
+        source, target = world.parts.segment("s"), world.parts.segment("t")
+        flush, refusals = world.flusher.flush, [MetadataConflict("scripted")]
+
+        async def refused(plan: SegmentFlush) -> int:
+            if plan.sid == source.sid and refusals:
+                world.parts.do(MergeRequest("t", ["s"], []))
+                raise refusals.pop()
+            return await flush(plan)
+
+        monkeypatch.setattr(world.flusher, "flush", refused)
+        with pytest.raises(MetadataConflict):
+            await writer.flush()
+        await writer.flush()
+        assert await world.stored(target) == b"ts"
+
+
 # --- late segments ------------------------------------------------------------------------------
 
 
