@@ -34,26 +34,8 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main(
 
 
 @attrs.frozen
-class _Request:
-    folder: str
-    generations: list[list[bytes]]
-    drop_tombstones_to: int
-    name: str
-    run_bytes_max: int
-
-    @classmethod
-    def of(cls, order: MergeOrder) -> _Request:
-        generations = [[run.encode() for run in runs] for runs in order.generations]
-        return cls(order.folder, generations, order.drop_tombstones_to, order.name, order.run_bytes_max)
-
-    def order(self) -> MergeOrder:
-        generations = [[RunEntry.decode(run) for run in runs] for runs in self.generations]
-        return MergeOrder(self.folder, generations, self.drop_tombstones_to, self.name, self.run_bytes_max)
-
-
-@attrs.frozen
 class _Answer:
-    runs: list[bytes] = attrs.field(factory=list)
+    runs: list[RunEntry] = attrs.field(factory=list)
     error: str = ""
     """The code of an error; empty if the merge succeeded."""
     message: str = ""
@@ -77,14 +59,14 @@ async def merge(order: MergeOrder, files: Files) -> list[RunEntry]:
         except OSError as error:
             raise _raised(_answer_of(error)) from error
 
-    output, status, complaint = await _run_helper(msgspec.msgpack.encode(_Request.of(order)))
+    output, status, complaint = await _run_helper(msgspec.msgpack.encode(order))
     if status != 0:
         raise Unavailable(f"the helper process of a merge ended with status {status}: {complaint[-200:]}")
 
     answer = msgspec.msgpack.decode(output, type=_Answer)
     if answer.error:
         raise _raised(answer)
-    return [RunEntry.decode(run) for run in answer.runs]
+    return answer.runs
 
 
 async def _run_helper(request: bytes) -> tuple[bytes, int, str]:
@@ -130,9 +112,9 @@ def main() -> None:
     os.nice(_NICENESS)
     request = sys.stdin.buffer.read(int.from_bytes(sys.stdin.buffer.read(8), "big"))
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    order = msgspec.msgpack.decode(request, type=_Request).order()
+    order = msgspec.msgpack.decode(request, type=MergeOrder)
     try:
-        answer = _Answer([run.encode() for run in drive(merge_runs(order))])
+        answer = _Answer(drive(merge_runs(order)))
     except (DataCorruption, OSError) as error:
         answer = _answer_of(error)
     sys.stdout.buffer.write(msgspec.msgpack.encode(answer))

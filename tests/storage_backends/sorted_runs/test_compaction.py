@@ -268,7 +268,7 @@ def test_a_helper_ends_with_its_parent() -> None:
     )
     run = RunEntry.of("in/1", encode(numbered(1))[0], 1, 1)
     order = MergeOrder("/nowhere", [[run]], 0, "merged/1")
-    request = msgspec.msgpack.encode(helper._Request.of(order))
+    request = msgspec.msgpack.encode(order)
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         child.stdin.write(len(request).to_bytes(8, "big") + request)

@@ -100,6 +100,7 @@ def test_every_row_is_found_and_no_other(rows: list[Row], block_bytes: int) -> N
         check_block(block)
 
     assert [row for block in blocks for row in rows_of_block(block)] == rows
+    assert list(tail.max_versions) == [max(row.version for row in rows_of_block(block)) for block in blocks]
     for row in rows:
         number = tail.find_block(row.key)
         assert number is not None

@@ -112,14 +112,14 @@ async def test_m1_the_highest_version_wins_wherever_it_is() -> None:
     """Even in an older run, as after a repair."""
     chunks = MemoryChunkStorage()
     await chunks.open()
-    old, old_bytes = entry_of([Row(b"a", 9, b"newest")], "old", 1)
-    new, new_bytes = entry_of([Row(b"a", 3, b"stale"), Row(b"b", 4, b"b")], "new", 2)
+    old, old_bytes = entry_of([Row(b"a", 9, b"newest"), Row(b"b", 2, b"stale")], "old", 1)
+    new, new_bytes = entry_of([Row(b"a", 3, b"stale"), Row(b"b", 4, b"newest")], "new", 2)
     for run, data in ((old, old_bytes), (new, new_bytes)):
         await put_run(chunks, run, [data])
 
-    row = await find_row(view_of(old, new), reader_of(StoredRuns(chunks)), b"a")
+    found = await find_rows(view_of(old, new), reader_of(StoredRuns(chunks)), [b"a", b"b"])
 
-    assert row == Row(b"a", 9, b"newest")
+    assert found == {b"a": Row(b"a", 9, b"newest"), b"b": Row(b"b", 4, b"newest")}
 
 
 async def test_m3_a_missing_run_is_unavailable_and_never_absent(world: TableWorld) -> None:

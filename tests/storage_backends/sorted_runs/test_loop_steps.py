@@ -1,0 +1,105 @@
+"""No step of the event loop takes more than 5 ms, whatever the size of a table (M5, M7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.chunked import world_of
+from support.loop_steps import recorded_steps
+from support.sorted_runs import reader_of
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.sorted_runs import merge_helper
+from tierlog.storage_backends.sorted_runs.compaction import compact
+from tierlog.storage_backends.sorted_runs.compaction_policy import Merge
+from tierlog.storage_backends.sorted_runs.encoder import RUN_BYTES_MAX
+from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
+from tierlog.storage_backends.sorted_runs.lookup import find_rows
+from tierlog.storage_backends.sorted_runs.merge import MergeOrder
+from tierlog.storage_backends.sorted_runs.put import encode_run, put_run
+from tierlog.storage_backends.sorted_runs.reader import StoredRuns
+from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.run_list import RunList
+from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from tierlog.storage_backends.sorted_runs.table import Table, TableView
+
+LIMIT = 0.005
+"""Seconds of the processor."""
+ATTEMPTS = 3
+"""Other programs make steps longer, by what they do to the processor's caches, and never shorter: the best
+attempt counts."""
+ACTIVE = 25_000
+
+
+def rows(count: int) -> Iterator[Row]:
+    return (Row(b"g/%016x" % number, number + 1, bytes(60)) for number in range(count))
+
+
+class Longest:
+    """The longest step of each phase, in the best attempt."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, phase: str) -> Iterator[None]:
+        with recorded_steps(LIMIT) as steps:
+            yield
+        self.seconds[phase] = min(steps.longest, self.seconds.get(phase, steps.longest))
+
+
+async def one_life(folder: Path, longest: Longest) -> None:
+    chunks = FileSystemChunkStorage(LocalFiles(), str(folder / "lts"), world_of(1))
+    await chunks.open()
+    copies = LocalCopies(LocalFiles(), str(folder / "runs"), StoredRuns(chunks))
+    await copies.open(())
+    table = Table()
+    table.put(rows(ACTIVE))
+    with longest.of("freeze"):
+        frozen = table.freeze()
+
+    entries = []
+    with longest.of("encode"):
+        for cycle, source in ((1, rows(1 << 30)), (2, frozen.newest_rows())):
+            encoded = await encode_run(source)
+            assert encoded is not None
+            run = RunEntry.of(f"runs/{cycle}", encoded.run, cycle, cycle)
+            await copies.add(run, encoded.pieces)
+            await put_run(chunks, run, encoded.pieces)
+            entries.append(run)
+    assert entries[0].length > RUN_BYTES_MAX
+
+    view = TableView((), RunList(entries), 1 << 60)
+    reader = reader_of(copies, 64 << 20)
+    with longest.of("tails"):
+        await reader.load_tails(view.runs)
+    with longest.of("look up"):
+        assert len(await find_rows(view, reader, [b"g/%016x" % (97 * n) for n in range(200)])) == 200
+    with longest.of("scan"):
+        page = await scan_rows(view, reader, KeyRange(), PageLimits(20_000, 1 << 30))
+        assert len(page.rows) == 20_000
+
+    async def in_the_helper(order: MergeOrder) -> list[RunEntry]:
+        return await merge_helper.merge(order, LocalFiles())
+
+    with longest.of("compact"):
+        merged = await compact(Merge(((entries[1],), (entries[0],)), 0), "merged", copies, in_the_helper)
+    assert sum(run.summary.rows for run in merged) == entries[0].summary.rows
+
+
+@pytest.mark.anyio
+@pytest.mark.one_loop
+async def test_no_step_of_the_loop_is_long(tmp_path: Path) -> None:
+    longest = Longest()
+    for attempt in range(ATTEMPTS):
+        await one_life(tmp_path / str(attempt), longest)
+        if max(longest.seconds.values()) <= LIMIT:
+            break
+
+    assert {phase: seconds for phase, seconds in longest.seconds.items() if seconds > LIMIT} == {}
+    assert longest.seconds["freeze"] < 0.0005
