@@ -15,7 +15,7 @@ from sortedcontainers import SortedDict
 
 from .rows import ABSENT, Row
 
-ROW_MEMORY = 250
+ROW_MEMORY = 280
 """Bytes of memory for a row beside its key and value (measured: two ``bytes`` objects, an int, two tuples and
 a place in the order)."""
 
@@ -77,7 +77,8 @@ class Memtable:
         return _visible(self._rows.get(key, ()), version)
 
     def rows(self, start: bytes, end: bytes | None, version: int) -> Iterator[Row]:
-        """The newest row up to ``version`` of each key in ``start .. end``. Ends before the next change."""
+        """The newest row up to ``version`` of each key in ``start .. end``. To be used up before the next
+        ``put``."""
         for key in self._rows.irange(start, end, inclusive=(True, False)):
             row = _visible(self._rows[key], version)
             if row is not None:

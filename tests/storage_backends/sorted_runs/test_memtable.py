@@ -89,6 +89,8 @@ def test_each_reader_sees_what_was_there_when_it_began(
         memtable.put(row)
         model[key] = row
 
+    kept = {row for rows in (*seen.values(), model) for row in rows.values()}
+    assert memtable.memory == sum(ROW_MEMORY + len(row.key) + len(row.value or b"") for row in kept)
     for reader, rows in {**seen, LATEST: model}.items():
         assert {row.key: row for row in memtable.rows(b"", None, reader)} == rows
         assert all(memtable.find(key, reader) == rows.get(key) for key in (b"a", b"b"))

@@ -61,6 +61,24 @@ async def test_pages_together_are_all_live_rows_in_order(world: TableWorld, limi
     assert all(len(page) <= limit for page in pages)
 
 
+async def test_a_large_memtable_is_read_in_batches_while_it_changes(world: TableWorld) -> None:
+    for number in range(1000):
+        world.put(b"%04d" % number, b"before")
+    rows: list[Row] = []
+    with world.table.view() as view:
+        start: bytes | None = b""
+        while start is not None:
+            page = await scan_rows(view, world.reader, KeyRange(start), PageLimits(300))
+            rows += page.rows
+            start = page.resume
+            for number in range(0, 1000, 3):
+                world.put(b"%04d" % number, None)
+            world.put(b"%04dx" % len(rows), b"new")
+
+    assert [row.key for row in rows] == [b"%04d" % number for number in range(1000)]
+    assert {row.value for row in rows} == {b"before"}
+
+
 async def test_a_prefix_is_a_range(world: TableWorld) -> None:
     newest = await filled(world)
     world.forget_cache()
@@ -131,6 +149,20 @@ async def test_changes_read_no_block_without_one(world: TableWorld) -> None:
     assert run is not None
     assert [row.key for row in page.rows] == [b"002000"]
     assert {read.name for read in world.source.reads} == {run.name}
+
+
+async def test_changes_skip_the_blocks_of_older_ones(world: TableWorld) -> None:
+    for number in range(1000):
+        world.put(b"%06d" % number, bytes(50))
+    run = await world.flush()
+    assert run is not None
+    tail = await world.reader.tail(run)
+    world.source.reads.clear()
+
+    page = await scan_changes(world.capture(), world.reader, KeyRange(), PageLimits(), tail.max_versions[2])
+
+    assert len(page.rows) == 1000 - tail.first_rows[3]
+    assert min(read.offset for read in world.source.reads) == tail.offsets[3]
 
 
 async def test_a_scan_leaves_the_cache_to_lookups(world: TableWorld) -> None:
