@@ -8,7 +8,6 @@ nothing. Heavy imports are inside the commands, so that ``--help`` is quick.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -22,13 +21,6 @@ from .output import BROKEN_PIPE, discard_stdout, reserve_standard_streams
 from .running import print_error, report_os_error
 
 USAGE = 2
-_PLAIN = {
-    "Input should be a valid integer.*": "it must be a whole number",
-    "Input should be greater than or equal to ": "it must be at least ",
-    "Input should be less than or equal to ": "it must be at most ",
-    "Input should be ": "it must be ",
-    "Value error, ": "",
-}
 
 UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 """The base class of all usage errors; only its subclass has a public name in all versions of typer."""
@@ -71,13 +63,6 @@ def _hide_flag_types(command: Any) -> None:
         _hide_flag_types(each)
 
 
-def _plain(message: str) -> str:
-    """A usage error without the prose of the type checker behind typer."""
-    for pattern, words in _PLAIN.items():
-        message = re.sub(pattern, words, message, count=1)
-    return message
-
-
 def _run(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
     try:
         command = typer.main.get_command(app)
@@ -86,7 +71,7 @@ def _run(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
         code = command.main(list(arguments), prog_name=program, standalone_mode=False)
     except UsageError as error:
         program = error.ctx.command_path if error.ctx is not None else program
-        print_error(f"{_plain(error.format_message()).strip().rstrip('.')}; see `{program} --help`")
+        print_error(f"{error.format_message().strip().rstrip('.')}; see `{program} --help`")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED

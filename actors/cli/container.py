@@ -7,11 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from . import output
-from .options import DEFAULT_URL, Json, Url
+from .options import DEFAULT_URL, Json, Url, whole_number
 from .running import ask_service, execute, fail
 
 Index = Annotated[
-    int, typer.Argument(metavar="CONTAINER", min=0, help="The container's number.", show_default=False)
+    int,
+    typer.Argument(
+        metavar="CONTAINER", parser=whole_number(0), help="The container's number.", show_default=False
+    ),
 ]
 Host = Annotated[
     str, typer.Argument(metavar="HOST", help="The host's id, such as host-0.", show_default=False)

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from ..telemetry.logging import is_logging, log_to_stderr
 
 DEFAULT_DATA = Path("tierlog-data")
+
+
+def whole_number(least: int | None = None, most: int | None = None) -> Callable[[object], int]:
+    """A parser of an option or argument, whose errors are plain sentences."""
+
+    def parse(value: object) -> int:
+        text = str(value)  # a default is a number already
+        if not (text.isascii() and text.removeprefix("-").isdigit()):
+            raise typer.BadParameter("it must be a whole number")
+        number = int(text)
+        if least is not None and number < least:
+            raise typer.BadParameter(f"it must be at least {least}")
+        if most is not None and number > most:
+            raise typer.BadParameter(f"it must be at most {most}")
+        return number
+
+    return parse
+
 
 Data = Annotated[
     Path,
@@ -90,10 +109,20 @@ def _set_log_level(context: typer.Context, level: LogLevel | None) -> None:
 
 
 LogLevel = Literal["auto", "error", "warning", "info"]
+
+
+def _log_level(text: str) -> str:
+    if text not in get_args(LogLevel):
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, get_args(LogLevel)))}")
+    return text
+
+
 LogLevelOption = Annotated[
     LogLevel | None,
     typer.Option(
         "--log-level",
+        parser=_log_level,
+        metavar=f"[{'|'.join(get_args(LogLevel))}]",
         callback=_set_log_level,
         envvar="TIERLOG_LOG_LEVEL",
         show_envvar=True,

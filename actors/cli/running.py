@@ -233,7 +233,7 @@ async def ask_service(
     import msgspec
 
     from ...storage_backends.base.errors import Unavailable
-    from ..gateway.client.transport import check_url
+    from ..gateway.client.transport import check_url, scheme_advice
     from ..gateway.wire.bodies import decode_answer
     from ..gateway.wire.errors import from_problem
 
@@ -246,7 +246,8 @@ async def ask_service(
             answer = await client.request(method, path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unavailable(
-            f"no service answers at {url} ({str(error) or type(error).__name__}); is `tierlog serve` running?"
+            f"no service answers at {url} ({str(error) or type(error).__name__})"
+            f"{scheme_advice(url, error) or '; is `tierlog serve` running?'}"
         ) from error
 
     if not answer.is_success:

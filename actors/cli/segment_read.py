@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Data, Json, Name, Service
+from .options import DEFAULT_DATA, Data, Json, Name, Service, whole_number
 from .running import execute, reading
 
 if TYPE_CHECKING:
@@ -25,10 +25,21 @@ def read(
     name: Name,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", min=0, help="The first byte to read; default: the segment's start."),
+        typer.Option(
+            "--offset",
+            parser=whole_number(0),
+            metavar="NUMBER",
+            help="The first byte to read; default: the segment's start.",
+        ),
     ] = None,
     size: Annotated[
-        int | None, typer.Option("--size", min=0, help="The number of bytes; default: up to the tail.")
+        int | None,
+        typer.Option(
+            "--size",
+            parser=whole_number(0),
+            metavar="NUMBER",
+            help="The number of bytes; default: up to the tail.",
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
@@ -67,7 +78,10 @@ def tail(
     offset: Annotated[
         int | None,
         typer.Option(
-            "--offset", help="The first byte to read; negative: from the end; default: the segment's start."
+            "--offset",
+            parser=whole_number(),
+            metavar="NUMBER",
+            help="The first byte to read; negative: from the end; default: the segment's start.",
         ),
     ] = None,
     data: Data = DEFAULT_DATA,

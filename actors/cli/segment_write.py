@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Name, Service, TakeOver
+from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Name, Service, TakeOver, whole_number
 from .running import execute, fail, writing
 
 if TYPE_CHECKING:
@@ -106,11 +106,22 @@ def append(
         str | None, typer.Option("--writer", metavar="ID", help="The writer's id, for idempotent appends.")
     ] = None,
     event_number: Annotated[
-        int | None, typer.Option("--event-number", min=0, help="The writer's number of the first event.")
+        int | None,
+        typer.Option(
+            "--event-number",
+            parser=whole_number(0),
+            metavar="NUMBER",
+            help="The writer's number of the first event.",
+        ),
     ] = None,
     expected_offset: Annotated[
         int | None,
-        typer.Option("--expected-offset", min=0, help="Append only if the segment ends at this offset."),
+        typer.Option(
+            "--expected-offset",
+            parser=whole_number(0),
+            metavar="NUMBER",
+            help="Append only if the segment ends at this offset.",
+        ),
     ] = None,
     data: Data = DEFAULT_DATA,
     config: Config = None,
@@ -157,7 +168,10 @@ def seal(
 def truncate(
     name: Name,
     offset: Annotated[
-        int, typer.Argument(metavar="OFFSET", min=0, help="The new start of the segment.", show_default=False)
+        int,
+        typer.Argument(
+            metavar="OFFSET", parser=whole_number(0), help="The new start of the segment.", show_default=False
+        ),
     ],
     data: Data = DEFAULT_DATA,
     config: Config = None,

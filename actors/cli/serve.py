@@ -12,7 +12,7 @@ from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption
+from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, whole_number
 from .running import execute, print_error, read_settings
 
 if TYPE_CHECKING:
@@ -40,17 +40,26 @@ Advertise = Annotated[
 HostPort = Annotated[
     int | None,
     typer.Option(
-        min=0,
-        max=65_535,
+        parser=whole_number(0, 65_535),
+        metavar="NUMBER",
         help="The port of host-0; the other hosts take the next ones. Default: the system chooses.",
     ),
 ]
 Hosts = Annotated[
-    int | None, typer.Option(min=1, max=256, help="Number of host processes; default: one for each core.")
+    int | None,
+    typer.Option(
+        parser=whole_number(1, 256),
+        metavar="NUMBER",
+        help="Number of host processes; default: one for each core.",
+    ),
 ]
 Containers = Annotated[
     int | None,
-    typer.Option(min=1, max=1024, help="Number of containers of a new folder; it cannot be changed later."),
+    typer.Option(
+        parser=whole_number(1, 1024),
+        metavar="NUMBER",
+        help="Number of containers of a new folder; it cannot be changed later.",
+    ),
 ]
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Open the folder even if an app has it open: the app is fenced.")

@@ -31,6 +31,9 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepal
 PATIENCE_SECONDS = 5.0
 """How long the plain client waits for one host of several before it refreshes the map: it cannot do both at
 once."""
+_NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+_TLS = ("illegal request line", "disconnected without sending a response")
+"""What the libraries below say: they have no classes for it."""
 _NOT_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -108,8 +111,19 @@ def _request(send: Send) -> tuple[httpx.Request, _Body]:
 def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> TransportFailure:
     return TransportFailure(
         body.is_begun and not isinstance(error, _NOT_SENT),
-        _described(send, str(error) or type(error).__name__),
+        _described(send, f"{str(error) or type(error).__name__}{scheme_advice(send.url, error)}"),
     )
+
+
+def scheme_advice(url: str, error: Exception) -> str:
+    """What to do if ``error`` looks like HTTP on a port with TLS, or like TLS on one without; else empty."""
+    scheme, _, rest = url.partition("://")
+    text = str(error)
+    if scheme == "https" and any(sign in text for sign in _NO_TLS):
+        return f"; it does not speak TLS: use http://{rest}"
+    if scheme == "http" and any(sign in text for sign in _TLS):
+        return f"; if it speaks TLS, use https://{rest}"
+    return ""
 
 
 def _described(send: Send, what: str) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from support.command_line import Run, is_one_line
+from support.service import service
 
 COMMANDS = (("status",), ("roll",), ("host", "start", "host-0"), ("container", "open", "0"))
 ANSWERS = {
@@ -66,3 +69,38 @@ def test_an_answer_of_another_server_is_one_line(run: Run, foreign: tuple[str, s
         done = run(*command, "--url", url)
         assert (done.code, done.out) == (1, ""), command
         assert is_one_line(done.err), done.err
+
+
+def test_the_other_scheme_is_advised_in_one_line(run: Run, folder: Path) -> None:
+    with service(folder) as url:
+        secure = url.replace("http://", "https://")
+        for command in (("status",), ("segment", "ls")):
+            done = run(*command, "--url", secure)
+            assert (done.code, is_one_line(done.err)) == (1, True), done.err
+            assert f"it does not speak TLS: use {url}" in done.err
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x15\x03\x03\x00\x02\x02\x28"])
+def test_https_is_advised_where_a_server_with_tls_answers(run: Run, answer: bytes) -> None:
+    """It ends the connection, or sends an alert first."""
+
+    def serve() -> None:
+        while True:
+            try:
+                accepted, _ = listener.accept()
+            except OSError:
+                return
+            with accepted:
+                accepted.recv(65536)
+                accepted.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        done = run("status", "--url", f"http://{place}")
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+    assert (done.code, is_one_line(done.err)) == (1, True), done.err
+    assert f"if it speaks TLS, use https://{place}" in done.err
