@@ -450,9 +450,7 @@ class Container:
                 raise SegmentNotFound(f"no segment {name!r}", segment=name)
 
         if sid and segment.sid != sid:
-            raise SegmentNotFound(
-                f"segment {name!r} was deleted, and another one has its name now", segment=name
-            )
+            raise SegmentNotFound.replaced(name)
         return segment
 
     async def read(self, name: str, offset: int, size: int, sid: int = 0) -> Buffer:

@@ -16,17 +16,16 @@ import anyio
 import attrs
 
 from ...storage_backends.base.arguments import (
-    ROLLING_SIZE_MAX,
     ROLLING_SIZE_MIN,
     WRITERS_MAX,
     JoinedAppend,
     WriterId,
     check_data,
-    check_int,
     check_joined,
     check_many,
     check_offset,
     check_range,
+    check_rolling_size,
     check_size,
     checked_parts,
     checked_reason,
@@ -152,7 +151,7 @@ class SegmentStore(SegmentVerbs):
         size = (
             self._rolling_sizes.default
             if rolling_size is None
-            else check_int("rolling_size", rolling_size, self._rolling_sizes.smallest, ROLLING_SIZE_MAX)
+            else check_rolling_size(rolling_size, self._rolling_sizes.smallest)
         )
         try:
             await self._ask("create_segment", name, CreateRequest(name, size))

@@ -70,6 +70,10 @@ def check_offset(value: object, what: str = "offset") -> int:
     return check_int(what, value, 0, OFFSET_MAX)
 
 
+def check_rolling_size(value: object, smallest: int = ROLLING_SIZE_MIN) -> int:
+    return check_int("rolling_size", value, smallest, ROLLING_SIZE_MAX)
+
+
 def check_range(start: object, end: object) -> tuple[int, int]:
     """Two offsets in ascending order, or equal."""
     first, last = check_offset(start, "start"), check_offset(end, "end")

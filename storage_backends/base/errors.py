@@ -6,7 +6,7 @@ The message names the segment, file or offset and what to do; the cause is chain
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 _SHOWN_MAX = 200
 
@@ -73,6 +73,11 @@ class SegmentNotFound(SegmentError, LookupError):
     """No segment has that name. It may have been deleted, or merged into another."""
 
     code = "segment-not-found"
+
+    @classmethod
+    def replaced(cls, name: str) -> Self:
+        """The error of a read that began before another segment got the name."""
+        return cls(f"segment {name!r} was deleted, and another one has its name now", segment=name)
 
 
 class SegmentExists(SegmentError):

@@ -12,16 +12,14 @@ import attrs
 import msgspec
 
 from ....storage_backends.base.arguments import (
-    ROLLING_SIZE_MAX,
-    ROLLING_SIZE_MIN,
     JoinedAppend,
     WriterId,
     check_data,
-    check_int,
     check_joined,
     check_many,
     check_offset,
     check_range,
+    check_rolling_size,
     check_size,
     checked_parts,
     checked_reason,
@@ -249,11 +247,7 @@ def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
 
 
 def create_segment(name: str, rolling_size: int | None, exist_ok: bool) -> Call[None]:
-    size = (
-        None
-        if rolling_size is None
-        else check_int("rolling_size", rolling_size, ROLLING_SIZE_MIN, ROLLING_SIZE_MAX)
-    )
+    size = None if rolling_size is None else check_rolling_size(rolling_size)
     repeat = Repeat.IDEMPOTENT if exist_ok else Repeat.CREATES
     return _post(name, Verb.CREATE, bodies.Create(size, exist_ok), Empty, _nothing, repeat, 201)
 
@@ -457,9 +451,7 @@ class TailCursor:
 
     def take_poll(self, result: PollResult) -> Iterator[bytes]:
         if self._segment_id not in {"", result.segment_id}:
-            raise SegmentNotFound(
-                f"segment {self.name!r} was deleted, and another one has its name now", segment=self.name
-            )
+            raise SegmentNotFound.replaced(self.name)
 
         self._segment_id = result.segment_id
         waits_next = not result.block and not self._wait and self._streamed_in_vain

@@ -116,7 +116,7 @@ async def _stream(call: Call, info: SegmentInfo, extent: Extent, status: int, he
 async def _piece(call: Call, position: int, size: int) -> Buffer:
     data = await call.server.store.read_view(call.name, position, size)
     if not data:
-        raise SegmentNotFound(f"{call.name!r} became another segment while it was read", segment=call.name)
+        raise SegmentNotFound.replaced(call.name)
 
     return data
 
@@ -124,7 +124,7 @@ async def _piece(call: Call, position: int, size: int) -> Buffer:
 async def check_same(call: Call, segment_id: int) -> None:
     """Raise ``SegmentNotFound`` if another segment has the name now."""
     if (await call.server.store.segment_info(call.name)).segment_id != segment_id:
-        raise SegmentNotFound(f"{call.name!r} became another segment while it was read", segment=call.name)
+        raise SegmentNotFound.replaced(call.name)
 
 
 @verb(Verb.INFO, help="The answer.")
