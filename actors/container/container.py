@@ -288,8 +288,9 @@ class Container:
             self._built.writer.stop(
                 Unavailable(f"container {self.index} stopped before the flush was complete: flush again")
             )
-        for waiter in list(self._waiters.values()):
-            waiter.set()
+        for sid in list(self._waiters):
+            if (segment := self.state.segments.by_id.get(sid)) is not None:
+                segment.wake()
 
     def _fail_requests(self, requests: list[Request]) -> None:
         error = Unavailable(f"container {self.index} stopped before it came to this: nothing was applied")
