@@ -8,7 +8,7 @@ only, and the table continues with another one. Nothing here suspends.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 from sortedcontainers import SortedDict
@@ -30,14 +30,6 @@ class Memtable:
         self.memory = 0
         """Bytes that it takes in memory, about."""
         self.max_version = 0
-
-    def __len__(self) -> int:
-        """How many keys have a row."""
-        return len(self._rows)
-
-    @property
-    def frozen(self) -> bool:
-        return self._frozen
 
     def freeze(self) -> None:
         """No row is put from now on."""
@@ -113,7 +105,3 @@ def find_conflict(
 def version_of(row: Row | None) -> int:
     """The version that conditions compare: a tombstone is as good as no row."""
     return ABSENT if row is None or row.value is None else row.version
-
-
-def memory_of(memtables: Iterable[Memtable]) -> int:
-    return sum(memtable.memory for memtable in memtables)

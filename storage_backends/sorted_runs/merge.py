@@ -48,18 +48,19 @@ def merge_runs(order: MergeOrder) -> Program[list[RunEntry]]:
     """Write the merged runs and return their entries, in the order of keys; none if every row was a dropped
     tombstone. Raises ``DataCorruption`` with the name of a damaged run, and ``OSError``."""
     sources = [_Source(order.folder, generation) for generation in order.generations]
+    output = _Output(order)
     try:
-        entries = yield from _merge(order, sources)
+        yield from _merge(order, sources, output)
     except Exception:
         for source in sources:
             yield from source.close()
+        yield from output.close()
         raise
-    return entries
+    return output.entries
 
 
-def _merge(order: MergeOrder, sources: Sequence[_Source]) -> Program[list[RunEntry]]:
+def _merge(order: MergeOrder, sources: Sequence[_Source], output: _Output) -> Program[None]:
     merger = Merger(len(sources))
-    output = _Output(order)
     while merger.hungry:
         for source in tuple(merger.hungry):
             merger.feed(source, (yield from sources[source].batch()))
@@ -68,7 +69,6 @@ def _merge(order: MergeOrder, sources: Sequence[_Source]) -> Program[list[RunEnt
             if not is_dropped and output.add(row):
                 yield from output.write()
     yield from output.end()
-    return output.entries
 
 
 class _Source:
@@ -154,10 +154,15 @@ class _Output:
         yield from self._write_pieces()
         assert self._handle is not None
         yield Sync(self._handle)
-        yield Close(self._handle)
+        yield from self.close()
         yield from name_complete(self._order.folder, entry)
         self.entries.append(entry)
-        self._encoder, self._handle, self._written = RunEncoder(), None, 0
+        self._encoder, self._written = RunEncoder(), 0
+
+    def close(self) -> Program[None]:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            yield Close(handle)
 
     def _write_pieces(self) -> Program[None]:
         if self._handle is None:

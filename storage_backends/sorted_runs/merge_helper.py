@@ -17,13 +17,16 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 
 import anyio
 import attrs
 import msgspec
+from anyio.abc import ByteReceiveStream
 
-from ..base.errors import DataCorruption, StorageFull, TierlogError, Unavailable
+from ..base.errors import DataCorruption, StorageFull, StoreMismatch, TierlogError, Unavailable
 from ..base.files import Files
+from ..base.parallel import in_parallel
 from ..files.local import drive
 from .merge import MergeOrder, merge_runs
 from .run_entry import RunEntry
@@ -50,9 +53,9 @@ def has_interpreter() -> bool:
 
 async def merge(order: MergeOrder, files: Files) -> list[RunEntry]:
     """Carry out ``order`` and return the entries of the new runs, whose files are durable. Raises
-    ``DataCorruption`` with the name of a damaged run, ``StorageFull``, or ``Unavailable`` if the helper
-    failed; then repeat it later. Cancellation ends the helper; what it wrote is removed by the next
-    ``LocalCopies.open``, or by the same merge."""
+    ``DataCorruption`` with the name of a damaged run, ``StoreMismatch`` for one of a newer format,
+    ``StorageFull``, or ``Unavailable`` if the helper failed; then repeat it later. Cancellation ends the
+    helper; what it wrote is removed by the next ``LocalCopies.open``, or by the same merge."""
     if not has_interpreter():
         try:
             return await files.run(merge_runs(order))
@@ -63,7 +66,12 @@ async def merge(order: MergeOrder, files: Files) -> list[RunEntry]:
     if status != 0:
         raise Unavailable(f"the helper process of a merge ended with status {status}: {complaint[-200:]}")
 
-    answer = msgspec.msgpack.decode(output, type=_Answer)
+    try:
+        answer = msgspec.msgpack.decode(output, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise Unavailable(
+            f"the helper process of a merge answered {output[:40]!r}; does a start file of Python print?"
+        ) from error
     if answer.error:
         raise _raised(answer)
     return answer.runs
@@ -86,23 +94,28 @@ async def _run_helper(request: bytes) -> tuple[bytes, int, str]:
         assert process.stderr
         with suppress(anyio.BrokenResourceError):  # It has ended already; its status and errors say more.
             await process.stdin.send(len(request).to_bytes(8, "big") + request)
-        output = b"".join([part async for part in process.stdout])
-        complaint = b"".join([part async for part in process.stderr])
+        streams = (process.stdout, process.stderr)
+        output, complaint = await in_parallel(2, [partial(_read_all, stream) for stream in streams])
         status = await process.wait()
     return output, status, complaint.decode(errors="replace").strip()
+
+
+async def _read_all(stream: ByteReceiveStream) -> bytes:
+    return b"".join([part async for part in stream])
 
 
 def _raised(answer: _Answer) -> TierlogError:
     if answer.error == DataCorruption.code:
         return DataCorruption(answer.message, file=answer.file, offset=answer.offset)
-    if answer.error == StorageFull.code:
-        return StorageFull(answer.message)
-    return Unavailable(answer.message)
+    kinds = {kind.code: kind for kind in (StorageFull, StoreMismatch, Unavailable)}
+    return kinds[answer.error](answer.message)
 
 
-def _answer_of(error: DataCorruption | OSError) -> _Answer:
+def _answer_of(error: DataCorruption | StoreMismatch | OSError) -> _Answer:
     if isinstance(error, DataCorruption):
         return _Answer(error=error.code, message=error.reason, file=error.file, offset=error.offset)
+    if isinstance(error, StoreMismatch):
+        return _Answer(error=error.code, message=str(error))
     kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else Unavailable
     return _Answer(error=kind.code, message=f"a merge failed on the local disk: {error}")
 
@@ -115,7 +128,7 @@ def main() -> None:
     order = msgspec.msgpack.decode(request, type=MergeOrder)
     try:
         answer = _Answer(drive(merge_runs(order)))
-    except (DataCorruption, OSError) as error:
+    except (DataCorruption, StoreMismatch, OSError) as error:
         answer = _answer_of(error)
     sys.stdout.buffer.write(msgspec.msgpack.encode(answer))
     sys.stdout.buffer.flush()

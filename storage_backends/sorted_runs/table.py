@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import attrs
 
 from .compaction_policy import Merge
-from .memtable import Memtable, memory_of
+from .memtable import Memtable
 from .rows import Row
 from .run_entry import RunEntry
 from .run_list import RunList
@@ -61,7 +61,7 @@ class Table:
     @property
     def memory(self) -> int:
         """Bytes of rows in memory, about."""
-        return self._memtable.memory + memory_of(self._frozen)
+        return sum(memtable.memory for memtable in (self._memtable, *self._frozen))
 
     def put(self, rows: Iterable[Row]) -> None:
         """Add the rows of a durable commit, whose versions are greater than all before."""

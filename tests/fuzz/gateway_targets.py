@@ -328,6 +328,7 @@ def _refusal(data: bytes) -> str:
     scope = {
         "http_version": "1.1",
         "method": "POST",
+        "scheme": "http",
         "server": ("127.0.0.1", 8470),
         "headers": [(name.lower(), value) for name, _, value in pairs],
     }

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 
+from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.encoder import EncodedRun, RunEncoder
@@ -16,6 +17,7 @@ from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.table import Table, TableView
+from tierlog.storage_backends.sorted_runs.trailer import Trailer
 
 
 def encode(rows: Iterable[Row], block_bytes: int = 64) -> tuple[EncodedRun, bytes]:
@@ -34,6 +36,14 @@ def entry_of(
 ) -> tuple[RunEntry, bytes]:
     run, data = encode(rows, block_bytes)
     return RunEntry.of(name, run, cycle, cycle), data
+
+
+def of_newer_format(data: bytes) -> bytes:
+    """A run whose trailer, with a right checksum, has another format version."""
+    _, length = Trailer.decode(data)
+    newer = bytearray(data[-length:-4])
+    newer[-8:-6] = (2).to_bytes(2, "big")
+    return data[:-length] + newer + crc32c(newer).to_bytes(4, "big")
 
 
 def numbered(count: int, version: int = 1, step: int = 1) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -13,9 +14,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulation.disk import SimulatedDisk
+from simulation.file_layer import Fail, SimulatedFiles
 
-from support.sorted_runs import encode, numbered, reader_of
-from tierlog.storage_backends.base.errors import DataCorruption, Unavailable
+from support.sorted_runs import encode, numbered, of_newer_format, reader_of
+from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch, Unavailable
+from tierlog.storage_backends.base.files import IoCall, Read, Rename, Sync, Write
 from tierlog.storage_backends.files.local import LocalFiles, drive
 from tierlog.storage_backends.sorted_runs import merge_helper as helper
 from tierlog.storage_backends.sorted_runs.compaction_policy import FAN_OUT, Merge, next_merge
@@ -237,6 +241,61 @@ async def test_a_helper_that_cannot_import_says_why(tmp_path: Path, monkeypatch:
 
     with pytest.raises(Unavailable, match="tierlog_is_not_here"):
         await helper.merge(inputs(tmp_path), LocalFiles())
+
+
+@pytest.mark.anyio
+async def test_a_helper_may_complain_at_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a pipe holds, as with ``PYTHONVERBOSE``."""
+    monkeypatch.setattr(
+        helper, "_PROGRAM", f"import sys; sys.stderr.write('x' * 1_000_000); {helper._PROGRAM}"
+    )
+
+    assert len(await helper.merge(inputs(tmp_path), LocalFiles())) == 1
+
+
+@pytest.mark.anyio
+async def test_an_answer_of_another_program_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helper, "_PROGRAM", "print('welcome')")
+
+    with pytest.raises(Unavailable, match="welcome"):
+        await helper.merge(inputs(tmp_path), LocalFiles())
+
+
+@pytest.mark.anyio
+async def test_a_run_of_a_newer_format_is_reported_as_such(tmp_path: Path) -> None:
+    order = inputs(tmp_path)
+    path = Path(path_of(order.folder, order.generations[0][0]))
+    path.write_bytes(of_newer_format(path.read_bytes()))
+
+    with pytest.raises(StoreMismatch, match="format 2"):
+        await helper.merge(order, LocalFiles())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("failing", [Write, Sync, Rename, Read])
+async def test_a_merge_that_fails_closes_its_files(failing: type[IoCall]) -> None:
+    is_broken = False
+
+    def fail(index: int, call: IoCall) -> Fail | None:
+        return Fail(OSError(errno.EIO, "scripted")) if is_broken and isinstance(call, failing) else None
+
+    disk = SimulatedDisk(Random(1))
+    files = SimulatedFiles(disk, fail)
+    runs = []
+    disk.make_folder("/runs")
+    for cycle in (2, 1):
+        encoded, data = encode(numbered(500, version=1000 * cycle))
+        runs.append(RunEntry.of(f"in/{cycle}", encoded, cycle, cycle))
+        await files.run(write_run("/runs", runs[-1], [data]))
+    is_broken = True
+
+    with pytest.raises(OSError, match="scripted"):
+        await files.run(merge_runs(MergeOrder("/runs", [[run] for run in runs], 0, "merged/1", 1000)))
+    assert [disk.find(path).handles for path in disk.files_below("/runs")] == [0] * len(
+        disk.files_below("/runs")
+    )
 
 
 @pytest.mark.anyio

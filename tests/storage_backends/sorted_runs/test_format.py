@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.sorted_runs import encode, entry_of, numbered, reader_of
+from support.sorted_runs import encode, entry_of, numbered, of_newer_format, reader_of
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
 from tierlog.storage_backends.sorted_runs.block import (
@@ -190,16 +190,10 @@ async def test_another_run_of_the_same_length_is_refused() -> None:
 @pytest.mark.anyio
 async def test_a_newer_format_is_refused_as_such() -> None:
     """The version is covered by the checksum, so it is not damage."""
-    from tierlog.storage_backends.base.checksum import crc32c
-    from tierlog.storage_backends.sorted_runs.trailer import Trailer
-
     run, data = entry_of(SAMPLE, "r")
-    _, length = Trailer.decode(data)
-    newer = bytearray(data[-length:-4])
-    newer[-8:-6] = (2).to_bytes(2, "big")
 
     with pytest.raises(StoreMismatch, match="format 2"):
-        await all_rows(run, data[:-length] + newer + crc32c(newer).to_bytes(4, "big"))
+        await all_rows(run, of_newer_format(data))
 
 
 def test_keys_must_ascend() -> None:

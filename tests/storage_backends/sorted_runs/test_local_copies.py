@@ -12,7 +12,7 @@ import pytest
 from simulation.disk import Keep, SimulatedDisk
 from simulation.file_layer import Fail, LosePower, SimulatedFiles
 
-from support.sorted_runs import WatchedRuns, entry_of, numbered, reader_of
+from support.sorted_runs import WatchedRuns, encode, entry_of, numbered, reader_of
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
     StorageFull,
@@ -255,6 +255,13 @@ async def publish(copies: LocalCopies, chunks: MemoryChunkStorage) -> None:
     await copies.retain([merged])
 
 
+_MERGED, MERGED_DATA = encode(numbered(50, version=100), 8 << 10)
+MERGED = RunEntry.of("system/runs/3-0000", _MERGED, 1, 2)
+LIVE_BEFORE = ((RUN, DATA), (OTHER, OTHER_DATA))
+LIVE_LAST = ((MERGED, MERGED_DATA),)
+"""The runs of the manifest, before the merge and after it."""
+
+
 async def crash_at(call: int, keep: Keep) -> bool:
     """Lose power at the ``call``-th I/O, then do the same again with the same names. Returns whether it had
     ended before."""
@@ -285,14 +292,17 @@ async def crash_at(call: int, keep: Keep) -> bool:
 
     before = {info.name: await chunks.read(info.name, 0, info.length) async for info in chunks.list("")}
     copies = LocalCopies(SimulatedFiles(disk.crash(keep)), FOLDER, StoredRuns(chunks))
-    await copies.open([RUN, OTHER])
-    for run, data in ((RUN, DATA), (OTHER, OTHER_DATA)):
-        if run.name in before:
-            assert await whole(copies, run) == data  # what was put lies here, or is read from there
+    known = {run.name: (run, data) for run, data in (LIVE_LAST if MERGED.name in before else LIVE_BEFORE)}
+    await copies.open([run for run, _ in known.values()])
+    for name in known.keys() & before.keys():  # what was put was durable here before
+        run, data = known[name]
+        assert before[name] == await whole(copies, run) == data
+    assert copies.statistics().remote_reads == 0
+    await copies.retain([])
     await publish(copies, chunks)
     after = {info.name: await chunks.read(info.name, 0, info.length) async for info in chunks.list("")}
     assert before.items() <= after.items()
-    assert len(after) == 3
+    assert after == {run.name: data for run, data in (*LIVE_BEFORE, *LIVE_LAST)}
     assert copies.statistics().copies == 1
     return ended
 

@@ -71,6 +71,17 @@ def test_memtables_are_published_in_order() -> None:
     table.publish(second, [])
 
 
+def test_m5_rows_count_as_memory_until_they_are_published() -> None:
+    table = Table()
+    table.put([Row(b"a", 1, b"one")])
+    first = table.freeze()
+    table.put([Row(b"b", 2, None)])
+
+    assert table.memory == 2 * ROW_MEMORY + len(b"aoneb")
+    table.publish(first, [])
+    assert table.memory == ROW_MEMORY + len(b"b")
+
+
 READERS = st.lists(st.integers(0, 20), max_size=4)
 
 
