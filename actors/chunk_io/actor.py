@@ -35,7 +35,7 @@ from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of
 from ..kernel.task_groups import finish_within
 from ..telemetry.logging import get_logger
 from .breaker import Breaker, BreakerState, BreakerStatistics
-from .calls import USED_SPACE, ChunkCall, PendingCall, PoolKind
+from .calls import LIST, USED_SPACE, ChunkCall, PendingCall, PoolKind
 from .health import LastFailure, StorageHealthStatistics, health_of
 from .options import StorageOptions
 from .pool import Pool, PoolStatistics
@@ -317,12 +317,14 @@ class StorageActor:
             pool.finished(pending)
 
     def _observe(self, call: ChunkCall[Any], error: BaseException | None) -> None:
-        """Note how an attempt ended. The breaker guards the creation of chunks, so only mutations count:
-        reads that work do not show that writes do."""
-        if not call.verb.mutates or isinstance(error, ClosedError):
+        """Note how an attempt ended (rule A16). The breaker guards the creation of chunks, so reads do not
+        count: those that work do not show that writes do. A failed list does, because a flush that cannot list
+        the claims comes to no write (rule W8)."""
+        is_failure = isinstance(error, (Unavailable, OutcomeUnknown, TimeoutError))
+        counts = call.verb.mutates or (call.verb is LIST and is_failure)
+        if not counts or isinstance(error, ClosedError):
             return
 
-        is_failure = isinstance(error, (Unavailable, OutcomeUnknown, TimeoutError))
         self._last_failure.note(error, grows=call.verb.grows, is_failure=is_failure)
         if isinstance(error, StorageFull):
             return

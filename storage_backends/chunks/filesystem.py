@@ -214,6 +214,9 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 if path:
                     return []  # It was removed in the meantime.
                 raise
+            if not path and all(entry.name != IDENTIFICATION for entry in entries):
+                raise self._unmounted()
+
             parent = f"{path}/" if path else ""
             named = [(parent + entry.name, entry) for entry in entries]
             found = [
@@ -234,13 +237,14 @@ class FileSystemChunkStorage(BaseChunkStorage):
         except (OSError, ChunkNotFound) as error:
             answer = mapped(error, name, progress) if isinstance(error, OSError) else error
             if isinstance(answer, ChunkNotFound) and not await self._root_is_there():
-                raise Unavailable(
-                    f"the chunk root {self._root} is missing (unmounted?); mount it and try again"
-                ) from error
+                raise self._unmounted() from error
 
             if answer is error:
                 raise
             raise answer from error
+
+    def _unmounted(self) -> Unavailable:
+        return Unavailable(f"the chunk root {self._root} is missing (unmounted?); mount it and try again")
 
     async def _root_is_there(self) -> bool:
         try:

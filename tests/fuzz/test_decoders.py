@@ -18,7 +18,7 @@ from fuzz.targets import TARGETS
 
 _EXAMPLES = settings().max_examples
 _EXAMPLES_SHORT = 100
-EXAMPLES = 12 if _EXAMPLES <= _EXAMPLES_SHORT else _EXAMPLES
+EXAMPLES = 8 if _EXAMPLES <= _EXAMPLES_SHORT else _EXAMPLES
 SECONDS_MAX = 2.0
 """CPU time of one decode of less than 10 KiB; far above what any takes, far below what anybody would call a
 hang."""

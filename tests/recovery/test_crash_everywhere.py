@@ -15,6 +15,7 @@ A failure names its case; ``TIERLOG_CRASH=script:schedule:mode:seed:call`` runs 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from random import Random
 
@@ -46,6 +47,13 @@ def life_of(script: str, schedule: int, backend: str = "trio") -> Recorder:
         rules="", sessions=LIFE if kind == "life" else random_script(int(seed), sessions, steps)
     )
     return run_virtual(partial(live, scenario, schedule), schedule, backend)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget() -> Iterator[None]:
+    """A life has an image of the disk for each of its calls."""
+    yield
+    life_of.cache_clear()
 
 
 # --- what every crash is followed by ------------------------------------------------------------
@@ -150,7 +158,7 @@ def test_and_38_more_scripts_and_seeds(script: str, schedule: int, mode: Mode, s
 @SKIPPED
 def test_a_crash_on_asyncio() -> None:
     """A sample: there the clock is real, and the order of tasks is always the same."""
-    crash_everywhere("short-3", 0, "random", 0, backend="asyncio", every=4)
+    crash_everywhere("short-3", 0, "random", 0, backend="asyncio", every=8)
 
 
 def test_the_life_reaches_what_it_should() -> None:

@@ -40,7 +40,7 @@ async def kill_again_and_again(folder: Path, rounds: int, seed: int, longest: in
 @pytest.mark.one_loop
 @pytest.mark.timeout(120)
 async def test_a_writer_killed_at_random_moments_loses_nothing_acked(tmp_path: Path) -> None:
-    await kill_again_and_again(tmp_path / "data", rounds=5, seed=SEED, longest=300)
+    await kill_again_and_again(tmp_path / "data", rounds=3, seed=SEED, longest=300)
 
 
 @pytest.mark.long

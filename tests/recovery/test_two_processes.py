@@ -35,7 +35,7 @@ async def fight(folder: Path, rounds: int) -> None:
 @pytest.mark.one_loop  # the processes run on both loops
 @pytest.mark.timeout(120)
 async def test_two_processes_that_fence_each_other_lose_nothing_acked(tmp_path: Path) -> None:
-    await fight(tmp_path / "data", rounds=3)
+    await fight(tmp_path / "data", rounds=2)
 
 
 @pytest.mark.long

@@ -72,7 +72,10 @@ def chaos(temporary: Path, script: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "script, seed, figure",
     [
-        ("failover", "2", "SIGKILL of a host until the first ack of the new owner"),
+        pytest.param(
+            *("failover", "2", "SIGKILL of a host until the first ack of the new owner"),
+            marks=pytest.mark.extended,
+        ),
         pytest.param("partition", "2", "", marks=pytest.mark.extended),
         pytest.param(
             *("freeze", "3", "SIGSTOP of a host until the first ack of the new owner"),

@@ -13,6 +13,7 @@ from support.scripted_chunks import Crash, Hang
 from support.state_tables import check_table
 from support.storage_stage import DOWN, OPTIONS, Stage, stage, virtual_time
 from tierlog.actors.chunk_io.actor import STATES, StorageActor, StorageEvent, StorageState
+from tierlog.actors.chunk_io.health import StorageHealth
 from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.kernel.exits import CLEAN_EXIT, ActorExit, ExitKind
 from tierlog.actors.kernel.mailbox import LaneBounds, MailboxOptions
@@ -262,6 +263,21 @@ async def test_a_hanging_storage_opens_the_breaker() -> None:
                 await play.client.create(name)
         with pytest.raises(Unavailable):
             play.client.admit("c")
+
+
+async def test_failed_lists_open_the_breaker_and_lists_that_work_do_not_close_it() -> None:
+    """A16: a flush lists the claims before it writes, so an outage shows in lists alone."""
+    async with stage(attempts=1) as play:
+        play.chunks.plan("list", DOWN, DOWN)
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                [info async for info in play.client.list("")]
+        states = [play.actor.health.state]
+        assert [info async for info in play.client.list("")] == []
+        states.append(play.actor.health.state)
+        await play.client.create_with_content("a", [b"x"])
+        states.append(play.actor.health.state)
+    assert states == [StorageHealth.UNREACHABLE, StorageHealth.UNREACHABLE, StorageHealth.OK]
 
 
 async def test_answers_and_reads_do_not_count_for_the_breaker() -> None:

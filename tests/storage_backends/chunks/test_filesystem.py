@@ -316,6 +316,8 @@ async def test_an_unmounted_root_is_unavailable_not_empty(
     for verb in (storage.exists("a"), storage.read("a", 0, 1), storage.delete("a")):
         with pytest.raises(Unavailable):
             await verb
+    with pytest.raises(Unavailable):
+        [info async for info in storage.list("")]
 
 
 async def test_a_read_only_file_refuses_writes_of_every_instance(
