@@ -22,6 +22,8 @@ from tierlog.storage_backends.base.errors import (
 from tierlog.storage_backends.base.files import IoCall, Open, Read, Write
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.sorted_runs.compaction import compact
+from tierlog.storage_backends.sorted_runs.compaction_policy import Merge
 from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
 from tierlog.storage_backends.sorted_runs.lookup import find_row
 from tierlog.storage_backends.sorted_runs.merge import MergeOrder, merge_runs
@@ -313,3 +315,43 @@ async def test_m2_after_power_loss_at_every_call_the_same_bytes_are_put(keep: Ke
     while not ended:
         ended = await crash_at(call, keep)
         call += 1
+
+
+async def merge_locally(order: MergeOrder) -> list[RunEntry]:
+    return await LocalFiles().run(merge_runs(order))
+
+
+@pytest.mark.parametrize("damaged", [(RUN,), (RUN, OTHER)], ids=["one", "both"])
+async def test_m7_a_merge_replaces_damaged_inputs(tmp_path: Path, damaged: tuple[RunEntry, ...]) -> None:
+    copies = await opened(tmp_path, await remote((RUN, DATA), (OTHER, OTHER_DATA)))
+    for run, data in ((RUN, DATA), (OTHER, OTHER_DATA)):
+        await copies.add(run, [data])
+    for run in damaged:
+        path = tmp_path / "runs" / file_name(run)
+        path.write_bytes(b"\xff" + path.read_bytes()[1:])
+
+    merged = await compact(Merge(((OTHER,), (RUN,)), 0), "system/runs/3", copies, merge_locally)
+
+    assert merged == [MERGED]
+    assert await whole(copies, MERGED) == MERGED_DATA
+    assert copies.statistics().damaged == len(damaged)
+
+
+async def test_a_merge_of_runs_that_are_damaged_everywhere_is_refused(tmp_path: Path) -> None:
+    source = await remote((OTHER, OTHER_DATA))
+    await source._chunks.create_with_content(RUN.name, [b"\xff" + DATA[1:]])
+    copies = await opened(tmp_path, source)
+
+    with pytest.raises(DataCorruption) as caught:
+        await compact(Merge(((OTHER,), (RUN,)), 0), "system/runs/3", copies, merge_locally)
+    assert caught.value.file == RUN.name
+
+
+async def test_a_merge_fetches_what_is_not_here(tmp_path: Path) -> None:
+    source = await remote((RUN, DATA), (OTHER, OTHER_DATA))
+    copies = await opened(tmp_path, source)
+
+    merged = await compact(Merge(((OTHER,), (RUN,)), 0), "system/runs/3", copies, merge_locally)
+
+    assert merged == [MERGED]
+    assert {read.length for read in source.reads} == {RUN.length, OTHER.length}
