@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.base.sorted_dict import with_prefix
 from ...storage_backends.segments.metadata_store import TRANSACTION_BYTES_MAX, ChunkMetadataStore
+from ..kernel.slices import list_in_slices
 from .operations.metadata import CommitMetadataRequest
 from .requests import Request
 from .state import ContainerState
@@ -42,4 +43,4 @@ class LoggedMetadataStore(ChunkMetadataStore):
         return version
 
     async def scan(self, prefix: str) -> list[str]:
-        return list(with_prefix(self._state.metadata.runs_from(prefix), prefix))
+        return await list_in_slices(with_prefix(self._state.metadata.runs_from(prefix), prefix))

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 
 from ...storage_backends.base.errors import CLAIM_REFUSED, MetadataConflict, NotOwner, TierlogError
 from ...storage_backends.segments.records import DeferredWorkRecord
@@ -34,7 +35,10 @@ PAUSE_MAX = 60.0
 class DeferredWorkStorage(Protocol):
     """What deferred work needs of long-term storage."""
 
-    async def deferred_changes(self) -> Mapping[str, DeferredWorkRecord | None]: ...
+    async def deferred_changes(self) -> Mapping[str, DeferredWorkRecord | None]:
+        """Some of the changes since they were last given; empty if none is left."""
+        ...
+
     def newer_deferred_work(self) -> frozenset[str]: ...
     async def run_deferred(self, work: DeferredWorkRecord) -> bool: ...
 
@@ -101,18 +105,19 @@ class DeferredWork:
 
     async def _refresh(self) -> None:
         try:
-            changes = await self._storage.deferred_changes()
+            while changes := await self._storage.deferred_changes():
+                for key, work in changes.items():
+                    if work is None:
+                        self._queue.drop(key)
+                    else:
+                        self._queue.put(work)
+                await anyio.lowlevel.checkpoint()
         except NotOwner:
             raise
         except TierlogError as error:
             _log.error("deferred_work_unreadable", error=str(error))
             return
 
-        for key, work in changes.items():
-            if work is None:
-                self._queue.drop(key)
-            else:
-                self._queue.put(work)
         newer = self._storage.newer_deferred_work()
         if unlogged := newer - self.newer:
             _log.warning("deferred_work_unsupported", count=len(newer), work=sorted(unlogged)[:_NAMED])

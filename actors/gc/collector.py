@@ -26,13 +26,16 @@ from contextlib import aclosing, suppress
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
+from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
+from .garbage_queue import GarbageQueue
 from .retry_later import RetryLater
 from .rules import Garbage, is_ready, orphans
 
@@ -182,7 +185,7 @@ class Collector:
         self._chunks = chunks
         self._source = source
         self._options = options
-        self._queue: dict[str, Garbage] = {}
+        self._queue = GarbageQueue()
         self._attempts: dict[str, int] = {}
         self._retry_later = RetryLater(options.retry_pause, options.retry_pause_max, options.names_max)
         self._unlogged: dict[str, TierlogError] = {}
@@ -220,7 +223,7 @@ class Collector:
 
     def _add(self, garbage: Garbage) -> None:
         if len(self._queue) < self._options.names_max or garbage.name in self._queue:
-            self._queue[garbage.name] = garbage
+            self._queue.put(garbage)
         else:
             self._has_left_out = self._lists_own = True
 
@@ -245,7 +248,7 @@ class Collector:
         ``request_cycle()`` asks for a flush cycle: chunks of dead owners wait for one.
         """
         await self._source.wait_confirmed()
-        self._take_over(await self._source.released.names(), request_cycle)
+        await self._take_over(await self._source.released.names(), request_cycle)
         begin = anyio.current_time()
         self._listings = [begin + seconds for seconds in self._options.listings]
         while True:
@@ -255,7 +258,7 @@ class Collector:
             if self._is_listing_due() and await self._find_orphans(request_cycle):
                 now = anyio.current_time()
                 self._listings = [at for at in self._listings if at > now]
-            self._begin_round()
+            await self._begin_round()
             ready = self._ready()
             if ready:
                 await self._collect(ready)
@@ -279,7 +282,7 @@ class Collector:
     def _ready(self) -> list[Garbage]:
         now = anyio.current_time()
         found = []
-        for garbage in self._queue.values():
+        for garbage in self._queue.take(now, self._completed, self._options.batch):
             if is_ready(
                 garbage,
                 now=now,
@@ -288,10 +291,14 @@ class Collector:
                 in_transaction=self._open,
             ):
                 found.append(garbage)
-                if len(found) == self._options.batch:
-                    break
-
+            else:
+                self._queue.put(attrs.evolve(garbage, due=now + self._pause))
         return found
+
+    @property
+    def _pause(self) -> float:
+        """Seconds until a name is looked at again."""
+        return max(1.0, self._options.delay)
 
     def _is_listing_due(self) -> bool:
         if self._has_left_out:
@@ -299,18 +306,20 @@ class Collector:
 
         return bool(self._listings) and self._listings[0] <= anyio.current_time()
 
-    def _begin_round(self) -> None:
+    async def _begin_round(self) -> None:
         """Put names of failed deletions into the queue again, for one attempt, if their round is due."""
-        for garbage in self._retry_later.take(anyio.current_time()):
-            self._queue[garbage.name] = garbage
-            self._attempts[garbage.name] = self._options.attempts
+        for part in in_slices(self._retry_later.take(anyio.current_time())):
+            for garbage in part:
+                self._queue.put(garbage)
+                self._attempts[garbage.name] = self._options.attempts
+            await anyio.lowlevel.checkpoint()
 
     def _wait_seconds(self) -> float:
         """Until the next delay is over, or the next round of failed deletions is due. The end of a cycle
         wakes what waits for it."""
         now = anyio.current_time()
-        due = [*self._listings, *(garbage.due for garbage in self._queue.values())]
-        return min([self._retry_later.due - now, *(at - now for at in due if at > now)])
+        listings = [at for at in self._listings if at > now]
+        return max(0.0, min([self._retry_later.due, self._queue.next_due(), *listings]) - now)
 
     async def _find_orphans(self, request_cycle: Callable[[], None]) -> bool:
         """List what dead owners left, and what found no room; False if long-term storage does not answer, or
@@ -333,10 +342,10 @@ class Collector:
         self.release([name for name in sorted(claims) if name not in self._queue])
         if left_out:
             names += [name for name in await source.released.names() if not self._is_known(name)]
-        self._take_over(names, request_cycle)
+        await self._take_over(names, request_cycle)
         return True
 
-    def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
+    async def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
         """Queue chunks and files that were found. They may belong to a cycle that was never completed, so
         they wait for one of this owner's (rule F2)."""
         if not names:
@@ -345,9 +354,12 @@ class Collector:
         _log.info("gc_orphans_found", prefix=self._source.chunk_prefix, count=len(names))
         self._orphans += len(names)
         due = anyio.current_time() + self._options.delay
-        for name in names:
-            # The crash may have lost the ``CycleComplete`` that would have allowed the deletion.
-            self._add(Garbage(name, due, self._completed + 1))
+        # The crash may have lost the ``CycleComplete`` that would have allowed the deletion.
+        after_cycle = self._completed + 1
+        for part in in_slices(names):
+            for name in part:
+                self._add(Garbage(name, due, after_cycle))
+            await anyio.lowlevel.checkpoint()
         self._wake.set()
         request_cycle()
 
@@ -405,11 +417,15 @@ class Collector:
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
-            for garbage in ready:
-                self._retry(garbage, error)
+            for part in in_slices(ready):
+                for garbage in part:
+                    self._retry(garbage, error)
+                await anyio.lowlevel.checkpoint()
             return
 
         if not self._source.is_confirmed:
+            for garbage in ready:
+                self._queue.put(garbage)
             return  # the claim, made only now, has shown that the folder was moved
 
         # G1: what ``_ready`` decided still holds after the barrier. Names are never used twice (S2), and only
@@ -440,22 +456,22 @@ class Collector:
                 self._deleted += 1
 
         self._retry_later.reset_pause(anyio.current_time())
-        self._queue.pop(garbage.name, None)
+        self._queue.drop(garbage.name)
         self._attempts.pop(garbage.name, None)
         done.append(garbage.name)
 
     def _retry(self, garbage: Garbage, error: TierlogError) -> None:
         attempts = self._attempts.get(garbage.name, 0) + 1
         if attempts >= self._options.attempts:
-            self._queue.pop(garbage.name)
+            self._queue.drop(garbage.name)
             self._attempts.pop(garbage.name, None)
             self._keep_for_retry(garbage, error, is_first=attempts == self._options.attempts)
             return
 
         self._retried += 1
         self._attempts[garbage.name] = attempts
-        later = anyio.current_time() + max(1.0, self._options.delay) * attempts
-        self._queue[garbage.name] = attrs.evolve(garbage, due=later)
+        later = anyio.current_time() + self._pause * attempts
+        self._queue.put(attrs.evolve(garbage, due=later))
 
     def _keep_for_retry(self, garbage: Garbage, error: TierlogError, *, is_first: bool) -> None:
         if is_first:

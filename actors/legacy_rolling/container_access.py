@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -26,12 +26,11 @@ class KnownSegment(Protocol):
 class KnownSegments(Protocol):
     """The container's segments, by name and by id."""
 
-    @property
-    def by_id(self) -> Mapping[int, KnownSegment]:
-        """Those in memory, deleted ones that still have a record included."""
+    def dirty_segments(self) -> Iterable[KnownSegment]:
+        """Those that changed since they were flushed, deleted ones that still have a record included."""
         ...
 
-    def names(self, prefix: str) -> Iterable[str]: ...
+    def listing(self, prefix: str) -> Iterable[str]: ...
     def sid_of(self, name: str) -> int | None: ...
     def find(self, name: str) -> KnownSegment | None: ...
     def get(self, sid: int) -> KnownSegment | None: ...

@@ -16,6 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import anyio
+import anyio.lowlevel
 
 from ...storage_backends.base.errors import (
     ChunkNotFound,
@@ -28,6 +29,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records import SegmentRecord
+from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .container_access import ContainerAccess
 from .export import export_header, mark_imported
@@ -73,8 +75,12 @@ class HeaderUpdates:
     async def run(self, container: ContainerAccess) -> None:
         """Write headers as they become due, until cancelled."""
         segments = container.segments
-        self._due |= {sid: name for name in segments.names("") if (sid := segments.sid_of(name)) is not None}
-        self._due |= {sid: segment.name for sid, segment in segments.by_id.items() if segment.is_gone}
+        for names in in_slices(segments.listing("")):
+            self._due |= {sid: name for name in names if (sid := segments.sid_of(name)) is not None}
+            await anyio.lowlevel.checkpoint()
+        for dirty in in_slices(segments.dirty_segments()):
+            self._due |= {segment.sid: segment.name for segment in dirty if segment.is_gone}
+            await anyio.lowlevel.checkpoint()
         while True:
             self._wake = anyio.Event()
             await self.flush(container)

@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from heapq import merge
 from random import Random
 from typing import NoReturn
 
@@ -54,6 +55,7 @@ from ..container.state import ContainerState
 from ..folder.chunk_location import make_chunk_reader, recorded_location
 from ..folder.identity import StoreIdentity
 from ..folder.paths import StoreFolder, check_path, existing_identity, list_files, run_program
+from ..kernel.slices import list_in_slices
 from ..read.read_ahead import ReadAhead, ReadAheadOptions
 from ..read.reader import Reader
 from ..read.tail_cache import TailCache
@@ -254,11 +256,10 @@ class StoreView:
         return (await container.snapshot()).find(name).info(container.index)
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        names: list[str] = []
-        for container in self.containers:
-            names += (await container.snapshot()).state.segments.listing(prefix)
-
-        return sorted(names)
+        listings = [
+            (await container.snapshot()).state.segments.listing(prefix) for container in self.containers
+        ]
+        return await list_in_slices(merge(*listings))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
         """Returns what is known of one transaction. Its ``expires_in`` is infinite: a snapshot has no clock.

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
+
+import anyio
+import anyio.lowlevel
 
 from .metadata_store import ChunkMetadataStore
 from .records import DEFERRED_WORK_PREFIX, DeferredWorkRecord
 from .records.deferred_work import is_of_newer_kind
 from .transaction import decode_record
+
+_STEP = 512
+"""Items that one step of the event loop works on."""
 
 
 class DeferredWorkIndex:
@@ -21,6 +28,9 @@ class DeferredWorkIndex:
     def __init__(self, store: ChunkMetadataStore) -> None:
         self._store = store
         self._known: dict[str, DeferredWorkRecord] | None = None
+        self._loading = anyio.Lock()
+        self._written: dict[str, DeferredWorkRecord | None] = {}
+        """By commits during the read."""
         self._changed: dict[str, None] = {}
         self.newer: frozenset[str] = frozenset()
         """Keys of work of kinds that only a newer version knows, as of the last read. It is left alone."""
@@ -30,50 +40,59 @@ class DeferredWorkIndex:
         return sorted((await self._current()).values(), key=lambda work: (work.kind, work.segment))
 
     async def changes(self) -> dict[str, DeferredWorkRecord | None]:
-        """By key, as they are now, the items that changed since the last call, at first all; None for those
-        that are gone."""
+        """By key, as they are now, some hundreds of the items that changed since they were last given, at
+        first all; None for those that are gone. Empty if none is left."""
         known = await self._current()
-        changed, self._changed = self._changed, {}
-        return {key: known.get(key) for key in changed}
+        found = {key: known.get(key) for key in islice(self._changed, _STEP)}
+        for key in found:
+            del self._changed[key]
+        return found
 
     def touch(self, key: str) -> None:
         """Something else that decides whether the item is due has changed."""
         self._changed[key] = None
 
     async def _current(self) -> dict[str, DeferredWorkRecord]:
-        if self._known is None:
-            self._known = await self._load()
-            self._changed.update(dict.fromkeys(self._known))
+        async with self._loading:
+            if self._known is None:
+                self._known = await self._load()
         return self._known
 
     async def _load(self) -> dict[str, DeferredWorkRecord]:
+        """In steps: there may be very many."""
+        self._written.clear()
         known: dict[str, DeferredWorkRecord] = {}
         newer: list[str] = []
-        for key in await self._store.scan(DEFERRED_WORK_PREFIX):
+        for number, key in enumerate(await self._store.scan(DEFERRED_WORK_PREFIX), 1):
             found = await self._store.get(key)
-            if found is None:
-                continue
-
-            if is_of_newer_kind(found[1]):
+            if found is not None and is_of_newer_kind(found[1]):
                 newer.append(key)
-            else:
+            elif found is not None:
                 known[key] = decode_record(DeferredWorkRecord, key, found[1])
+                self._changed[key] = None
+            if number % _STEP == 0:
+                await anyio.lowlevel.checkpoint()
         self.newer = frozenset(newer)
+        _apply(known, self._written)
         return known
 
     def committed(self, written: Mapping[str, DeferredWorkRecord | None]) -> None:
         """A commit has written these, None for removed."""
+        self._changed.update(dict.fromkeys(written))
         if self._known is None:
-            return
-
-        for key, work in written.items():
-            self._changed[key] = None
-            if work is None:
-                self._known.pop(key, None)
-            else:
-                self._known[key] = work
+            self._written.update(written)
+        else:
+            _apply(self._known, written)
 
     def invalidate(self) -> None:
         """A commit's outcome is unknown: read again."""
         self._changed.update(dict.fromkeys(self._known or ()))
         self._known = None
+
+
+def _apply(known: dict[str, DeferredWorkRecord], written: Mapping[str, DeferredWorkRecord | None]) -> None:
+    for key, work in written.items():
+        if work is None:
+            known.pop(key, None)
+        else:
+            known[key] = work

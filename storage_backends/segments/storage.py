@@ -206,8 +206,9 @@ class ChunkedSegmentStorage:
         return await due_work(self._context)
 
     async def deferred_changes(self) -> Mapping[str, DeferredWorkRecord | None]:
-        """By key, the items of ``deferred_work`` that changed since the last call, at first all; None for
-        those that are not among them any more. Raises ``DataCorruption``."""
+        """By key, some of the items of ``deferred_work`` that changed since they were last given, at first
+        all; None for those that are not among them any more. Empty if none is left. Raises
+        ``DataCorruption``."""
         return await changed_work(self._context)
 
     def retry_in(self) -> float:

@@ -32,8 +32,8 @@ async def due_work(context: StorageContext) -> list[DeferredWorkRecord]:
 
 
 async def changed_work(context: StorageContext) -> dict[str, DeferredWorkRecord | None]:
-    """By key, the items that changed since the last call, at first all; None for those that cannot be done
-    now or are gone."""
+    """By key, some of the items that changed since they were last given, at first all; None for those that
+    cannot be done now or are gone. Empty if none is left."""
     return {
         key: work if work is not None and _is_due(context, work) else None
         for key, work in (await context.deferred_work.changes()).items()

@@ -12,16 +12,16 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld
 from support.loop_steps import recorded_steps
+from support.patience import scaled
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.flush.writer import WriterOptions
 
 pytestmark = pytest.mark.anyio
 
 LIMIT = 0.005
-"""Seconds of the processor."""
+"""Seconds of the processor, on a quiet machine: others make each step longer, by what they do to its caches."""
 ATTEMPTS = 3
-"""Other programs make steps longer, by what they do to the processor's caches, and never shorter: the best
-attempt counts."""
+"""The best one counts."""
 TOGETHER = 50
 ON_ORDER = attrs.evolve(
     OPTIONS,
@@ -52,7 +52,7 @@ class Longest:
 
     @property
     def too_long(self) -> dict[str, float]:
-        return {phase: seconds for phase, seconds in self.seconds.items() if seconds > LIMIT}
+        return {phase: seconds for phase, seconds in self.seconds.items() if seconds > scaled(LIMIT)}
 
 
 async def one_life(world: ContainerWorld, names: list[str], longest: Longest) -> None:

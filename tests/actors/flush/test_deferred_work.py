@@ -31,6 +31,7 @@ class ScriptedWork:
     steps: list[int] = attrs.field(factory=list)
     gone: list[str] = attrs.field(factory=list)
     attempts: int = 0
+    is_given: bool = False
     newer: frozenset[str] = frozenset()
 
     def newer_deferred_work(self) -> frozenset[str]:
@@ -40,7 +41,11 @@ class ScriptedWork:
         return 0.0
 
     async def deferred_changes(self) -> Mapping[str, DeferredWorkRecord | None]:
-        """All of it, each time."""
+        """All of it, every other time."""
+        self.is_given = not self.is_given
+        if not self.is_given:
+            return {}
+
         everything = {sid: DeferredWorkRecord(DeferredWorkKind.TRUNCATE, sid) for sid in self.left}
         return {work.key: work for work in everything.values()} | dict.fromkeys(self.gone)
 
