@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from sortedcontainers import SortedDict
 
-from .rows import ABSENT, Row
+from .rows import ABSENT, Row, successor
 
 ROW_MEMORY = 280
 """Bytes of memory for a row beside its key and value (measured: two ``bytes`` objects, an int, two tuples and
@@ -68,13 +68,18 @@ class Memtable:
         """The newest row of ``key`` up to ``version``."""
         return _visible(self._rows.get(key, ()), version)
 
-    def rows(self, start: bytes, end: bytes | None, version: int) -> Iterator[Row]:
-        """The newest row up to ``version`` of each key in ``start .. end``. To be used up before the next
-        ``put``."""
-        for key in self._rows.irange(start, end, inclusive=(True, False)):
-            row = _visible(self._rows[key], version)
-            if row is not None:
-                yield row
+    def batch(
+        self, start: bytes, end: bytes | None, version: int, keys: int
+    ) -> tuple[list[Row], bytes | None]:
+        """The newest row up to ``version`` of each of the next ``keys`` keys in ``start .. end`` that has
+        one, and where the batch after it starts, or None."""
+        rows: list[Row] = []
+        key = start
+        for key in islice(self._rows.irange(start, end, inclusive=(True, False)), keys):
+            if (row := _visible(self._rows[key], version)) is not None:
+                rows.append(row)
+            keys -= 1
+        return rows, None if keys else successor(key)
 
     def newest_rows(self) -> Iterator[Row]:
         """The newest row of each key, in order: what a run takes from a frozen memtable."""

@@ -112,16 +112,12 @@ class _MemtableCursor:
         self._start: bytes | None = keys.start
 
     async def batch(self) -> Sequence[Row]:
-        if self._start is None:
-            return ()
-
-        rows: list[Row] = []
-        for row in self._memtable.rows(self._start, self._keys.end, self._version):
-            rows.append(row)
-            if len(rows) == SLICE_ROWS:
-                break
-        self._start = successor(rows[-1].key) if len(rows) == SLICE_ROWS else None
-        return rows
+        while self._start is not None:
+            rows, self._start = self._memtable.batch(self._start, self._keys.end, self._version, SLICE_ROWS)
+            if rows:
+                return rows
+            await checkpoint()  # All are newer than the view.
+        return ()
 
 
 class _RunCursor:

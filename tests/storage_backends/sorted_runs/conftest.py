@@ -23,7 +23,7 @@ def _server() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["memory", "filesystem", "s3"])
+@pytest.fixture(params=["memory", "filesystem", pytest.param("s3", marks=pytest.mark.one_loop)])
 async def chunks(
     request: pytest.FixtureRequest, anyio_backend: str, tmp_path: Path
 ) -> AsyncIterator[ChunkStorage]:

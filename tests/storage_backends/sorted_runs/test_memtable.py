@@ -40,6 +40,19 @@ def test_rows_that_an_open_reader_sees_stay_until_it_closes() -> None:
     assert memtable.memory == ROW_MEMORY + 1
 
 
+def test_a_reader_of_the_newer_row_does_not_keep_the_older_one() -> None:
+    memtable = Memtable()
+    memtable.put(Row(b"a", 1, b""))
+    memtable.begin_reading(1)
+    memtable.put(Row(b"a", 2, b""))
+    memtable.begin_reading(2)
+    memtable.end_reading(1)
+    memtable.put(Row(b"a", 3, b""))
+
+    assert memtable.find(b"a", 2) == Row(b"a", 2, b"")
+    assert memtable.find(b"a", 1) is None
+
+
 def test_a_version_never_goes_back() -> None:
     memtable = Memtable()
     memtable.put(Row(b"a", 2, b""))
@@ -103,7 +116,7 @@ def test_each_reader_sees_what_was_there_when_it_began(
     kept = {row for rows in (*seen.values(), model) for row in rows.values()}
     assert memtable.memory == sum(ROW_MEMORY + len(row.key) + len(row.value or b"") for row in kept)
     for reader, rows in {**seen, LATEST: model}.items():
-        assert {row.key: row for row in memtable.rows(b"", None, reader)} == rows
+        assert {row.key: row for row in memtable.batch(b"", None, reader, 9)[0]} == rows
         assert all(memtable.find(key, reader) == rows.get(key) for key in (b"a", b"b"))
 
 

@@ -79,6 +79,17 @@ async def test_a_large_memtable_is_read_in_batches_while_it_changes(world: Table
     assert {row.value for row in rows} == {b"before"}
 
 
+async def test_rows_that_are_newer_than_a_view_are_passed_over_in_batches(world: TableWorld) -> None:
+    world.put(b"a", b"before")
+    world.put(b"z", b"before")
+    with world.table.view() as view:
+        for number in range(1000):
+            world.put(b"m%04d" % number, b"after")
+        page = await scan_rows(view, world.reader, KeyRange(), PageLimits())
+
+    assert [row.key for row in page.rows] == [b"a", b"z"]
+
+
 async def test_a_prefix_is_a_range(world: TableWorld) -> None:
     newest = await filled(world)
     world.forget_cache()
