@@ -3,6 +3,7 @@ supervisor of it (rules V1, V3, V8)."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -10,6 +11,7 @@ from random import Random
 import anyio
 import anyio.abc
 import pytest
+from simulation.file_layer import Fail, Fault, SimulatedDisk, SimulatedFiles
 
 from support.container_world import MIB, OPTIONS, fresh_ids
 from support.patience import scaled
@@ -24,13 +26,17 @@ from tierlog.actors.supervisor.control.messages import (
     Close,
     Closed,
     Drain,
+    Ended,
     Failed,
     Fenced,
     Open,
     Opened,
     Report,
 )
-from tierlog.journal.log.memory import MemoryLog, MemoryLogService
+from tierlog.journal.log.contract import DurableDataLog
+from tierlog.journal.log.local import LocalLog
+from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
@@ -38,6 +44,8 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from tierlog.storage_backends.base.files import IoCall
+from tierlog.storage_backends.base.files import Open as OpenFile
 from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
@@ -63,7 +71,7 @@ class Site:
         self.world = World(lambda: 0.0, Random(1), fresh_ids())
         self.errors: dict[int, TierlogError] = {}
 
-    def log(self, index: int) -> MemoryLog:
+    def log(self, index: int) -> DurableDataLog:
         if index in self.errors:
             raise self.errors[index]
         return self.logs.log(f"c{index}")
@@ -204,6 +212,52 @@ async def test_v8_a_failed_opening_gives_its_reason_and_can_be_retried(
         assert await host.obey(Open(1, 1, 2)) == Opened(1, 2, 1), "the others go on"
         site.errors.clear()
         assert await host.obey(Open(1, 0, 3)) == Opened(0, 3, 1)
+
+
+class DiskSite(Site):
+    """A site whose logs are files. Its host process may run out of descriptors."""
+
+    def __init__(self, disk: SimulatedDisk, chunks: MemoryChunkState, owner: bytes) -> None:
+        super().__init__()
+        self.chunks = chunks
+        self.has_descriptors = True
+        self._owner = owner
+        self._files = SimulatedFiles(disk, self._refuse)
+
+    def _refuse(self, index: int, call: IoCall) -> Fault | None:
+        is_refused = isinstance(call, OpenFile) and not self.has_descriptors
+        return Fail(OSError(errno.EMFILE, "Too many open files")) if is_refused else None
+
+    def log(self, index: int) -> DurableDataLog:
+        options = LocalLogOptions(file_size=2000, low_water=0)
+        return LocalLog(self._files, f"/wal/{index}", bytes(16), options, owner=self._owner)
+
+
+async def test_v8_a_container_of_a_host_without_descriptors_fails_there_and_is_opened_elsewhere() -> None:
+    """EMFILE when its log begins the next file, and at each recovery after that. The supervisor is told, and
+    orders another host to open it (``test_v8_a_container_that_fails_on_a_host_is_opened_on_another_one``)."""
+    disk, chunks = SimulatedDisk(Random(1)), MemoryChunkState()
+    scarce = DiskSite(disk, chunks, b"a" * 16)
+    async with hosts(scarce) as (here,), hosts(DiskSite(disk, chunks, b"b" * 16)) as (there,):
+        assert await here.obey(Open(1, 0, 1)) == Opened(0, 1, 1)
+        await here.runtime.store.create_segment(NAME)
+        await here.runtime.store.append(NAME, bytes(3000))
+        scarce.has_descriptors = False
+        with pytest.raises(TierlogError):
+            await here.runtime.store.append(NAME, b"more")
+        reported = await here.received()
+        assert isinstance(reported, Ended)
+        assert (reported.index, reported.kind) == (0, "failed")
+        assert "Too many open files" in reported.reason
+        assert not here.runtime.serves(0)
+        assert isinstance(await here.obey(Open(1, 0, 2)), Failed), "nor is it opened here"
+
+        assert isinstance(await there.obey(Open(1, 0, 3)), Opened)
+        found = await there.runtime.store.read(NAME, 0, 10_000)
+        assert found in (bytes(3000), bytes(3000) + b"more")
+        scarce.has_descriptors = True
+        assert isinstance(await here.obey(Open(1, 0, 4)), Opened)
+        assert await here.runtime.store.read(NAME, 0, 10_000) == found
 
 
 async def test_v1_an_answer_is_sent_only_to_the_supervisor_that_ordered() -> None:
