@@ -12,7 +12,9 @@ from collections.abc import Iterable
 
 import anyio.lowlevel
 
+from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.chunk_storage import ChunkInfo
+from ...storage_backends.segments.records import chunk_key
 from ..gc.rules import parse_chunk_name
 from ..kernel.slices import in_slices
 from .segments import SegmentState
@@ -57,12 +59,21 @@ class RecoveredHistory:
         if place is None or place.epoch < oldest:
             return False
 
+        if chunk_key(chunk.name) in self._state.metadata and not self._is_live(place.segment):
+            return False  # what its segment was merged into may have appended to it
+
         length = self._length_of(place.segment)
         if length is None:
             # It was deleted, or created by a history that this log does not have.
             return self._newest is not None and place.segment > self._newest
 
         return place.offset + chunk.length > length
+
+    def _is_live(self, sid: int) -> bool:
+        segment = self._state.segments.by_id.get(sid)
+        return (
+            sid in self._state.segments.evicted if segment is None else segment.status is SegmentStatus.LIVE
+        )
 
     def _length_of(self, sid: int) -> int | None:
         if sid in self._lengths:

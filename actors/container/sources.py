@@ -140,9 +140,9 @@ class ContainerCollectorSource:
     async def wait_confirmed(self) -> None:
         await self._claims.wait_confirmed()
 
-    async def check_history(self, orphans: Sequence[ChunkInfo]) -> None:
+    async def check_history(self, chunks: Sequence[ChunkInfo]) -> None:
         oldest = min(self._claims.known, default=self.epoch)
-        for part in in_slices(orphans):
+        for part in in_slices(chunks):
             if (newer := self._history.find_newer(part, oldest)) is not None:
                 await self._claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
                 _log.error("log_older_than_chunks", container=self._container.index, chunk=newer.name)

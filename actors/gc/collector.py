@@ -136,7 +136,7 @@ class CollectorSource(Protocol):
     async def wait_confirmed(self) -> None:
         """Returns once the container may delete what it does not know (rule G4)."""
 
-    async def check_history(self, orphans: Sequence[ChunkInfo]) -> None:
+    async def check_history(self, chunks: Sequence[ChunkInfo]) -> None:
         """The container is unconfirmed, durably, if one of these chunks of dead owners proves that its log
         is older than long-term storage (rule G4)."""
 
@@ -371,14 +371,14 @@ class Collector:
         room = self._options.names_max - len(self._queue)
         async with aclosing(self._chunks.list(source.chunk_prefix)) as listed:
             async for info in listed:
-                if not self._is_garbage(info.name):
-                    continue
-
-                if self._is_dead(info.name):
+                if not self._is_history_checked and self._is_older(info.name):
                     unchecked.append(info)
                 if len(unchecked) == self._options.batch:
                     await source.check_history(unchecked)
                     unchecked.clear()
+                if not self._is_garbage(info.name):
+                    continue
+
                 if len(found) < room:
                     found += [] if self._is_known(info.name) else [info.name]
                     continue
@@ -394,6 +394,10 @@ class Collector:
 
     def _is_known(self, name: str) -> bool:
         return name in self._queue or name in self._retry_later
+
+    def _is_older(self, name: str) -> bool:
+        created = epoch_in(name)
+        return created is not None and created < self._source.epoch
 
     def _is_dead(self, name: str) -> bool:
         """Whether a dead owner left the chunk or claim ``name``, and nothing refers to it."""

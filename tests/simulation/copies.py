@@ -1,5 +1,6 @@
-"""Worlds in which folders share long-term storage that must not: a live copy, a lost log, an old backup; and
-a dead owner whose put arrives late (rules W8, G1, G4, G5).
+"""Worlds in which folders share long-term storage that must not: a live copy, a lost log, an old copy of a
+folder; a store that is restored from a backup; and a dead owner whose put arrives late (rules W8, G1, G4, G5,
+S17).
 
 Seeds from ``FIRST`` on are such worlds. Each has one story with two histories, and either may go on: the
 folder that is opened last, adopted if need be, must have every byte that its own owners acked, before it is
@@ -17,17 +18,25 @@ import attrs
 import trio
 
 from tierlog.actors.folder.fingerprint import Fingerprint
+from tierlog.actors.folder.identity import read_identity
+from tierlog.actors.legacy_rolling.importing import no_progress
+from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
+from tierlog.actors.maintenance.backup_objects import BACKUPS
+from tierlog.actors.maintenance.restore import RestoreOptions, restore
+from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
+from tierlog.storage_backends.base.world import World
 
-from .faults import Fault, Kind, Nth, Target
+from .faults import KINDS, Fault, Kind, Nth, Target, Window
+from .file_layer import SimulatedFiles
 from .invariants import Broken
 from .process import Process, ProcessDied
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
 from .storage_invariants import left_over
 from .trace import Trace
-from .world import ServiceFolder, Site
+from .world import FOLDER, ServiceFolder, Site
 
 FIRST = 1 << 44
 NAMES = ("s", "s#a", "t")
@@ -37,6 +46,7 @@ copy still refers to."""
 PATIENCE = 30.0
 """Seconds that a call may take."""
 COLLECT_SECONDS = 120.0
+_BACKUP = "backup"
 
 
 class Story(StrEnum):
@@ -44,6 +54,7 @@ class Story(StrEnum):
     LOST_LOG = "a lost log"
     OLD_BACKUP = "an old backup"
     IN_PLACE = "a log put back in place: same epoch, same fingerprint"
+    RESTORE = "a store restored from a backup"
     ZOMBIE = "a late put of a dead owner"
 
 
@@ -70,7 +81,12 @@ class Folder:
 HERE, THERE = Fingerprint(b"h" * 16, "here:/data/wal"), Fingerprint(b"t" * 16, "there:/copy/wal")
 
 
-def site_kind(random: Random) -> SiteKind:
+_DISTURBED = ("create", "create_with_content", "write", "concat", "read", "list")
+_DISTURBANCES = (Kind.BEFORE, Kind.AFTER, Kind.LOST, Kind.PARTIAL, Kind.FULL, Kind.STALL)
+"""No stale lists: of claims, lists are taken as they are (rule W8)."""
+
+
+def site_kind(random: Random, story: Story) -> SiteKind:
     limits = Limits(
         flush_bytes=random.choice((100, 1500)),
         flush_age=random.choice((0.2, 2.0)),
@@ -80,11 +96,15 @@ def site_kind(random: Random) -> SiteKind:
         rolling_size=random.choice((300, 4096)),
         checkpoint_bytes=random.choice((1000, 20_000)),
     )
+    latency = Latency(log=0.001, chunks=0.002)
+    if story is Story.RESTORE:  # which works on files
+        return SiteKind(limits=limits, latency=latency)
+
     return SiteKind(
         wal=WalKind.SERVICE,
         chunks=random.choice((ChunksKind.APPEND, ChunksKind.OBJECTS)),
         limits=limits,
-        latency=Latency(log=0.001, chunks=0.002),
+        latency=latency,
     )
 
 
@@ -95,7 +115,7 @@ class CopiesRun:
         self._random = Random(f"copies {seed}")
         self._trace = trace
         self.story = self._random.choice(tuple(Story))
-        self.site = Site(site_kind(self._random), Random(f"site {seed}"), trace)
+        self.site = Site(site_kind(self._random, self.story), Random(f"site {seed}"), trace)
         self.operations = 0
         self._tasks: anyio.abc.TaskGroup
 
@@ -105,6 +125,7 @@ class CopiesRun:
             Story.LOST_LOG: self._lose_the_log,
             Story.OLD_BACKUP: self._restore_an_old_backup,
             Story.IN_PLACE: self._put_the_log_back,
+            Story.RESTORE: self._restore_a_backup,
             Story.ZOMBIE: self._let_a_zombie_put_late,
         }
         self._trace.note("story", self.story)
@@ -131,7 +152,7 @@ class CopiesRun:
                     await self._end(copy)
                     await self._open(copy)
                 case _:
-                    await self._work(folder, self._random.randint(1, 6))
+                    await self._work(folder, self._random.randint(1, 6), disturbed=False)
                     await self._call(folder, lambda store: store.flush())
             await trio.sleep(self._random.choice((0.0, 1.0, 10.0)))
         folder = self._random.choice((original, copy))
@@ -168,21 +189,71 @@ class CopiesRun:
         return [original, backup]
 
     async def _put_the_log_back(self, original: Folder) -> list[Folder]:
-        """Its owner went on after the backup, and crashed before another one opened the folder."""
+        """Its owner went on after the backup, and crashed before another one opened the folder: the newest claim is
+        in the backup too."""
         await self._flush(original)
         await trio.sleep(4 * DELAY)  # as above
         backup = original.copied("B", HERE)
-        await self._work(original, self._random.randint(1, 12), truncates=False)
+        await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
         await self._flush(original)
         process, original.process = original.process, None
         assert process is not None
         process.kill()
+        if self._random.random() < 0.5:  # the listing that shows the newer chunks is late
+            down = Window(1000.0, 1.0)
+            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, ("list",), part="containers/0000/"))
         await self._open(backup)
+        await self._work(backup, self._random.randint(0, 6), disturbed=False)
+        self.site.faults.clear()
+        await self._check(backup)
+        await self._append(backup, NAMES[0])  # so that it claims, if it could not at its opening
         await self._flush(backup)
         await trio.sleep(3 * DELAY)  # it would collect what only the newer log knows
         await self._end(backup)
         await self._expect_refusals(original)
         return [original, backup]
+
+    async def _restore_a_backup(self, original: Folder) -> list[Folder]:
+        """Newer data was flushed after the backup. The restored store keeps it until it is confirmed."""
+        await self._flush(original)
+        options = BackupOptions(_BACKUP, await self._store_id(), 0, upgraded=False)
+        if not await self._call(original, lambda store: back_up_store(store, None, options, no_progress)):
+            raise Broken("it does not hold that a store can be backed up")
+        restored = original.copied("B", HERE)
+        await self._work(original, self._random.randint(1, 12), truncates=False)
+        await self._flush(original)
+        await self._end(original)
+        newer = self._chunks()
+        self.site.disk.rename(FOLDER.wal, "/lost-wal")
+        config, world = StoreConfig(containers=1), World(trio.current_time, Random(0), self._new_id)
+        files = SimulatedFiles(self.site.disk)
+        await restore(FOLDER, None, RestoreOptions(_BACKUP), config, files, world)
+        await self._open(restored)
+        await self._check(restored)
+        for _ in range(self._random.randint(1, 3)):
+            await self._work(restored, self._random.randint(1, 12))
+            await self._flush(restored)
+            await trio.sleep(4 * DELAY)  # it would collect what only the lost log knew
+            await self._end(restored)
+            await self._open(restored)
+        await self._check(restored)
+        if gone := newer - self._chunks():
+            raise Broken(f"it does not hold that newer data is kept\ngone: {', '.join(sorted(gone))}")
+
+        return [restored]
+
+    async def _store_id(self) -> bytes:
+        identity = await SimulatedFiles(self.site.disk).run(read_identity(FOLDER.wal))
+        assert identity is not None
+        return identity.store_id
+
+    def _new_id(self) -> str:
+        """For the process that restores."""
+        self.operations += 1
+        return f"{1 << 63:016x}{self.operations:016x}"
+
+    def _chunks(self) -> set[str]:
+        return {name for name in self.site.chunk_contents() if name.startswith("containers/")}
 
     async def _let_a_zombie_put_late(self, original: Folder) -> list[Folder]:
         """It is frozen in a put, and goes on once its successor has listed what it found."""
@@ -198,7 +269,8 @@ class CopiesRun:
         await self._open(original)
         await trio.sleep(self._random.choice((1.0, 12.0)))
         zombie.resume()
-        await self._work(original, self._random.randint(1, 12))
+        # One ownership must find it: another one would list from the start.
+        await self._work(original, self._random.randint(1, 12), disturbed=False)
         await self._wait_for_the_collector(original)
         return [original]
 
@@ -231,12 +303,17 @@ class CopiesRun:
     async def _wait_for_the_collector(self, folder: Folder) -> None:
         process, end = folder.process, trio.current_time() + COLLECT_SECONDS
         assert process is not None
-        while left := left_over(process.containers(), self.site.chunk_contents()):
+        while left := left_over(process.containers(), self._collectable()):
             if trio.current_time() > end:
                 raise Broken(f"it does not hold that nothing is left over\n{', '.join(left)}")
 
             await self._flush(folder)
             await trio.sleep(1.0)
+
+    def _collectable(self) -> dict[str, bytes]:
+        """What long-term storage has, without backups."""
+        contents = self.site.chunk_contents()
+        return {name: data for name, data in contents.items() if not name.startswith(BACKUPS)}
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -289,8 +366,21 @@ class CopiesRun:
 
             folder.acked[name], folder.starts[name] = b"", 0
 
-    async def _work(self, folder: Folder, steps: int, *, truncates: bool = True) -> None:
-        for _ in range(steps):
+    async def _work(
+        self, folder: Folder, steps: int, *, truncates: bool = True, disturbed: bool = True
+    ) -> None:
+        """``disturbed``: calls of long-term storage may fail, and power may be lost once, after which the
+        folder is opened again; no other folder may be open then."""
+        power = self._random.randrange(2 * steps + 1) if disturbed else steps
+        for step in range(steps):
+            if disturbed and self._random.random() < 0.1:
+                self._disturb()
+            if step == power:
+                self.site.faults.clear()
+                self.site.lose_power(self._random.choice(("none", "random")))
+                folder.process = None
+                await self._open(folder)
+                await self._check(folder)
             match self._random.choice(("append", "append", "append", "flush", "truncate", "wait")):
                 case "append":
                     await self._append(folder, self._random.choice(NAMES))
@@ -302,6 +392,21 @@ class CopiesRun:
                     await self._truncate(folder, name, start)
                 case _:
                     await trio.sleep(self._random.choice((0.1, 1.0, 2 * DELAY)))
+        self.site.faults.clear()
+
+    def _disturb(self) -> None:
+        kind = self._random.choice(_DISTURBANCES)
+        verbs = KINDS[Target.CHUNKS, kind] or _DISTURBED
+        self.site.faults.add(
+            Fault(
+                Target.CHUNKS,
+                kind,
+                Window(self._random.choice((0.5, 5.0, 60.0)), self._random.choice((0.1, 0.5, 1.0))),
+                tuple(verb for verb in verbs if verb in _DISTURBED),
+                keep=self._random.choice((0, 1, 100)),
+                seconds=self._random.choice((0.5, 8.0)),
+            )
+        )
 
     async def _append(self, folder: Folder, name: str) -> None:
         if name in folder.doubts:
@@ -317,8 +422,12 @@ class CopiesRun:
             folder.starts[name] = start
 
     async def _flush(self, folder: Folder) -> None:
-        if not await self._call(folder, lambda store: store.flush()):
-            raise Broken(f"it does not hold that folder {folder.name} can be flushed")
+        """Some attempts may still meet what a fault has left, such as a breaker."""
+        for _ in range(5):
+            if await self._call(folder, lambda store: store.flush()):
+                return
+            await trio.sleep(1.0)
+        raise Broken(f"it does not hold that folder {folder.name} can be flushed")
 
     async def _check(self, folder: Folder) -> None:
         """The folder has what its owners acked, and learns of what was in doubt."""

@@ -84,9 +84,9 @@ class World:
     async def wait_confirmed(self) -> None:
         await self.confirmed.wait()
 
-    async def check_history(self, orphans: Sequence[ChunkInfo]) -> None:
+    async def check_history(self, chunks: Sequence[ChunkInfo]) -> None:
         await anyio.lowlevel.checkpoint()
-        self.compared += [chunk.name for chunk in orphans]
+        self.compared += [each.name for each in chunks]
 
     def history_checked(self) -> None:
         self.compared.append("")

@@ -290,11 +290,16 @@ async def append_more(owner: Owner) -> None:
     await owner.store.append("s", DATA)
 
 
+async def grow_a_chunk(owner: Owner) -> None:
+    """The chunk is longer than its record in the restored log says, and there is no other one."""
+    await owner.store.append("s", b"newer")
+
+
 async def create_another(owner: Owner) -> None:
     await make(owner.store, "t", b"abc")
 
 
-@pytest.mark.parametrize("work", [append_more, create_another])
+@pytest.mark.parametrize("work", [append_more, grow_a_chunk, create_another])
 async def test_a_log_put_back_in_place_deletes_nothing_that_was_flushed_after_the_backup(
     work: Callable[[Owner], Awaitable[object]],
 ) -> None:
