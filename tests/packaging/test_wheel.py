@@ -161,6 +161,13 @@ def test_the_installed_package_has_what_the_readme_promises(installed: Path, tmp
     )
 
 
+def test_a_type_checker_sees_the_installed_package(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import tierlog\nreveal_type(tierlog.SegmentInfo.length)\n")
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed / "python")
+
+    assert 'Revealed type is "int"' in run(*mypy, "program.py", cwd=tmp_path)
+
+
 def test_spark_finds_the_installed_package_and_no_other(installed: Path, tmp_path: Path) -> None:
     """Without PySpark there is no data source, and importing the package is no error."""
     program = (
