@@ -93,6 +93,9 @@ def test_https_is_advised_where_a_server_with_tls_answers(run: Run, answer: byte
             with accepted:
                 accepted.recv(65536)
                 accepted.sendall(answer)
+                accepted.shutdown(socket.SHUT_WR)
+                while accepted.recv(65536):
+                    pass  # closing it with unread bytes would reset the connection
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
