@@ -10,16 +10,21 @@ import random
 import sqlite3
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from functools import partial
+
+import anyio
 
 from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.sorted_runs import merge_helper
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.encoder import RunEncoder
 from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
 from tierlog.storage_backends.sorted_runs.lookup import find_row, find_rows
+from tierlog.storage_backends.sorted_runs.merge import MergeOrder
 from tierlog.storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
@@ -69,7 +74,7 @@ async def encode(setting: Setting) -> Sequence[Pair]:
     return await alternate(setting, value, reference, 5)
 
 
-async def _table(setting: Setting, rows: int) -> tuple[Table, RunReader]:
+async def _table(setting: Setting, rows: int) -> tuple[Table, RunReader, LocalCopies]:
     """A table of ``rows`` rows in ten runs that lie on the local disk, each over the whole range of keys."""
     chunks = MemoryChunkStorage()
     copies = LocalCopies(LocalFiles(), setting.fresh("runs"), StoredRuns(chunks))
@@ -82,12 +87,12 @@ async def _table(setting: Setting, rows: int) -> tuple[Table, RunReader]:
         run = RunEntry.of(f"runs/{number}", encoder.finish(), number + 1, number + 1)
         await copies.add(run, encoder.take())
         entries.append(run)
-    return Table(RunList(entries)), RunReader(copies, BlockCache(CACHE))
+    return Table(RunList(entries)), RunReader(copies, BlockCache(CACHE)), copies
 
 
 async def lookup(setting: Setting) -> Sequence[Pair]:
     count = setting.size(ROWS, 2000)
-    table, reader = await _table(setting, count)
+    table, reader, _ = await _table(setting, count)
     await reader.load_tails(table.runs)
     dice = random.Random(7)
     # Lookups favour a part of the keys that fits into the cache, as those of a store do.
@@ -118,13 +123,47 @@ async def lookup(setting: Setting) -> Sequence[Pair]:
         return await alternate(setting, value, reference, 5)
 
 
+async def merge_beside(setting: Setting) -> Sequence[Pair]:
+    """Wake-ups of a task of the same loop."""
+    files = LocalFiles()
+    table, _, copies = await _table(setting, setting.size(ROWS // 4, 2000))
+    seconds = setting.size(3, 1) / 3
+
+    async def merge_once() -> None:
+        order = MergeOrder(copies.folder, [[run] for run in table.runs], 0, "merged")
+        runs = await merge_helper.merge(order, files)
+        if sum(run.summary.rows for run in runs) != sum(run.summary.rows for run in table.runs):
+            raise BenchmarkError("a merge has lost rows")
+
+    async def wait() -> None:
+        await anyio.sleep(seconds)
+
+    async def wake_ups(act: Callable[[], Awaitable[None]]) -> float:
+        count = 0
+
+        async def wake_up() -> None:
+            nonlocal count
+            while True:
+                await anyio.sleep(0.001)
+                count += 1
+
+        begin = time.perf_counter()
+        async with anyio.create_task_group() as group:
+            group.start_soon(wake_up)
+            await act()
+            group.cancel_scope.cancel()
+        return count / (time.perf_counter() - begin)
+
+    return await alternate(setting, partial(wake_ups, merge_once), partial(wake_ups, wait), 5)
+
+
 async def memory(setting: Setting) -> Sequence[Pair]:
     count = setting.size(ROWS, 2000)
-    table, reader = await _table(setting, count)
+    table, _, copies = await _table(setting, count)
     dice = random.Random(7)
 
     async def value() -> float:
-        fresh = RunReader(reader._source, BlockCache(CACHE))
+        fresh = RunReader(copies, BlockCache(CACHE))
         tracemalloc.start()
         try:
             with table.view() as view:
@@ -166,6 +205,15 @@ BENCHMARKS = (
         "lookups/s",
         0.1,
         lookup,
+    ),
+    Benchmark(
+        "sorted_run_merge",
+        "turns of the event loop beside a merge of ten runs",
+        "Wake-ups a second of a task that sleeps for a millisecond, while a helper process merges 250,000 "
+        "rows. Against the same task alone.",
+        "wake-ups/s",
+        0.85,
+        merge_beside,
     ),
     Benchmark(
         "sorted_run_memory",

@@ -34,6 +34,7 @@ NAMES = [
     "seek_tiny",
     "sorted_run_encode",
     "sorted_run_lookup",
+    "sorted_run_merge",
     "sorted_run_memory",
     "open_first_ack",
     "import",
