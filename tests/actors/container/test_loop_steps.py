@@ -19,7 +19,7 @@ from tierlog.actors.flush.writer import WriterOptions
 pytestmark = pytest.mark.anyio
 
 LIMIT = 0.005
-"""Seconds of the processor, on a quiet machine: others make each step longer, by what they do to its caches."""
+"""Seconds of the processor on a quiet machine. Others make each step longer: they share its caches."""
 ATTEMPTS = 3
 """The best one counts."""
 TOGETHER = 50
