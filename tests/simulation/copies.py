@@ -189,8 +189,8 @@ class CopiesRun:
         return [original, backup]
 
     async def _put_the_log_back(self, original: Folder) -> list[Folder]:
-        """Its owner went on after the backup, and crashed before another one opened the folder: the newest claim is
-        in the backup too."""
+        """Its owner went on after the backup, and crashed before another one opened the folder: the newest
+        claim is in the backup too."""
         await self._flush(original)
         await trio.sleep(4 * DELAY)  # as above
         backup = original.copied("B", HERE)
