@@ -19,7 +19,7 @@ from .tail import TailBuilder, fingerprint
 BLOCK_BYTES = 8 << 10
 """A block ends with the row that reaches this size (docs/decisions/0017)."""
 RUN_BYTES_MAX = 16 << 20
-"""A merge begins another run at this size, which bounds the memory of a put and of a tail."""
+"""A cycle or a merge begins another run at this size, which bounds the memory of a put and of a tail."""
 
 
 @attrs.frozen

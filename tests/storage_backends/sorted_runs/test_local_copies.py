@@ -8,18 +8,22 @@ from pathlib import Path
 from random import Random
 
 import anyio
+import attrs
 import pytest
 from simulation.disk import Keep, SimulatedDisk
 from simulation.file_layer import Fail, LosePower, SimulatedFiles
 
+from support.chunked import world_of
 from support.sorted_runs import WatchedRuns, encode, entry_of, numbered, reader_of
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
+    OutcomeUnknown,
     StorageFull,
     TierlogError,
     Unavailable,
 )
 from tierlog.storage_backends.base.files import IoCall, Open, Read, Write
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.sorted_runs.compaction import compact
@@ -355,3 +359,52 @@ async def test_a_merge_fetches_what_is_not_here(tmp_path: Path) -> None:
 
     assert merged == [MERGED]
     assert {read.length for read in source.reads} == {RUN.length, OTHER.length}
+
+
+async def crash_of_a_put(call: int, keep: Keep) -> bool:
+    """Lose power at the ``call``-th I/O of a put into long-term storage on a file system, and put again.
+    Returns whether the put had ended before."""
+    disk = SimulatedDisk(Random(call))
+    over = anyio.Event()
+    ended = False
+
+    def lose_power(index: int, _: IoCall) -> LosePower | None:
+        if index != call:
+            return None
+        over.set()
+        return LosePower(written=512)
+
+    async def work() -> None:
+        nonlocal ended
+        chunks = FileSystemChunkStorage(SimulatedFiles(disk, lose_power), "/lts", world_of(1))
+        await chunks.open()
+        await put_run(chunks, RUN, [DATA])
+        ended = True
+        over.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        await over.wait()
+        group.cancel_scope.cancel()
+
+    chunks = FileSystemChunkStorage(SimulatedFiles(disk.crash(keep)), "/lts", world_of(2))
+    await chunks.open()
+    is_there = await chunks.exists(RUN.name)
+    assert is_there or not ended
+    run = RUN
+    try:
+        await put_run(chunks, run, [DATA])
+    except OutcomeUnknown:
+        assert is_there
+        run = attrs.evolve(RUN, name="system/runs/1-again")
+        await put_run(chunks, run, [DATA])
+    assert await chunks.read(run.name, 0, run.length + 1) == DATA
+    return ended
+
+
+@pytest.mark.parametrize("keep", ["none", "all", "random"])
+async def test_m2_a_put_is_whole_or_absent_after_power_loss_at_every_call(keep: Keep) -> None:
+    call, ended = 0, False
+    while not ended:
+        ended = await crash_of_a_put(call, keep)
+        call += 1
