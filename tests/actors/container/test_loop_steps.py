@@ -84,7 +84,10 @@ async def one_life(world: ContainerWorld, names: list[str], longest: Longest) ->
 
 
 @pytest.mark.one_loop
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    "count",
+    [10_000, pytest.param(100_000, marks=[pytest.mark.extended, pytest.mark.timeout(600)])],
+)
 async def test_no_step_grows_with_the_number_of_segments(count: int) -> None:
     """C1: a listing is that of one moment, given in slices. C7: the begin of a checkpoint copies nothing. F1:
     a cycle fixes its cut in one step, and captures in slices."""
