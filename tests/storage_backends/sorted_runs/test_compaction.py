@@ -23,7 +23,7 @@ from tierlog.storage_backends.base.files import IoCall, Read, Rename, Sync, Writ
 from tierlog.storage_backends.files.local import LocalFiles, drive
 from tierlog.storage_backends.sorted_runs import merge_helper as helper
 from tierlog.storage_backends.sorted_runs.compaction_policy import FAN_OUT, Merge, next_merge
-from tierlog.storage_backends.sorted_runs.encoder import RUN_BYTES_MAX
+from tierlog.storage_backends.sorted_runs.encoder import BLOCK_BYTES, RUN_BYTES_MAX
 from tierlog.storage_backends.sorted_runs.merge import MergeOrder, merge_runs
 from tierlog.storage_backends.sorted_runs.reader import RunSource
 from tierlog.storage_backends.sorted_runs.rows import Row
@@ -116,6 +116,16 @@ def test_a_merge_takes_adjacent_generations_and_ends(lengths: list[int]) -> None
     assert merges <= len(lengths) // (FAN_OUT - 1)
 
 
+def test_a_smaller_generation_between_others_is_merged_with_them() -> None:
+    lengths = [500] * 5 + [50] + [500] * (FAN_OUT - 6)
+    runs = [entry(cycle, cycle, length) for cycle, length in enumerate(lengths, 1)]
+
+    merge = next_merge(RunList(runs), 0)
+
+    assert merge is not None
+    assert merge.runs == runs[::-1]
+
+
 def test_the_runs_of_one_merge_are_one_generation() -> None:
     parts = [entry(1, 5, 1000, b"a", b"b"), entry(1, 5, 1001, b"c", b"d")]
     younger = [entry(cycle, cycle, 150) for cycle in range(6, 6 + FAN_OUT - 1)]
@@ -159,6 +169,16 @@ async def _merged_bytes(folder: Path, run_bytes_max: int) -> list[bytes]:
     runs = [write(folder, f"in/{c}", c, numbered(200, version=c * 1000, step=c)) for c in (3, 2, 1)]
     merged = drive(merge_runs(order_of(folder, *runs, run_bytes_max=run_bytes_max)))
     return [Path(path_of(str(folder), run)).read_bytes() for run in merged]
+
+
+def test_a_merge_begins_another_run_at_the_limit(tmp_path: Path) -> None:
+    runs = [write(tmp_path, f"in/{cycle}", cycle, numbered(500, version=1000 * cycle)) for cycle in (2, 1)]
+
+    merged = drive(merge_runs(order_of(tmp_path, *runs, run_bytes_max=4000)))
+
+    assert sum(run.summary.rows for run in merged) == 500
+    assert len(merged) > 3
+    assert max(run.length - run.tail_length for run in merged) < 4000 + BLOCK_BYTES
 
 
 @pytest.mark.anyio

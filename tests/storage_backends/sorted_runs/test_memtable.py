@@ -84,6 +84,17 @@ def test_memtables_are_published_in_order() -> None:
     table.publish(second, [])
 
 
+def test_m5_a_closed_view_keeps_no_rows() -> None:
+    table = Table()
+    for version in (1, 2, 3):
+        with table.view():
+            table.put([Row(b"a", version, b"")])
+
+    table.put([Row(b"a", 4, b"")])
+
+    assert table.memory == ROW_MEMORY + 1
+
+
 def test_m5_rows_count_as_memory_until_they_are_published() -> None:
     table = Table()
     table.put([Row(b"a", 1, b"one")])
