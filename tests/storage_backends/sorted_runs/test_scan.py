@@ -176,6 +176,23 @@ async def test_changes_skip_the_blocks_of_older_ones(world: TableWorld) -> None:
     assert min(read.offset for read in world.source.reads) == tail.offsets[3]
 
 
+async def test_changes_skip_the_blocks_between(world: TableWorld) -> None:
+    for number in range(1000):
+        world.put(b"%06d" % number, bytes(50))
+    since = world.table.version
+    for number in (0, 999):
+        world.put(b"%06d" % number, b"changed")
+    run = await world.flush()
+    assert run is not None
+    tail = await world.reader.tail(run)
+    world.source.reads.clear()
+
+    page = await scan_changes(world.capture(), world.reader, KeyRange(), PageLimits(), since)
+
+    assert [row.key for row in page.rows] == [b"000000", b"000999"]
+    assert [read.offset for read in world.source.reads] == [0, tail.offsets[-2]]
+
+
 async def test_a_scan_leaves_the_cache_to_lookups(world: TableWorld) -> None:
     await filled(world)
     world.forget_cache()
