@@ -223,7 +223,7 @@ def confirm(
 
         async with owning(data, config, take_over=take_over) as store:
             for each in found:
-                await store.on_container(each.container, lambda container: container.claims.confirm())
+                await store.on_container(each.container, lambda container: container.confirmation.confirm())
 
     execute(command)
     if json:

@@ -111,6 +111,7 @@ _LOG_COLUMNS = {
     "log bytes": "log_bytes",
     "on disk": "log_allocated_bytes",
     "groups": "groups",
+    "element": "element",
 }
 _DATA_COLUMNS = {
     "container": "index",
@@ -126,20 +127,11 @@ _DATA_COLUMNS = {
 
 def _show_containers(screen: Console, containers: tuple[ContainerReport, ...]) -> None:
     """Two tables, so that each fits a narrow terminal."""
-    logs = [
-        (*(getattr(each, field) for field in _LOG_COLUMNS.values()), _listed(each.claims))
-        for each in containers
-    ]
-    output.print_table((*_LOG_COLUMNS, "claims"), logs, ("groups", "log files"))
+    logs = [tuple(getattr(each, field) for field in _LOG_COLUMNS.values()) for each in containers]
+    output.print_table(tuple(_LOG_COLUMNS), logs, ("groups", "log files"))
     screen.print()
     data = [tuple(getattr(each, field) for field in _DATA_COLUMNS.values()) for each in containers]
     output.print_table(tuple(_DATA_COLUMNS), data, ("on storage", "unflushed"))
-
-
-def _listed(claims: tuple[int, ...]) -> str:
-    """The newest three; every opening leaves one."""
-    shown = ", ".join(map(str, claims[-3:])) or "none"
-    return f"..., {shown}" if len(claims) > 3 else shown
 
 
 def _show_sums(screen: Console, report: StoreReport) -> None:

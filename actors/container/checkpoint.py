@@ -169,7 +169,7 @@ class Checkpointer:
     async def _completed(self, snapshot: Snapshot, size: int) -> None:
         self._written += 1
         self._cycle = snapshot.cycle
-        self._state.checkpoint_bytes = size
+        self._state.checkpoint_bytes = size + snapshot.manifest.size
         self._last_at = self._log.statistics().appended_bytes
         # W5: the address became durable with the end.
         await self._log.truncate()

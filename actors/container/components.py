@@ -57,7 +57,7 @@ def build_components(container: Container) -> ContainerComponents:
         garbage=collector,
         options=options.chunked,
     )
-    view = ContainerFlushSource(container)
+    view, ownership = ContainerFlushSource(container), container.ownership
     can_append = container.chunks.capabilities.append
     unflushed = UnflushedBytes(cache, log, load_bytes=options.cache_bytes // 2)
     flusher = SegmentFlusher(
@@ -65,10 +65,12 @@ def build_components(container: Container) -> ContainerComponents:
         unflushed,
         view.segment_of,
         view.forget,
-        container.keep_proven,
+        ownership.keep_proven,
         whole_chunks=not can_append,
     )
-    writer = StorageWriter(view, flusher, storage, collector, container.prove_ownership, options.writer)
+    writer = StorageWriter(
+        view, flusher, storage, collector, ownership.prove, ownership.complete_cycle, options.writer
+    )
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
     publisher = Publisher(

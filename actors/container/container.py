@@ -4,8 +4,8 @@ Owns: the start and stop order of its components (``components.py``), and the ve
 Does not own: restarts (``local_container.py``), decisions (``operations/``), the mapping of names to
 containers (the store).
 
-Start: open the log (fences every earlier owner), recover, start the pipeline, validate the claims in
-long-term storage and add this owner's (rule W8), start the writer, the collector and the checkpointer, then
+Start: open the log (fences every earlier owner), recover, start the pipeline, check the chain in long-term
+storage and add this owner's element (rule J7), start the writer, the collector and the checkpointer, then
 answer. Long-term storage may be down at the start; it is then claimed before the first write there. Stop:
 refuse new requests, let the pipeline finish what it has, stop the others, close the log with its footer. The
 end of a container does not flush.
@@ -47,8 +47,8 @@ from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .admission import AdmissionOptions
 from .checkpoint import Checkpointer, CheckpointOptions
-from .claims import ClaimRecords, Identity, StorageClaim
 from .components import ContainerComponents, build_components
+from .confirmation import Confirmation
 from .history import RecoveredHistory
 from .imports import SegmentImporter
 from .leases import Leases
@@ -58,11 +58,14 @@ from .operations.append import AppendRequest
 from .operations.create import CreateRequest
 from .operations.queries import ListRequest, WaitDurableRequest
 from .operations.transactions import ListTransactionsRequest, TransactionRequest
+from .owner import Identity
+from .ownership import StorageOwnership
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
 from .requests import LogRequest, Request
 from .segments import SegmentState, SegmentTable
+from .sources import ContainerManifestSource
 from .state import ContainerState
 from .statistics import ContainerStatistics
 from .transaction_table import Key
@@ -131,8 +134,11 @@ class Container:
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
         self.metadata = LoggedMetadataStore(self.state, self.ask_internal)
         self.history = RecoveredHistory(self.state)
-        self.claims = ClaimRecords(self.state.metadata, self.metadata)
-        self._claim = StorageClaim(chunks, index, identity, log, self.claims, adopt=options.adopt)
+        self.confirmation = Confirmation(self.state, self.metadata)
+        source = ContainerManifestSource(self)
+        self.ownership = StorageOwnership(
+            chunks, index, identity, log, source, self.confirmation, adopt=options.adopt
+        )
         self._stop = anyio.Event()
         self._checkpoint_due = anyio.Event()
         self._eviction_due = anyio.Event()
@@ -188,7 +194,7 @@ class Container:
         ones from which it may take over by itself; None if it opens on order."""
         clean = False
         try:
-            opened = await self._claim.open_log(previous_epochs)
+            opened = await self.ownership.open_log(previous_epochs)
             self.state.epoch = opened.epoch
             components = self._built = build_components(self)
             recovery = Recovery(
@@ -229,7 +235,7 @@ class Container:
         last_full_cut = self.state.cycle.cut if self.state.cycle.full else 0
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run_pipeline, components.pipeline, ending)
-            await self._claim.begin()
+            await self.ownership.begin()
             async with anyio.create_task_group() as helpers:
                 protect = self.options.protect
                 # In a group of their own, which ends before the pipeline: what the helpers log goes through
@@ -420,17 +426,9 @@ class Container:
             await self.legacy.flush(self)
 
     async def claim_storage(self) -> None:
-        """Return once this owner may write to long-term storage (rule W8). Raises ``StoreMismatch``,
+        """Return once this owner may write to long-term storage (rule J7). Raises ``StoreMismatch``,
         ``NotOwner``."""
-        await self._claim.ensure()
-
-    async def prove_ownership(self) -> None:
-        """``claim_storage``, and that there is no foreign claim until now (rules W8, G1)."""
-        await self._claim.prove()
-
-    async def keep_proven(self) -> None:
-        """``prove_ownership``, unless that was done a short time ago."""
-        await self._claim.keep_proven()
+        await self.ownership.ensure()
 
     async def count_garbage(self) -> GarbageTotal:
         """What confirming the container lets it delete (rule G4)."""
@@ -527,4 +525,5 @@ class Container:
             chunked=components.storage.statistics(),
             read_ahead=components.read_ahead.statistics(),
             unflushed=components.unflushed.statistics(),
+            manifest=self.ownership.statistics(),
         )

@@ -29,6 +29,11 @@ class ManifestState:
         """The newest element that exists."""
         return None if self.head is None else self.head.element
 
+    @property
+    def size(self) -> int:
+        """Of both, in bytes."""
+        return sum(len(op.content) for op in (self.head, self.intent) if op is not None)
+
     def recorded(self, op: LogElement) -> ManifestState:
         op.element  # noqa: B018 - raises DecodeError unless it is one
         return ManifestState(self.head, op)

@@ -94,6 +94,7 @@ class _CheckpointRecords:
         elif type(op) is CheckpointManifest and op.checkpoint == self.checkpoint:
             head, intent = (LogElement(each) if each else None for each in (op.head, op.intent))
             self.manifest = ManifestState(head, intent)
+            self.size += len(op.head) + len(op.intent)
         elif type(op) is CheckpointEnd and op.checkpoint == self.checkpoint:
             self.is_complete = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -15,14 +15,16 @@ from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.sorted_dict import with_prefix
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from ...storage_backends.segments.records import ReleasedRecord, chunk_key, released_key
+from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
+from ...storage_backends.segments.records.claim import ClaimRecord
 from ...storage_backends.segments.records.released import RELEASED_PREFIX
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.segments.transaction import decode_record
 from ..flush.aggregation import FlushableSegment
-from ..gc.collector import epoch_in
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
-from .claims import claim_name, claim_prefix
+from .confirmation import claim_records
+from .manifest_state import ManifestState
 from .state import ContainerState
 
 if TYPE_CHECKING:
@@ -112,6 +114,39 @@ class ContainerFlushSource:
         return await self._container.log_operation(ForgetSegment(sid))
 
 
+class ContainerManifestSource:
+    """The container as its ownership of long-term storage sees it (``ManifestSource``)."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._state = container.state
+
+    @property
+    def manifest(self) -> ManifestState:
+        return self._state.manifest
+
+    @property
+    def newest_segment(self) -> int:
+        return self._state.newest_segment
+
+    @property
+    def sequence(self) -> int:
+        return self._state.sequence
+
+    def claim_records(self) -> Mapping[int, ClaimRecord]:
+        return claim_records(self._state.metadata)
+
+    def some_chunk(self) -> str | None:
+        keys = with_prefix(self._state.metadata.runs_from(CHUNK_PREFIX), CHUNK_PREFIX)
+        return next((key.removeprefix(CHUNK_PREFIX) for key in keys), None)
+
+    def now_ms(self) -> int:
+        return max(0, int(self._container.world.wall_clock() * 1000))
+
+    async def log(self, op: Operation) -> object:
+        return await self._container.log_operation(op)
+
+
 class ContainerCollectorSource:
     """The container as the collector sees it (``CollectorSource``)."""
 
@@ -119,32 +154,23 @@ class ContainerCollectorSource:
         self._container = container
         self.epoch = container.state.epoch
         self.chunk_prefix = f"containers/{container.index:04d}/"
-        self.claim_prefix = claim_prefix(container.index)
         self.referenced = ReferencedChunks(container.state)
         self.released = ReleasedRecords(container.state, container.metadata)
-        self._claims = container.claims
+        self._confirmation = container.confirmation
         self._history = container.history
 
     @property
-    def dead_claims(self) -> Sequence[str]:
-        known, index = self._claims.known, self._container.index
-        return [claim_name(index, epoch) for epoch in known if epoch < self.epoch]
-
-    async def forget_claims(self, names: Sequence[str]) -> None:
-        await self._claims.forget([epoch for name in names if (epoch := epoch_in(name)) is not None])
-
-    @property
     def is_confirmed(self) -> bool:
-        return self._claims.unconfirmed is None
+        return self._confirmation.unconfirmed is None
 
     async def wait_confirmed(self) -> None:
-        await self._claims.wait_confirmed()
+        await self._confirmation.wait_confirmed()
 
     async def check_history(self, chunks: Sequence[ChunkInfo]) -> None:
-        oldest = min(self._claims.known, default=self.epoch)
+        oldest = self._confirmation.oldest_epoch
         for part in in_slices(chunks):
             if (newer := self._history.find_newer(part, oldest)) is not None:
-                await self._claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
+                await self._confirmation.mark(UnconfirmedRecord(Reason.RESTORED))
                 _log.error("log_older_than_chunks", container=self._container.index, chunk=newer.name)
                 return
 
@@ -154,7 +180,7 @@ class ContainerCollectorSource:
         self._history.forget()
 
     async def prove(self) -> None:
-        await self._container.prove_ownership()
+        await self._container.ownership.prove_anew()
 
     async def barrier(self) -> object:
         return await self._container.log_operation(Barrier())

@@ -139,14 +139,17 @@ class StorageWriter:
         storage: DeferredWorkStorage,
         observer: CycleObserver,
         claim: Callable[[], Awaitable[None]],
+        publish: Callable[[int], Awaitable[None]],
         options: WriterOptions,
     ) -> None:
-        """``claim()`` returns once this owner may write to long-term storage."""
+        """``claim()`` returns once this owner may write to long-term storage, ``publish(cut)`` once long-term
+        storage says that a cycle with this cut is complete (rule J5)."""
         self._source = source
         self._flusher = flusher
         self._storage = storage
         self._observer = observer
         self._claim = claim
+        self._publish = publish
         self._options = options
         self._flushes = FlushTasks(
             self._flush_segment,
@@ -167,14 +170,11 @@ class StorageWriter:
         """Whether the deferred work of an earlier cycle is still under way."""
         self._recorded_steps = 0
         """Steps of deferred work that a ``CycleComplete`` covers."""
-        self._cut = 0
-        self._cycle = 0
+        self._cut = self._cycle = 0
         self._is_begun = False
-        """Whether the collector knows of cycle ``_cycle`` already, because it began when the last one
-        ended."""
+        """Whether the collector knows of cycle ``_cycle`` already: it began when the last one ended."""
         self._room_made = False
-        """Whether a truncation was committed alone since the last ``CycleComplete``, because long-term
-        storage is full."""
+        """Whether a truncation was committed alone since the last ``CycleComplete``, to make room."""
         self._due: dict[int, None] = {}
         self._waiting_for_late: dict[int, None] = {}
         """Segments that a late flush keeps from being flushed: due when one has ended."""
@@ -184,6 +184,8 @@ class StorageWriter:
         """Segments that are not flushed up to it."""
         self._recorded_cut = 0
         """The cut of the newest ``CycleComplete``: cuts only grow."""
+        self._unpublished: int | None = None
+        """The cut of a complete full cycle of which long-term storage does not know."""
         self.failing: dict[int, TierlogError] = {}
         """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append;
         only the writer changes it."""
@@ -291,7 +293,7 @@ class StorageWriter:
         failed = self._flushes.take_errors()
         number = self._end_cycle()
         await self._note_failures(failed)
-        if progressed or (full and is_empty and is_whole):
+        if progressed or (full and is_empty and is_whole and self._unpublished is None):
             # A cycle that flushed nothing logs nothing: an outage of long-term storage must not fill the log
             # (rule S7).
             self._recorded_steps += steps
@@ -304,10 +306,34 @@ class StorageWriter:
             await self._source.log(record)
             self._observer.cycle_completed(number)
             self._report_progress()
-        if full:
+            if is_full:
+                self._unpublished = self._recorded_cut
+        if (error := await self._publish_cycle()) is not None:
+            self._full_cut = None
+            self._answer(cut, error)
+        elif full:
             self._end_full_cycle(cut, failed, is_whole=is_whole)
         else:
             self._settle_full(failed)
+
+    async def _publish_cycle(self) -> TierlogError | None:
+        """Let long-term storage say that the newest full cycle is complete. Until it does, full cycles are
+        tried again; returns why it does not."""
+        if self._unpublished is None:
+            return None
+
+        try:
+            await self._publish(self._unpublished)
+        except CLAIM_REFUSED:
+            raise
+        except TierlogError as error:
+            now = anyio.current_time()
+            self._not_before = now + max(self._options.error_pause, self._storage.retry_in())
+            self._dirty_since = now - self._options.flush_age
+            return error
+
+        self._unpublished = None
+        return None
 
     def _begin_cycle(self) -> None:
         """Everything that is committed from now on belongs to the next ``CycleComplete`` (rule F2)."""

@@ -9,8 +9,8 @@ names found no room in the queue, which is bounded (rule G2). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
-Order (rule G1): decide by durable state; look for foreign claims in long-term storage, because of a
-folder and its copy neither may delete what the other needs; append a barrier to the log; delete only once
+Order (rules G1, J9): decide by durable state; create an element of the chain, because of a folder and
+its copy neither may delete what the other needs; append a barrier to the log; delete only once
 that is durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). Nothing is
 deleted before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done. A failed
 delete is tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One
@@ -110,25 +110,12 @@ class CollectorSource(Protocol):
         ...
 
     @property
-    def claim_prefix(self) -> str:
-        """The prefix of its owners' claims; those of dead owners are garbage."""
-        ...
-
-    @property
     def referenced(self) -> Container[str]:
         """The chunk names in durable metadata."""
         ...
 
     @property
     def released(self) -> ReleasedFiles: ...
-
-    @property
-    def dead_claims(self) -> Sequence[str]:
-        """The names of recorded claims of dead epochs, whether they exist or not."""
-        ...
-
-    async def forget_claims(self, names: Sequence[str]) -> None:
-        """Remove the records of deleted claims."""
 
     @property
     def is_confirmed(self) -> bool: ...
@@ -144,17 +131,17 @@ class CollectorSource(Protocol):
         """All of them were given to ``check_history``."""
 
     async def prove(self) -> None:
-        """Returns once this owner has claimed long-term storage and there is no foreign claim (rule G1)."""
+        """Returns once an element counts that this owner has created since the call (rule J9)."""
 
     async def barrier(self) -> object:
         """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
 
 
 def epoch_in(name: str) -> int | None:
-    """The epoch in a chunk's name ``.../<epoch>-<offset>-<id>`` or a claim's ``.../epoch.<epoch>``; None for
-    any other name, which is not garbage."""
+    """The epoch in a chunk's name ``.../<epoch>-<offset>-<id>``; None for any other name, which is not
+    garbage."""
     try:
-        return hex_number(name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0])
+        return hex_number(name.rsplit("/", 1)[-1].partition("-")[0])
     except DecodeError:
         return None
 
@@ -328,7 +315,6 @@ class Collector:
         left_out, self._has_left_out = self._has_left_out, False
         try:
             names = await self._list_garbage()
-            dead = {info.name async for info in self._chunks.list(source.claim_prefix)}
         except TierlogError as error:
             self._has_left_out |= left_out
             _log.warning("gc_listing_failed", prefix=source.chunk_prefix, error=str(error))
@@ -337,9 +323,6 @@ class Collector:
         if not source.is_confirmed:
             return False
 
-        claims = {name for name in dead if self._is_dead(name)}.union(source.dead_claims)
-        self._orphans += len(claims)
-        self.release([name for name in sorted(claims) if name not in self._queue])
         if left_out:
             names += [name for name in await source.released.names() if not self._is_known(name)]
         await self._take_over(names, request_cycle)
@@ -400,7 +383,7 @@ class Collector:
         return created is not None and created < self._source.epoch
 
     def _is_dead(self, name: str) -> bool:
-        """Whether a dead owner left the chunk or claim ``name``, and nothing refers to it."""
+        """Whether a dead owner left the chunk ``name``, and nothing refers to it."""
         created, source = epoch_in(name), self._source
         return created is not None and bool(
             orphans([(name, created)], epoch=source.epoch, referenced=source.referenced)
@@ -430,7 +413,7 @@ class Collector:
         if not self._source.is_confirmed:
             for garbage in ready:
                 self._queue.put(garbage)
-            return  # the claim, made only now, has shown that the folder was moved
+            return  # the first element, made only now, has shown that the folder was moved
 
         # G1: what ``_ready`` decided still holds after the barrier. Names are never used twice (S2), and only
         # this owner could add a record.
@@ -444,8 +427,6 @@ class Collector:
         # removes.
         if recorded := [name for name in done if name in self._source.released]:
             await self._source.released.forget(recorded)
-        if claims := [name for name in done if name.startswith(self._source.claim_prefix)]:
-            await self._source.forget_claims(claims)
 
     async def _delete(self, garbage: Garbage, limit: anyio.CapacityLimiter, done: list[str]) -> None:
         async with limit:

@@ -1,10 +1,9 @@
 """The doctor: what is in a data folder, whether it is sound, and which processes have it open. It is
 read-only.
 
-Each container's snapshot is taken first, then its chunks and claims are listed. If an owner changed the log
-meanwhile, the findings are dropped and the container is examined again, so that only what remains is
-reported. A broken container does not hide the others.
-"""
+Each container's snapshot is taken first, then its chunks and its chain are listed. If an owner changed the
+log meanwhile, the findings are dropped and the container is examined again, so that only what remains is
+reported. A broken container does not hide the others."""
 
 from __future__ import annotations
 
@@ -14,11 +13,13 @@ from typing import TypeVar
 
 import attrs
 
+from ...journal.manifest.rules import Step, decide
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
 from ...storage_backends.base.files import Files
 from ...storage_backends.segments.records import ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
-from ..container.claims import Identity, known_claims, list_claims, unconfirmed_record, validate_claims
+from ..container.confirmation import unconfirmed_record
+from ..container.ownership import empty, mismatch, read_survey
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
 from ..legacy_rolling.importing import Progress, no_progress
@@ -37,7 +38,7 @@ _ADVICE_RECORD = "restore the folder from a backup; segments without problems ca
 _ADVICE_STORAGE = (
     "make sure that long-term storage is mounted, reachable and readable, then run the doctor again"
 )
-_ADVICE_CLAIM = "find the folder of the newest owner; adopt this one only if that one is gone for good"
+_ADVICE_CHAIN = "find the folder of the newest owner; adopt this one only if that one is gone for good"
 
 
 @attrs.frozen
@@ -74,8 +75,8 @@ class ContainerReport:
     """Chunks that nothing refers to, left by a crash or written by a flush under way; the next owner collects
     them."""
     chunks_missing: int = 0
-    claims: tuple[int, ...] = ()
-    """Epochs whose owners claimed long-term storage."""
+    element: int = 0
+    """The number of the newest element of its chain; 0 if there is none."""
     unconfirmed: str = ""
     """Why the container deletes no chunk until an operator confirms it; empty if it does (rule G4)."""
     problems: tuple[Problem, ...] = ()
@@ -146,7 +147,7 @@ def _problem(error: TierlogError, advice: str) -> Problem:
 
 
 class _Examination:
-    """One examination of a container's snapshot and of its chunks and claims in long-term storage."""
+    """One examination of a container's snapshot and of its chunks and chain in long-term storage."""
 
     def __init__(
         self, view: StoreView, index: int, snapshot: ContainerSnapshot, verify: Progress | None
@@ -174,7 +175,7 @@ class _Examination:
                 chunks_on_storage=len(lengths),
                 chunks_unreferenced=len(lengths.keys() - records.keys()),
                 chunks_missing=len(records.keys() - lengths.keys()),
-                claims=await self._attempt(self._check_claims(), _ADVICE_CLAIM) or (),
+                element=await self._attempt(self._check_chain(), _ADVICE_CHAIN) or 0,
             )
         return attrs.evolve(report, problems=tuple(self._problems))
 
@@ -231,16 +232,19 @@ class _Examination:
     def _add_chunk_problem(self, message: str, name: str, offset: int) -> None:
         self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.chunk_location}/{name}", offset))
 
-    async def _check_claims(self) -> tuple[int, ...]:
-        claims = await list_claims(self._view.chunks, self._index)
-        store = self._view.identity
-        validate_claims(
-            claims,
-            known_claims(self._snapshot.state.metadata),
-            self._snapshot.opened.epoch,
-            Identity(store.store_id, store.container_log_id(self._index), b""),
-        )
-        return tuple(claim.epoch for claim in claims)
+    async def _check_chain(self) -> int:
+        """The newest element is the one that the log knows (rule J6)."""
+        known = self._snapshot.state.manifest.known
+        survey = await read_survey(self._view.chunks, self._index)
+        survey.check_store(self._view.identity.store_id)
+        step = decide(known, survey.position)
+        if step is Step.EMPTY:
+            raise empty(self._index)
+
+        if step in (Step.FOREIGN, Step.WENT_BACK):
+            raise mismatch(step, survey, known, self._index)
+
+        return survey.position.n
 
     async def _verify_chunks(self, records: list[ChunkRecord], progress: Progress) -> None:
         progress(0, sum(record.length for record in records))

@@ -19,7 +19,7 @@ from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import ChunkRecord, SegmentRecord, chunk_key, released_names
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import Flaw, find_flaws
-from ..container.claims import unconfirmed_record
+from ..container.confirmation import unconfirmed_record
 from ..gc.collector import GarbageTotal, count_garbage
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView

@@ -8,7 +8,7 @@ are collected, and legacy files that were released at the time of the backup if 
 restored segment uses them. Transactions are lost.
 
 Order (rule S17): read and check the backup; check every chunk; build the logs in ``.restoring-<id>``, which
-adopt the claims of the old owners; rename the logs to ``wal``. Everything is checked before the first change,
+adopt the chains of the old owners; rename the logs to ``wal``. Everything is checked before the first change,
 and until the last one there is no store. Cancellation and crash: the next restore removes the leftovers and
 starts again; after the rename only an empty folder can be left, which the next opening removes. An old folder
 of the same store is refused from then on, as a copy is."""
@@ -42,9 +42,9 @@ from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 from ...storage_backends.segments.records.imported import ImportedRecord, imported_key
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.segments.verify import find_flaws, find_missing
-from ..container.claims import list_claims
 from ..container.container import Container
 from ..container.operations.metadata import CommitMetadataRequest
+from ..container.ownership import read_survey
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
@@ -258,7 +258,7 @@ class _Restore:
             folder=self._building,
             config=self._config,
             storage=chunks,
-            # The old owners' claims are still there.
+            # The old owners' elements are still there.
             adopt=True,
             world=self._world,
             files=self._files,
@@ -303,12 +303,11 @@ async def _read_backup(backups: ChunkStorage, name: str) -> tuple[Manifest, list
 
 async def _check_store(chunks: ChunkStorage, manifest: Manifest) -> None:
     for index in range(len(manifest.epochs)):
-        for claim in await list_claims(chunks, index):
-            if claim.identity.store != manifest.store_id:
-                raise StoreMismatch(
-                    f"the chunks belong to store {claim.identity.store.hex()}, the backup to "
-                    f"{manifest.store_id.hex()}: restore it where its own chunks are"
-                )
+        for store in (await read_survey(chunks, index)).stores - {manifest.store_id}:
+            raise StoreMismatch(
+                f"the chunks belong to store {store.hex()}, the backup to {manifest.store_id.hex()}: "
+                f"restore it where its own chunks are"
+            )
 
 
 async def _check_chunks(
@@ -343,7 +342,7 @@ async def _import(store: SegmentStore, segment: SegmentBackup) -> None:
 
 
 async def _keep_unknown_chunks(container: Container) -> None:
-    await container.claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
+    await container.confirmation.mark(UnconfirmedRecord(Reason.RESTORED))
 
 
 async def _write(store: SegmentStore, container: int, key: str, value: bytes) -> None:

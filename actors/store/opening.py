@@ -20,6 +20,7 @@ import attrs
 
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LocalLogOptions, log_folder
+from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
 from ...storage_backends.base.files import Files
@@ -31,7 +32,6 @@ from ...storage_backends.segments.options import ChunkedOptions
 from ..chunk_io.options import StorageOptions
 from ..container.admission import AdmissionOptions
 from ..container.checkpoint import CheckpointOptions
-from ..container.claims import CLAIMS_PREFIX
 from ..container.container import ContainerOptions
 from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
@@ -92,7 +92,7 @@ async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFo
     chunks = make_chunk_reader(location, files, folder, world)
     await chunks.open()
     try:
-        async with aclosing(chunks.list(CLAIMS_PREFIX)) as claims:
+        async with aclosing(chunks.list(CONTAINERS_PREFIX)) as claims:
             async for claim in claims:
                 raise StoreMismatch(
                     f"{location.shown(folder)} belongs to another store, which made {claim.name}: give each "

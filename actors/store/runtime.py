@@ -25,9 +25,9 @@ from ..chunk_io.actor import StorageActor
 from ..chunk_io.client import StorageClient
 from ..chunk_io.health import StorageHealthStatistics
 from ..chunk_io.options import StorageOptions
-from ..container.claims import Identity
 from ..container.container import Container, ContainerOptions
 from ..container.local_container import LocalContainer, RemoteContainer
+from ..container.owner import Identity
 from ..folder.fingerprint import Fingerprint
 from ..folder.identity import StoreIdentity
 from ..kernel.supervision import RestartPolicy
@@ -202,6 +202,7 @@ class ContainerRuntime:
                 parts.identity.container_log_id(index),
                 bytes.fromhex(parts.owner_id),
                 parts.folder,
+                parts.identity.containers,
             )
             return Container(
                 index,

@@ -5,14 +5,17 @@ created before it began. An element that is deleted between listing and reading 
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
 from .element import CONTAINERS_PREFIX, ELEMENT_BYTES_MAX, Element, Position, position_of
+
+_ATTEMPTS_MAX = 10
+"""Times that a chain is listed whose newest element vanishes each time."""
 
 
 def journal_prefix(container: int) -> str:
@@ -24,17 +27,14 @@ def element_name(container: int, n: int) -> str:
 
 
 async def list_elements(chunks: ChunkStorage, container: int, after: int = 0) -> list[int]:
-    """The numbers above ``after`` of the elements in storage, lowest first."""
+    """The numbers above ``after`` of the elements in storage, lowest first. Objects with other names are
+    nobody's."""
     prefix = journal_prefix(container)
     numbers = []
     async with aclosing(chunks.list(prefix, element_name(container, after))) as infos:
         async for info in infos:
-            try:
+            with suppress(DecodeError):
                 numbers.append(hex_number(info.name.removeprefix(prefix)))
-            except DecodeError as error:
-                raise DataCorruption(
-                    f"no element has this name: {error}", file=info.name, offset=0
-                ) from error
 
     return numbers
 
@@ -68,14 +68,20 @@ async def read_element(chunks: ChunkStorage, container: int, n: int) -> StoredEl
 
 
 async def read_newest(chunks: ChunkStorage, container: int, numbers: list[int]) -> StoredElement | None:
-    """The newest of these elements that is still there; None if there is none."""
-    for n in reversed(numbers):
-        try:
-            return await read_element(chunks, container, n)
-        except ChunkNotFound:
-            continue
+    """The newest element, if ``numbers`` are those listed last; None if there is none.
 
-    return None
+    One that vanishes was deleted because two newer ones exist: then the chain is listed again."""
+    for _ in range(_ATTEMPTS_MAX):
+        if not numbers:
+            return None
+
+        with suppress(ChunkNotFound):
+            return await read_element(chunks, container, numbers[-1])
+
+        numbers[:] = await list_elements(chunks, container)
+    raise Unavailable(
+        f"element {numbers[-1]} of container {container} is listed and cannot be read: try again"
+    )
 
 
 @attrs.frozen

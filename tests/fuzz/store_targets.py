@@ -3,7 +3,7 @@ inside keys and names."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -14,15 +14,9 @@ from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.memory_files import run_on
 from support.operations import ELEMENT, elements
-from tierlog.actors.container.claims import (
-    Identity,
-    claim_name,
-    claim_prefix,
-    decode_claim,
-    encode_claim,
-    known_claims,
-    list_claims,
-)
+from tierlog.actors.container.claims import claim_name, claim_prefix, decode_claim, encode_claim, list_claims
+from tierlog.actors.container.confirmation import claim_records
+from tierlog.actors.container.owner import Identity
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.identity import decode as decode_identity
@@ -133,12 +127,9 @@ _FIELDS = [
 _STORE = StoreIdentity(bytes(range(16)), bytes(range(16, 32)), 4, 1_700_000_000_000)
 _OWNER = Owner("name", 4711, "größe", 1_700_000_000_000)
 _CLAIM = Identity(b"s" * 16, b"l" * 16, b"o" * 16, Fingerprint(b"f" * 16, "here:/data/wal"))
-
-
-def _known(records: Mapping[str, bytes]) -> dict[int, bytes]:
-    metadata: SortedDict[str, tuple[int, bytes]] = SortedDict()
-    metadata.update({key: (1, value) for key, value in records.items()})
-    return known_claims(metadata)
+_LAST = encode_claim(_CLAIM)
+_EARLIER = sealed(_LAST[:4] + b"\2" + _LAST[5:-4])
+"""A claim of an earlier version."""
 
 
 class _OneObject:
@@ -155,6 +146,12 @@ class _OneObject:
         return self._content[offset : offset + size]
 
 
+def _metadata(key: str, value: bytes) -> SortedDict[str, tuple[int, bytes]]:
+    metadata: SortedDict[str, tuple[int, bytes]] = SortedDict()
+    metadata[key] = 1, value
+    return metadata
+
+
 def _storage(name: str, content: bytes) -> ChunkStorage:
     return cast("ChunkStorage", _OneObject(name, content))
 
@@ -166,6 +163,12 @@ def _answer_of(reading: Coroutine[Any, Any, T]) -> T:
         answer: T = end.value
         return answer
     raise AssertionError("one object in memory leaves nothing to wait for")
+
+
+def _element_numbers(data: bytes) -> list[int]:
+    numbers = _answer_of(list_elements(_storage(journal_prefix(3) + data.decode("latin-1"), b""), 3))
+    assert [f"{n:016x}".encode() for n in numbers] in ([], [data])
+    return numbers
 
 
 def _survey(name: str, content: bytes) -> tuple[int, Identity]:
@@ -215,27 +218,23 @@ _IDENTITIES = [
             b"null",
         ],
     ),
-    Target(
-        "claim",
-        lambda data: decode_claim(data).identity,
-        [encode_claim(_CLAIM)],
-        encode=encode_claim,
-        checksummed=True,
-    ),
+    Target("claim", lambda data: decode_claim(data).identity, [_EARLIER], checksummed=True),
     Target(
         "claim behind a right checksum",
         lambda body: decode_claim(sealed(body)),
-        [encode_claim(_CLAIM)[:-4], encode_claim(_CLAIM)[:4] + b"\1" + encode_claim(_CLAIM)[5:53]],
+        [_EARLIER[:-4], _LAST[:4] + b"\1" + _LAST[5:53]],
     ),
     Target(
         "claim records",
-        lambda data: _known({claim_key(7): data}),
-        [ClaimRecord(b"o" * 16).encode(), ClaimRecord(b"o" * 16, storage_claimed=True).encode()],
+        lambda data: claim_records(_metadata(claim_key(7), data)),
+        [ClaimRecord(b"o" * 16).encode()],
         errors=(DataCorruption,),
     ),
     Target(
         "claim record's key",
-        lambda data: _known({CLAIM_PREFIX + data.decode("latin-1"): ClaimRecord(bytes(16)).encode()}),
+        lambda data: claim_records(
+            _metadata(CLAIM_PREFIX + data.decode("latin-1"), ClaimRecord(bytes(16)).encode())
+        ),
         [b"00000000000000ff"],
         errors=(DataCorruption,),
         encode=lambda known: claim_key(*known).removeprefix(CLAIM_PREFIX).encode(),
@@ -266,12 +265,9 @@ _IDENTITIES = [
     ),
     Target(
         "element name",
-        lambda data: _answer_of(list_elements(_storage(journal_prefix(3) + data.decode("latin-1"), b""), 3))[
-            0
-        ],
+        _element_numbers,
         [b"00000000000000ff"],
-        errors=(DataCorruption,),
-        encode=lambda n: element_name(3, n).removeprefix(journal_prefix(3)).encode(),
+        errors=(),
         hostile=[b"7", b"0x07", b"-1", b"0000000000000007.bak"],
     ),
     Target(
@@ -292,13 +288,13 @@ _IDENTITIES = [
     Target(
         "claim in long-term storage",
         lambda data: _survey(claim_name(3, 7), data),
-        [encode_claim(_CLAIM)],
+        [_EARLIER],
         errors=(DataCorruption,),
         genuine=lambda found: found == (7, _CLAIM),
     ),
     Target(
         "claim name",
-        lambda data: _survey(claim_prefix(3) + data.decode("latin-1"), encode_claim(_CLAIM))[0],
+        lambda data: _survey(claim_prefix(3) + data.decode("latin-1"), _EARLIER)[0],
         [b"00000000000000ff"],
         errors=(DataCorruption,),
         encode=lambda epoch: claim_name(3, epoch).removeprefix(claim_prefix(3)).encode(),
@@ -422,9 +418,9 @@ _RECORDS = [
     Target(
         "epoch in a chunk's name",
         _epoch_in,
-        [b"0000000700000002/0000000000000007-0000000000000000-id", b"epoch.0000000000000007"],
+        [b"0000000700000002/0000000000000007-0000000000000000-id"],
         errors=(),
-        hostile=[b"epoch.-000000000000001", b"0x00000000000001-0-id", b"+000000000000001-0-id"],
+        hostile=[b"epoch.0000000000000007", b"0x00000000000001-0-id", b"+000000000000001-0-id"],
     ),
 ]
 

@@ -18,10 +18,10 @@ import pytest
 from support.crash_enumeration import sector_borders
 from support.damage import (
     CHUNKS,
-    CLAIMS,
     IDENTITY,
     LIVES,
     REGISTER,
+    SYSTEM,
     WAL,
     Damage,
     Image,
@@ -61,7 +61,7 @@ REGISTER_BITS = [*range(8 * 52), *range(8 * 508, 8 * 1536)]
 def test_the_images_have_everything_that_can_be_damaged() -> None:
     assert len(image("closed").paths(WAL)) >= 2
     assert len(image("closed").paths(CHUNKS)) >= 2
-    assert len(image("closed").paths(CLAIMS)) == 1
+    assert len(image("closed").paths(SYSTEM)) == 3, "the store record, two elements"
     assert len(image("owners").paths(WAL)) > 4
     assert len({path[-25:-13] for path in image("owners").paths(WAL)}) == 4
     assert len(image("flushing").paths("/lts/.tmp-")) == 1
@@ -188,10 +188,24 @@ def everything(path: str, content: bytes, step: int = 1) -> Iterator[Damage]:
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.extended)])
-@pytest.mark.parametrize("part", [IDENTITY, CLAIMS])
-def test_every_cut_and_flipped_bit_of_identity_and_claim(part: str, step: int) -> None:
-    damages = each_file(image("closed"), part, partial(everything, step=step))
-    assert judge_all(image("closed"), damages)[0] == 0
+@pytest.mark.parametrize("part", [IDENTITY, "/lts/_system/store", "newest element"])
+def test_every_cut_and_flipped_bit_of_identity_store_record_and_element(part: str, step: int) -> None:
+    found = image("closed")
+    damages = each_file(
+        found, newest_element(found) if part == "newest element" else part, partial(everything, step=step)
+    )
+    assert judge_all(found, damages)[0] == 0
+
+
+def test_damage_of_the_element_before_the_newest_is_harmless() -> None:
+    """J2: the newest one says everything."""
+    found = image("closed")
+    before = found.paths("/journal/")[0]
+    assert judge_all(found, everything(before, found.content(before), 20))[1] == 0
+
+
+def newest_element(found: Image) -> str:
+    return found.paths("/journal/")[-1]
 
 
 @sampled
@@ -220,9 +234,9 @@ def test_zeroed_pages(moment: str) -> None:
 
 @every_image
 def test_a_missing_file(moment: str) -> None:
-    """A claim, and what only marks or reserves, may be missing; everything else is missed."""
+    """The store record, and what only marks or reserves, may be missing; everything else is missed."""
     found = image(moment)
-    vital = [IDENTITY, REGISTER, *found.paths(WAL), *found.paths(CHUNKS)]
+    vital = [IDENTITY, REGISTER, newest_element(found), *found.paths(WAL), *found.paths(CHUNKS)]
     others = [path for path in files_of(found.disk) if path not in vital]
     assert judge_all(found, [{path: None} for path in vital]) == (0, len(vital))
     assert judge_all(found, [{path: None} for path in others]) == (len(others), 0)

@@ -189,20 +189,30 @@ class CopiesRun:
         return [original, backup]
 
     async def _put_the_log_back(self, original: Folder) -> list[Folder]:
-        """Its owner went on after the backup, and crashed before another one opened the folder: the newest
-        claim is in the backup too."""
+        """Its owner went on after the backup, and crashed before another one opened the folder: after a whole
+        flush, or before the end of one, of which only its chunks tell."""
         await self._flush(original)
         await trio.sleep(4 * DELAY)  # as above
         backup = original.copied("B", HERE)
+        elements = self._elements()
+        if self._random.random() < 0.7:
+            down = Window(1000.0, 1.0)
+            self.site.faults.add(
+                Fault(Target.CHUNKS, Kind.BEFORE, down, ("create_with_content",), part="/journal/")
+            )
         await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
-        await self._flush(original)
+        await self._call(original, lambda store: store.flush())
+        is_whole = self._elements() != elements
         process, original.process = original.process, None
         assert process is not None
         process.kill()
-        if self._random.random() < 0.5:  # the listing that shows the newer chunks is late
+        self.site.faults.clear()
+        if is_whole:
+            await self._expect_refusals(backup)
+        elif self._random.random() < 0.5:  # the listing that shows the newer chunks is late
             down = Window(1000.0, 1.0)
             self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, ("list",), part="containers/0000/"))
-        await self._open(backup)
+        await self._open(backup, adopt=is_whole)
         await self._work(backup, self._random.randint(0, 6), disturbed=False)
         self.site.faults.clear()
         await self._check(backup)
@@ -212,6 +222,9 @@ class CopiesRun:
         await self._end(backup)
         await self._expect_refusals(original)
         return [original, backup]
+
+    def _elements(self) -> set[str]:
+        return {name for name in self.site.chunk_contents() if "/journal/" in name}
 
     async def _restore_a_backup(self, original: Folder) -> list[Folder]:
         """Newer data was flushed after the backup. The restored store keeps it until it is confirmed."""
@@ -292,7 +305,7 @@ class CopiesRun:
         process = survivor.process
         assert process is not None
         for container in process.containers():
-            await container.claims.confirm()
+            await container.confirmation.confirm()
         await self._flush(survivor)
         await self._wait_for_the_collector(survivor)
         await self._check(survivor)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tierlog.actors.container.claims import claim_name
 from tierlog.actors.container.container import Container
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX
+from tierlog.journal.manifest.chain import element_name, journal_prefix
+from tierlog.journal.manifest.store_record import STORE_RECORD
 from tierlog.storage_backends.segments.records.segment import SegmentRecord
 
 from .invariants import Broken
@@ -74,16 +75,38 @@ def referenced_chunks(containers: Sequence[Container]) -> set[str]:
 
 
 def expected_names(containers: Sequence[Container], legacy: LegacyFilesLeft = NO_LEGACY) -> set[str]:
-    """Referenced chunks, the claim of each owner, and what must be left of the legacy layout."""
-    claims = {claim_name(container.index, container.state.epoch) for container in containers}
-    return referenced_chunks(containers) | claims | set(legacy.needed(containers))
+    """Referenced chunks, the store record, the newest element of each chain, and what must be left of the
+    legacy layout."""
+    heads = {element_name(container.index, head(container)) for container in containers}
+    return referenced_chunks(containers) | heads | {STORE_RECORD} | set(legacy.needed(containers))
+
+
+def head(container: Container) -> int:
+    """The number of the newest element that counts."""
+    newest = container.state.manifest.head
+    return 0 if newest is None else newest.position.n
+
+
+def _may_be_left(name: str, containers: Sequence[Container]) -> bool:
+    """The element before the newest, and older ones while nothing may be deleted (rules J8, G4)."""
+    return any(
+        name == element_name(container.index, head(container) - 1)
+        or (
+            name.startswith(journal_prefix(container.index))
+            and container.confirmation.unconfirmed is not None
+        )
+        for container in containers
+        if head(container)
+    )
 
 
 def left_over(
     containers: Sequence[Container], contents: Contents, legacy: LegacyFilesLeft = NO_LEGACY
 ) -> list[str]:
     return sorted(
-        name for name in set(contents) - expected_names(containers, legacy) if not legacy.may_be_left(name)
+        name
+        for name in set(contents) - expected_names(containers, legacy)
+        if not legacy.may_be_left(name) and not _may_be_left(name, containers)
     )
 
 

@@ -20,8 +20,8 @@ from trio.testing import MockClock
 
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
-from tierlog.actors.container.claims import Identity
 from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.container.owner import Identity
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.gc.collector import CollectorOptions
@@ -31,9 +31,12 @@ from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.store import RollingSizes, SegmentStore
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.memory import MemoryLogService
+from tierlog.journal.manifest.chain import element_name
+from tierlog.journal.manifest.element import Element, Kind, Position, Progress
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.storage_backends.segments.records.segment import SEGMENT_PREFIX
+from tierlog.storage_backends.segments.records.unconfirmed import Reason
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
 T = TypeVar("T")
@@ -200,7 +203,9 @@ async def read_all(store: SegmentStore, name: str, start: int = 0, size: int = 1
 
 
 def deletes(world: ContainerWorld) -> list[str]:
-    return [call.name for call in world.chunks.calls if call.verb == "delete"]
+    """The deletions of users' chunks and files."""
+    calls = (call for call in world.chunks.calls if call.verb == "delete")
+    return [call.name for call in calls if not call.name.startswith("_system/")]
 
 
 async def assert_nothing_leaked(world: ContainerWorld, owner: Owner) -> None:
@@ -219,3 +224,43 @@ async def until(holds: Callable[[], bool], limit: int = 10_000) -> None:
         await anyio.lowlevel.checkpoint()
 
     raise AssertionError("it did not come true")
+
+
+def cloned(service: MemoryLogService) -> MemoryLogService:
+    """A copy of the logs as they are now: what ``cp -r`` of a folder makes."""
+    copy = MemoryLogService()
+    copy._journals.update(
+        {
+            name: attrs.evolve(journal, groups=list(journal.groups))
+            for name, journal in service._journals.items()
+        }
+    )
+    return copy
+
+
+async def refusal_of(world: ContainerWorld, options: ContainerOptions = OPTIONS) -> BaseException | None:
+    """Why an owner does not start."""
+    try:
+        async with world.owner(options):
+            return None
+    except Exception as error:  # noqa: BLE001 - the answer is what the tests are about
+        return first_leaf(error)
+
+
+def reason_of(owner: Owner) -> Reason | None:
+    record = owner.container.confirmation.unconfirmed
+    return None if record is None else record.reason
+
+
+async def create_element(world: ContainerWorld, n: int, epoch: int, identity: Identity) -> None:
+    """As another history of the store does."""
+    element = Element(
+        n=n,
+        kind=Kind.OPEN,
+        epoch=epoch,
+        owner=identity.signature,
+        predecessor=Position(n - 1, 7),
+        time_ms=0,
+        progress=Progress(),
+    )
+    await world.chunks.inner.create_with_content(element_name(0, n), [element.encode()])

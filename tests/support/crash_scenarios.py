@@ -53,13 +53,14 @@ PATIENT = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
 """Nothing happens by itself: no roll, no cycle, no checkpoint."""
 
 FRESH = Scenario(
-    rules="W1, W4, W8: a folder that is not there yet gets its identity, its register, its first log file, "
-    "its claim.",
+    rules="W1, W4, J3, J10: a folder that is not there yet gets its identity, its register, its first log "
+    "file, the store record and its first element.",
     sessions=[alone(create("a/s"), append("a/s", "first", 700))],
     limits=PATIENT,
     reaches=[
         (
-            "Link */wal/store > Link */wal/0000/register > Open *.wal > Link */epoch.* > "
+            "Link */wal/store > Link */wal/0000/register > Open *.wal > Link */_system/store > "
+            "Logged LogElement > Link */journal/* > Logged ElementCreated > "
             "Logged CreateSegment > Logged Append"
         )
     ],
@@ -280,7 +281,7 @@ TRANSACTIONS = Scenario(
             Flush(),
         )
     ],
-    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1500, checkpoint_part=1),
+    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=4500, checkpoint_part=1),
     reaches=[
         (
             "Begin 2 > Logged BeginTransaction > Logged CreateSegment > Logged CommitTransaction > "
@@ -307,7 +308,7 @@ FULL = Scenario(
         )
     ],
     limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=8192),
-    capacity=17 * 4096,
+    capacity=18 * 4096,
     reaches=[
         (
             "Begin 2 > Logged Append > Logged TruncateSegment > Logged CheckpointEnd > Unlink *.wal > "
@@ -340,17 +341,17 @@ RECOVERY = Scenario(
     reaches=["Begin 2 > Relogged * > Logged Append"],
 )
 BRIEF = Scenario(
-    rules="W8, G1, C7, W9: brief owners left a claim and a log file each; a checkpoint makes the files "
-    "needless, and an opener deletes the claims and their records.",
+    rules="J7, J8, C7, W9: brief owners left an element and a log file each; a checkpoint makes the files "
+    "needless, and an opener deletes the elements but the newest two.",
     before=[
         alone(create("a/s"), append("a/s", "first", 20)),
         *(alone(append("a/s", f"{number}", 10)) for number in range(7)),
     ],
-    sessions=[alone(append("a/s", "files", 10)), alone(append("a/s", "claims", 10))],
+    sessions=[alone(append("a/s", "files", 10)), alone(append("a/s", "elements", 10))],
     limits=PATIENT,
     reaches=[
         "Begin 9 > Logged RelogData > Logged CheckpointEnd > Unlink *.wal > Unlink *.wal > Trim *.wal",
-        "Begin 10 > Link */epoch.* > Unlink */epoch.* > Unlink */epoch.* > Logged CommitMetadata",
+        "Begin 10 > Logged LogElement > Link */journal/* > Logged ElementCreated > Unlink */journal/*",
     ],
 )
 

@@ -253,7 +253,7 @@ LAYOUT_UPGRADE_FIRST = Scenario(
     settle=upgraded,
     reaches=[
         (
-            "Link */wal/store > Link */wal/layout > Open *.wal > Link */epoch.* > Logged ImportSegment > "
+            "Link */wal/store > Link */wal/layout > Open *.wal > Link */journal/* > Logged ImportSegment > "
             "Logged CycleComplete"
         )
     ],

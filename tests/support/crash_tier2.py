@@ -23,7 +23,6 @@ from support.crash_world import CONFIG, FOLDER, Limits, container, eventually
 from support.legacy_layout import write_legacy
 from support.oracle import Oracle, Unseen
 from support.virtual import virtual_world
-from tierlog.actors.container.claims import list_claims
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import RESTORE_TEMPORARY, check_path
@@ -40,6 +39,7 @@ from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.local import LocalLog
+from tierlog.journal.manifest.store_record import read_store_record
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import DataCorruption
@@ -162,9 +162,10 @@ class Backup(Unseen):
     async def send(self, store: SegmentStore) -> Any:
         chunks = await chunks_of(store)
         if BACKUP not in await list_backups(chunks):
-            owner = (await list_claims(chunks, 0))[-1].identity
+            record = await read_store_record(chunks)
+            assert record is not None
             await back_up_store(
-                store, None, BackupOptions(BACKUP, owner.store, 0, self.upgraded), no_progress
+                store, None, BackupOptions(BACKUP, record.store, 0, self.upgraded), no_progress
             )
 
 
@@ -271,9 +272,9 @@ async def _records(owner: Container) -> set[str]:
 async def restored(store: SegmentStore, oracle: Oracle) -> None:
     """The store is unconfirmed (rule G4). Once it is confirmed, as ``work_done``; and what the restore worked
     in is gone, wherever it ended (rule S17)."""
-    claims = container(store).claims
-    assert claims.unconfirmed == UnconfirmedRecord(Reason.RESTORED)
-    await claims.confirm()
+    confirmation = container(store).confirmation
+    assert confirmation.unconfirmed == UnconfirmedRecord(Reason.RESTORED)
+    await confirmation.confirm()
     await work_done(store, oracle)
     left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORE_TEMPORARY)]
     assert not left, f"a restore left {left}"

@@ -351,7 +351,7 @@ async def eventually(condition: Callable[[], bool], explain: Callable[[], str]) 
 
 
 def stored(disk: SimulatedDisk) -> dict[str, bytes]:
-    """The content of all data chunks on the disk, of owners' claims, and of temporary objects."""
+    """The content of all data chunks on the disk, of the system, and of temporary objects."""
     root = f"{FOLDER}/lts/"
     found = {path.removeprefix(root): disk.content(path) for path in disk.files_below(root)}
     return {

@@ -11,20 +11,20 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from tierlog.actors.container.claims import StorageClaim
+from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.host.main import main
 from tierlog.journal.log.contract import OpenedLog
 
-_open_log = StorageClaim.open_log
+_open_log = StorageOwnership.open_log
 
 
-async def _open_and_die(claim: StorageClaim, previous_epochs: Collection[int] | None) -> OpenedLog:
-    opened = await _open_log(claim, previous_epochs)
-    if claim.container == int(os.environ["CRASH_CONTAINER"]) and Path(os.environ["CRASH_WHILE"]).exists():
+async def _open_and_die(ownership: StorageOwnership, previous_epochs: Collection[int] | None) -> OpenedLog:
+    opened = await _open_log(ownership, previous_epochs)
+    if ownership.container == int(os.environ["CRASH_CONTAINER"]) and Path(os.environ["CRASH_WHILE"]).exists():
         os.kill(os.getpid(), signal.SIGKILL)
     return opened
 
 
 if __name__ == "__main__":
-    StorageClaim.open_log = _open_and_die  # type: ignore[method-assign, assignment]
+    StorageOwnership.open_log = _open_and_die  # type: ignore[method-assign, assignment]
     sys.exit(main())

@@ -7,7 +7,7 @@ damaged bytes, and the error names the file, with an offset that is not behind t
 Anything else fails: above all a store that opens with less.
 
 A refused open leaves every file as it was, but for the register: its epoch is raised before anything is read,
-because only then nobody else can be writing. What it may add is a log file and a claim of the new epoch; what
+because only then nobody else can be writing. What it may add is a log file of the new epoch; what
 it may sweep is nobody's data: the note of an owner that died, and chunks that were never published.
 """
 
@@ -33,7 +33,7 @@ from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch, 
 
 Damage = Mapping[str, bytes | None]
 IDENTITY, REGISTER = f"{FOLDER}/wal/store", f"{FOLDER}/wal/0000/register"
-WAL, CHUNKS, CLAIMS = "/data/wal/0000/0", "/lts/containers/", "/lts/_system/"
+WAL, CHUNKS, SYSTEM = "/data/wal/0000/0", "/lts/containers/", "/lts/_system/"
 SWEPT = ("/wal/owners/", "/lts/.tmp-")
 """What an opening sweeps before it looks at anything."""
 
@@ -89,7 +89,7 @@ LIVES = {
             alone(_append(b"three", 100), killed=True),
             alone(_append(b"four", 260), _append(b"end", 30)),
         ],
-        limits=Limits(wal_file=300, flush=1 << 20, checkpoint=1 << 20),
+        limits=Limits(wal_file=700, flush=1 << 20, checkpoint=1 << 20),
     ),
 }
 
@@ -254,8 +254,8 @@ async def check(found: Image, damage: Damage, *, strays: bool = False) -> bool:
         f"the refusal does not say where the damage is: {refusal}"
     )
     # Damage in a chunk is found by the reads that need it; the store goes on with the rest, and its log with
-    # it.
-    check_untouched(before, files_of(disk), CHUNKS if is_open else "/")
+    # it. What the chain lacks is known once the log is open.
+    check_untouched(before, files_of(disk), CHUNKS if is_open or "adopt it" in str(refusal) else "/")
     return False
 
 
@@ -263,10 +263,10 @@ def leads_to(error: TierlogError, found: Image, path: str, content: bytes | None
     """Whether the refusal names the damaged file, and the start of what is damaged in it; chunks are named as
     such, without their root."""
     if not isinstance(error, DataCorruption):
-        # Without its register and its files a log is a new one, and only the claims in long-term storage know
-        # better (W8).
-        return path in str(error) or (
-            path == REGISTER and content is None and "was claimed with epoch" in str(error)
+        # Without its register and its files a log is a new one, and only the chain in long-term storage knows
+        # better (J6).
+        return path.removeprefix(f"{FOLDER}/lts/") in str(error) or (
+            path == REGISTER and content is None and "was claimed with element" in str(error)
         )
 
     return error.file in (

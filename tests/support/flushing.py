@@ -48,6 +48,8 @@ class FlushWorld:
     claims: int = 0
     proofs: int = 0
     claim_error: BaseException | None = None
+    published: list[int] = attrs.field(factory=list)
+    publish_error: BaseException | None = None
     settled: int = 0
     storage: ChunkedSegmentStorage = attrs.field(init=False)
     flusher: SegmentFlusher = attrs.field(init=False)
@@ -111,6 +113,12 @@ class FlushWorld:
 
     async def keep_proven(self) -> None:
         self.proofs += 1
+
+    async def publish(self, cut: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.publish_error is not None:
+            raise self.publish_error
+        self.published.append(cut)
 
     # --- CycleObserver ---------------------------------------------------------------------------
 

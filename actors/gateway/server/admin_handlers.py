@@ -100,7 +100,7 @@ async def unconfirmed(call: Call) -> Unconfirmed:
 
 
 async def _describe_unconfirmed(container: Container) -> Unconfirmed:
-    record = container.claims.unconfirmed
+    record = container.confirmation.unconfirmed
     if record is None:
         return Unconfirmed(container.index, "", 0, 0)
 
@@ -122,7 +122,7 @@ async def _describe_unconfirmed(container: Container) -> Unconfirmed:
 async def confirm(call: Call, body: Nothing) -> Empty:
     """Let the container delete what it does not know. Changes nothing if it is confirmed."""
     index = _checked_container(call)
-    await call.server.store.on_container(index, lambda container: container.claims.confirm())
+    await call.server.store.on_container(index, lambda container: container.confirmation.confirm())
     return Empty()
 
 

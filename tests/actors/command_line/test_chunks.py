@@ -62,7 +62,8 @@ def test_chunks_are_listed_with_their_kind(run: Run, store: Path) -> None:
         "app/old$header"
     }
     assert {each["name"].rpartition("/")[0] for each in listed if each["use"] == "system"} == {
-        "_system/containers/0000",
+        "_system",
+        "_system/containers/0000/journal",
         "_system/imports",
     }
     assert [each["name"] for each in listed] == sorted(each["name"] for each in listed)

@@ -65,7 +65,7 @@ def test_a_service_keeps_its_chunks_in_the_bucket(server: S3Server, folder: Path
 
     report = json.loads(run("doctor", "--json").out)
     assert report["sound"]
-    assert report["containers"][0]["claims"]
+    assert report["containers"][0]["element"]
     assert any("/_system/" in key for key in server.objects())
 
 

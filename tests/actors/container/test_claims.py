@@ -1,68 +1,72 @@
-"""Claims in long-term storage (rule W8): names, bytes, judgement, and who gets one."""
+"""Claims of earlier versions in long-term storage (rule J12): names, bytes, judgement, and how a folder with
+claims is brought over."""
 
 from __future__ import annotations
 
-import anyio
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.container_world import MIB, ContainerWorld, referenced_chunks, virtual_time
+from support.container_world import OPTIONS, ContainerWorld, read_all, refusal_of
+from support.stores import make
 from tierlog.actors.container.claims import (
+    LAST_EPOCH,
     Claim,
-    ClaimRecords,
-    Identity,
-    StorageClaim,
     claim_name,
     claim_prefix,
-    create_claim,
     decode_claim,
     encode_claim,
     find_foreign_claims,
     list_claims,
-    validate_claims,
 )
+from tierlog.actors.container.owner import Identity
 from tierlog.actors.folder.fingerprint import Fingerprint
-from tierlog.journal.log.memory import MemoryLogService
+from tierlog.journal.manifest.chain import element_name
+from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import (
-    ClaimOutdated,
-    DataCorruption,
-    NotOwner,
-    StoreMismatch,
-    Unavailable,
-)
-from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
-from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
-from tierlog.storage_backends.segments.records.claim import claim_key
-from tierlog.storage_backends.segments.records.unconfirmed import (
-    UNCONFIRMED_KEY,
-    Reason,
-    UnconfirmedRecord,
-)
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch, Unavailable
+from tierlog.storage_backends.chunks.memory import MemoryChunk, MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.segments.records.claim import ClaimRecord, claim_key
+from tierlog.storage_backends.segments.records.unconfirmed import Reason
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 US = Identity(b"S" * 16, b"L" * 16, b"O" * 16)
 NEXT_OWNER = attrs.evolve(US, owner=b"P" * 16)
 CLONE = attrs.evolve(US, log=b"M" * 16)
 STRANGER = attrs.evolve(US, store=b"T" * 16)
 
-HERE, THERE = Fingerprint(b"F" * 16, "here:/data/wal"), Fingerprint(b"G" * 16, "there:/copy/wal")
+HERE = Fingerprint(b"F" * 16, "here:/data/wal")
 IDS = "53" * 16 + "4c" * 16 + "4f" * 16
-GOLDEN = "544c434d02" + IDS + "46" * 16 + "000e" + b"here:/data/wal".hex() + "36f5ad2f"
+LOCATION = "46" * 16 + "000e" + b"here:/data/wal".hex()
+LAST = "544c434d03" + IDS + LOCATION + "988ef08b"
+GOLDEN = "544c434d02" + IDS + LOCATION + "36f5ad2f"
 GOLDEN_V1 = "544c434d01" + IDS + "7730690f"
+
+
+def claim_of(identity: Identity) -> bytes:
+    """A claim as versions before the chain wrote it."""
+    last = encode_claim(identity)
+    body = last[:4] + b"\2" + last[5:-4]
+    return body + crc32c(body).to_bytes(4, "big")
 
 
 def test_a_claim_has_its_golden_bytes_and_name() -> None:
     here = attrs.evolve(US, folder=HERE)
-    assert encode_claim(here).hex() == GOLDEN
+    assert claim_of(here).hex() == GOLDEN
     assert decode_claim(bytes.fromhex(GOLDEN), 7) == Claim(7, here)
     assert claim_name(3, 0x1F) == "_system/containers/0003/epoch.000000000000001f"
 
 
 def test_a_claim_of_version_1_has_no_fingerprint() -> None:
     assert decode_claim(bytes.fromhex(GOLDEN_V1), 7) == Claim(7, US, has_record=False)
+
+
+def test_the_last_claim_has_golden_bytes_that_earlier_code_refuses() -> None:
+    """Earlier code reads versions 1 and 2."""
+    assert encode_claim(attrs.evolve(US, folder=HERE)).hex() == LAST
+    with pytest.raises(DecodeError, match="not a claim of a version"):
+        decode_claim(bytes.fromhex(LAST))
 
 
 @pytest.mark.parametrize("golden", [GOLDEN_V1, GOLDEN])
@@ -98,7 +102,7 @@ OLD = {"has_record": False}
 def test_a_claim_without_a_record_in_the_log_is_foreign(
     claims: list[Claim], known: dict[int, Identity], foreign: list[int]
 ) -> None:
-    """W8: the folder is a copy or an old backup. Claims of version 1 have no records, and are judged by their
+    """The folder is a copy or an old backup. Claims of version 1 have no records, and are judged by their
     epochs; what is below the lowest record was known once, and its owner stops by itself."""
     owners = {epoch: identity.owner for epoch, identity in known.items()}
     assert [claim.epoch for claim in find_foreign_claims(claims, owners, 3, US)] == foreign
@@ -110,18 +114,6 @@ def test_another_stores_claim_is_always_refused(known: dict[int, bytes]) -> None
         find_foreign_claims([Claim(1, STRANGER)], known, 3, US)
 
 
-def test_a_refusal_says_who_claimed_and_what_to_do() -> None:
-    with pytest.raises(
-        StoreMismatch, match=r"epoch 4 by there:/copy/wal.*adopt=True.*`tierlog serve --adopt`"
-    ):
-        validate_claims([Claim(4, attrs.evolve(US, folder=THERE))], {3: US.owner}, 3, US)
-
-
-def no_records() -> ClaimRecords:
-    state = MemoryMetadataState()
-    return ClaimRecords(state.entries, MemoryMetadataStore(state))
-
-
 async def open_chunks(state: MemoryChunkState) -> MemoryChunkStorage:
     chunks = MemoryChunkStorage(state)
     await chunks.open()
@@ -129,134 +121,14 @@ async def open_chunks(state: MemoryChunkState) -> MemoryChunkStorage:
 
 
 @pytest.mark.anyio
-async def test_records_of_claims_go_from_the_lowest_up() -> None:
-    """W8: what is below the lowest record was known, so a gap must not open above a claim that is there."""
-    records = no_records()
-    await records.enter(dict.fromkeys((1, 2, 3, 4), US.owner), UnconfirmedRecord(Reason.MOVED))
-    await records.forget([2, 3])
-    assert list(records.known) == [1, 2, 3, 4]
-    await records.forget([1, 2])
-    assert list(records.known) == [3, 4]
-    assert records.unconfirmed == UnconfirmedRecord(Reason.MOVED)
-
-
-@pytest.mark.anyio
-async def test_records_are_found_again_in_the_metadata() -> None:
-    state = MemoryMetadataState()
-    written = ClaimRecords(state.entries, MemoryMetadataStore(state))
-    await written.enter({7: US.owner}, UnconfirmedRecord(Reason.ADOPTED, "there:/copy/wal"))
-    read = ClaimRecords(state.entries, MemoryMetadataStore(state))
-
-    assert read.known == {7: US.owner}
-    assert read.unconfirmed == UnconfirmedRecord(Reason.ADOPTED, "there:/copy/wal")
-    await read.confirm()
-    await read.confirm()
-    assert (written.unconfirmed, list(state.entries)) == (None, [claim_key(7)])
-
-
-@pytest.mark.anyio
-async def test_g4_two_confirmations_at_once_are_one() -> None:
-    world = ContainerWorld()
-    await world.chunks.open()
-    async with world.owner() as owner:
-        claims = owner.container.claims
-        await claims.enter({}, UnconfirmedRecord(Reason.RESTORED))
-        async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(claims.confirm)
-
-        assert claims.unconfirmed is None
-
-
-@pytest.mark.parametrize("key", [claim_key(7), UNCONFIRMED_KEY])
-def test_a_record_that_cannot_be_read_is_corruption(key: str) -> None:
-    state = MemoryMetadataState()
-    state.entries[key] = (1, b"\7\2")
-    records = ClaimRecords(state.entries, MemoryMetadataStore(state))
-    with pytest.raises(DataCorruption):
-        assert records.known, records.unconfirmed
-
-
-@pytest.mark.anyio
-async def test_an_epoch_is_claimed_once() -> None:
-    state = MemoryChunkState()
-    chunks = await open_chunks(state)
-
-    assert await create_claim(chunks, 0, 5, US)
-    assert await create_claim(chunks, 0, 5, US), "its own claim, after a lost reply"
-    assert not await create_claim(chunks, 0, 5, NEXT_OWNER)
-    assert await create_claim(chunks, 0, 6, NEXT_OWNER)
-    assert await create_claim(chunks, 1, 5, NEXT_OWNER), "each container has its own"
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("adopt", [False, True])
-@pytest.mark.parametrize("epoch", [5, 6])
-async def test_a_late_claim_is_fenced_after_a_successor_and_a_mismatch_for_a_copy(
-    epoch: int, adopt: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The successor fenced the log before it claimed. A copy's log was never fenced."""
-    chunks = await open_chunks(MemoryChunkState())
-    await create_claim(chunks, 0, epoch, NEXT_OWNER)
-    log = MemoryLogService().log("c0")
-    claim = StorageClaim(chunks, 0, US, log, no_records(), adopt=adopt)
-    claim.epoch = 5
-    fenced = [None, NotOwner("a newer owner has the log")]
-
-    def check_owner() -> None:
-        if error := fenced.pop(0):
-            raise error
-
-    monkeypatch.setattr(log, "check_owner", check_owner)
-    with pytest.raises(NotOwner):
-        await claim.ensure()
-    monkeypatch.setattr(log, "check_owner", lambda: None)
-    if epoch == 6 and adopt:
-        with pytest.raises(ClaimOutdated, match="epoch 6, above 5"):
-            await claim.ensure()
-        assert [claim.epoch for claim in await list_claims(chunks, 0)] == [6]
-        return
-
-    with pytest.raises(StoreMismatch, match="--adopt"):
-        await claim.ensure()
-
-
-@virtual_time
-@pytest.mark.anyio
-async def test_w8_a_flush_that_takes_long_finds_a_copy_of_its_folder() -> None:
-    """The proof at the begin of the cycle covered a flush of any length."""
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await owner.store.create_segment("slow")
-        for _ in range(2):
-            await owner.store.append("slow", bytes(4 * MIB))
-        world.chunks.script = lambda call: (
-            Fault(FaultKind.DELAY, seconds=1.0) if call.verb == "create_with_content" else None
-        )
-        began = anyio.current_time()
-        async with anyio.create_task_group() as tasks:
-
-            async def flush() -> None:
-                with pytest.raises(Unavailable):
-                    await owner.store.flush()
-
-            tasks.start_soon(flush)
-            await anyio.sleep(1)
-            copy = attrs.evolve(owner.container._claim.identity, owner=b"c" * 16)
-            await create_claim(world.chunks.inner, 0, 9, copy)
-        assert isinstance(owner.error, StoreMismatch)
-        assert 60 < anyio.current_time() - began < 70, "before the second write, after 64 chunks"
-
-
-@pytest.mark.anyio
-async def test_the_claims_of_a_container_are_listed_in_order() -> None:
+async def test_the_claims_of_a_container_are_listed_in_order_without_the_last() -> None:
     chunks = await open_chunks(MemoryChunkState())
     for epoch, identity in ((16, NEXT_OWNER), (9, US)):
-        await create_claim(chunks, 2, epoch, identity)
-    await create_claim(chunks, 3, 99, US)
+        await chunks.create_with_content(claim_name(2, epoch), [claim_of(identity)])
+    await chunks.create_with_content(claim_name(2, LAST_EPOCH), [encode_claim(US)])
+    await chunks.create_with_content(claim_name(3, 99), [claim_of(US)])
 
     assert await list_claims(chunks, 2) == [Claim(9, US), Claim(16, NEXT_OWNER)]
-    assert await list_claims(chunks, 2, known={claim_name(2, 9)}) == [Claim(16, NEXT_OWNER)]
     assert await list_claims(chunks, 4) == []
 
 
@@ -271,23 +143,91 @@ async def test_a_claim_that_cannot_be_read_is_corruption(name: str) -> None:
     assert refused.value.file == claim_prefix(0) + name
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("kind", [FaultKind.BEFORE, FaultKind.AFTER, FaultKind.LOST])
-async def test_an_owner_whose_claim_got_no_answer_claims_again_before_its_first_write(
-    kind: FaultKind,
-) -> None:
-    """An opening that gave up would make another claim each time, and serve nobody meanwhile."""
-    world = ContainerWorld()
-    await world.chunks.open()
-    world.chunks.script = lambda call: Fault(kind) if call.verb == "create_with_content" else None
-    async with world.owner() as owner:
-        await owner.store.create_segment("a")
-        await owner.store.append("a", b"data")
-        assert owner.container.state.epoch == 1
+# --- folders that are brought over ---------------------------------------------------------------
 
-        world.chunks.script = None
-        await owner.store.flush()
-        assert await list_claims(world.chunks, owner.container.index) == [
-            Claim(1, owner.container._claim.identity)
-        ]
-        assert referenced_chunks(owner.container)
+
+async def folder_of_an_earlier_version(epoch: int = 1) -> ContainerWorld:
+    """A store with a segment, whose owner recorded a claim and made it."""
+    world = ContainerWorld()
+    world.chunks.script = lambda call: Fault(FaultKind.BEFORE)  # so that nothing is known of a chain
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        identity = owner.container.ownership.identity
+        record = ClaimRecord(identity.owner, storage_claimed=True)
+        await owner.container.metadata.commit({claim_key(epoch): 0}, {claim_key(epoch): record.encode()})
+    world.chunks.script = None
+    await world.chunks.create_with_content(claim_name(0, epoch), [claim_of(identity)])
+    return world
+
+
+def system_objects(world: ContainerWorld) -> list[str]:
+    prefix = "_system/containers/0000/"
+    return [name.removeprefix(prefix) for name in world.memory.chunks if name.startswith(prefix)]
+
+
+@pytest.mark.anyio
+async def test_a_folder_that_is_brought_over_leaves_the_last_claim_and_no_other() -> None:
+    """J12."""
+    world = await folder_of_an_earlier_version()
+    for elements in ((1, 2), (2, 3)):
+        async with world.owner() as owner:
+            assert owner.container.confirmation.unconfirmed is None
+            assert await read_all(owner.store, "s") == b"abc"
+            if elements == (1, 2):
+                await owner.store.flush()
+        journal = [f"journal/{n:016x}" for n in elements]
+        assert system_objects(world) == [f"epoch.{LAST_EPOCH:016x}", *journal]
+
+
+@pytest.mark.anyio
+async def test_an_owner_of_this_version_opens_above_the_claims_of_earlier_ones() -> None:
+    world = await folder_of_an_earlier_version(epoch=9)
+    async with world.owner() as owner:
+        assert owner.container.state.epoch == 10
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("adopt", [False, True])
+async def test_a_foreign_claim_of_an_earlier_version_is_a_copys(adopt: bool) -> None:
+    """J12: the refusal leaves nothing, so that the other folder can still be opened by its own version."""
+    world = await folder_of_an_earlier_version()
+    other = Identity(world.store_id, b"l" * 16, b"x" * 16, Fingerprint(b"g" * 16, "there:/copy/wal"))
+    await world.chunks.create_with_content(claim_name(0, 5), [claim_of(other)])
+    if not adopt:
+        refusal = await refusal_of(world)
+        assert isinstance(refusal, StoreMismatch)
+        assert "in epoch 5 by there:/copy/wal" in str(refusal)
+        assert system_objects(world) == [f"epoch.{epoch:016x}" for epoch in (1, 5)]
+        return
+
+    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+        record = owner.container.confirmation.unconfirmed
+        assert record is not None
+        assert (record.reason, record.location) == (Reason.ADOPTED, "there:/copy/wal")
+        assert owner.container.state.epoch == 6
+
+
+@pytest.mark.anyio
+async def test_a_claim_that_an_earlier_version_makes_meanwhile_is_found() -> None:
+    """J12: the copy listed the claims before the last one was there, and claims after that."""
+    world = await folder_of_an_earlier_version()
+    other = Identity(world.store_id, b"l" * 16, b"x" * 16)
+
+    def script(call: Call) -> None:
+        if call.name == claim_name(0, LAST_EPOCH) and call.verb == "create_with_content":
+            world.memory.chunks[claim_name(0, 5)] = MemoryChunk(bytearray(claim_of(other)))
+
+    world.chunks.script = script
+    assert isinstance(await refusal_of(world), StoreMismatch)
+    assert element_name(0, 1) not in world.memory.chunks
+
+
+@pytest.mark.anyio
+async def test_a_folder_of_an_earlier_version_flushes_nothing_to_storage_without_its_claims() -> None:
+    """J12: it is not mounted."""
+    world = await folder_of_an_earlier_version()
+    world.memory.chunks.clear()
+    async with world.owner() as owner:
+        with pytest.raises(Unavailable, match="long-term storage is empty"):
+            await owner.store.flush()
+        assert not world.memory.chunks

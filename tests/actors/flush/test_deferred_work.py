@@ -68,7 +68,7 @@ async def running(
     pending: ScriptedWork, world: FlushWorld | None = None
 ) -> AsyncIterator[tuple[FlushWorld, StorageWriter]]:
     world = await (world or FlushWorld()).open()
-    writer = StorageWriter(world, world.flusher, pending, world, world.claim, OPTIONS)
+    writer = StorageWriter(world, world.flusher, pending, world, world.claim, world.publish, OPTIONS)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(writer.run, world.sequence)
         await anyio.wait_all_tasks_blocked()
@@ -166,7 +166,9 @@ async def test_f6_a_claim_that_cannot_be_made_now_is_a_failed_attempt() -> None:
 async def test_f6_a_claim_that_is_refused_ends_the_writer(error: TierlogError) -> None:
     """W8: an owner that may not write to long-term storage stops."""
     world = await FlushWorld(claim_error=error).open()
-    writer = StorageWriter(world, world.flusher, ScriptedWork({1: 1}), world, world.claim, OPTIONS)
+    writer = StorageWriter(
+        world, world.flusher, ScriptedWork({1: 1}), world, world.claim, world.publish, OPTIONS
+    )
     with pytest.raises(type(error)):
         await run_cycle(writer, full=False)
 
@@ -175,7 +177,10 @@ async def test_f6_an_owner_that_is_fenced_stops_at_a_step() -> None:
     world = await FlushWorld().open()
     pending = ScriptedWork({1: 1}, {1: NotOwner("fenced")})
     with pytest.raises(NotOwner):
-        await run_cycle(StorageWriter(world, world.flusher, pending, world, world.claim, OPTIONS), full=False)
+        await run_cycle(
+            StorageWriter(world, world.flusher, pending, world, world.claim, world.publish, OPTIONS),
+            full=False,
+        )
 
 
 async def test_f6_deferred_work_of_a_newer_version_is_logged_once_and_counted(

@@ -35,7 +35,7 @@ DOWN = every(Fault(FaultKind.BEFORE), "create", "write", "create_with_content")
 
 
 def writer_of(world: FlushWorld) -> StorageWriter:
-    return StorageWriter(world, world.flusher, world.storage, world, world.claim, OPTIONS)
+    return StorageWriter(world, world.flusher, world.storage, world, world.claim, world.publish, OPTIONS)
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def running(
     last_cut: int = 0, world: FlushWorld | None = None, options: WriterOptions = OPTIONS
 ) -> AsyncIterator[tuple[FlushWorld, StorageWriter]]:
     world = await (world or FlushWorld()).open()
-    writer = StorageWriter(world, world.flusher, world.storage, world, world.claim, options)
+    writer = StorageWriter(world, world.flusher, world.storage, world, world.claim, world.publish, options)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(writer.run, last_cut)
         await anyio.wait_all_tasks_blocked()
@@ -83,7 +83,9 @@ async def test_the_cut_is_durable_before_anything_is_written() -> None:
 
     world.parts.do(append(NAME, b"abc"))
     world.chunks.script = script
-    await run_cycle(StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS), full=True)
+    await run_cycle(
+        StorageWriter(world, world.flusher, world.storage, world, claim, world.publish, OPTIONS), full=True
+    )
 
     assert order[0] == "claim after 1 settled", "W8: claimed before the first write"
     assert "write" in order[1:]
@@ -149,7 +151,7 @@ async def test_a_segment_deleted_during_its_flush_is_no_failure() -> None:
     async def claim() -> None:
         world.parts.do(DeleteRequest(NAME))
 
-    writer = StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS)
+    writer = StorageWriter(world, world.flusher, world.storage, world, claim, world.publish, OPTIONS)
     await run_cycle(writer, full=True)
 
     assert len(completed(world)) == 1

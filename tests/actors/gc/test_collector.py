@@ -59,15 +59,12 @@ class World:
     options: CollectorOptions = OPTIONS
     epoch: int = EPOCH
     chunk_prefix: str = "containers/0003/"
-    claim_prefix: str = "_system/containers/0003/epoch."
     chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
     referenced: set[str] = attrs.field(factory=set)
     released: Released = attrs.field(factory=Released)
     barriers: list[float] = attrs.field(factory=list)
     barrier_error: BaseException | None = None
     proof_error: BaseException | None = None
-    dead_claims: list[str] = attrs.field(factory=list)
-    forgotten_claims: list[str] = attrs.field(factory=list)
     confirmed: anyio.Event = attrs.field(factory=_set_event)
     requested: int = 0
     compared: list[str] = attrs.field(factory=list)
@@ -95,10 +92,6 @@ class World:
         await anyio.lowlevel.checkpoint()
         if self.proof_error is not None:
             raise self.proof_error
-
-    async def forget_claims(self, names: Sequence[str]) -> None:
-        await anyio.lowlevel.checkpoint()
-        self.forgotten_claims += sorted(names)
 
     async def barrier(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -157,7 +150,7 @@ async def test_a_barrier_is_durable_before_the_first_delete() -> None:
 
 
 async def test_g1_nothing_is_deleted_before_long_term_storage_is_claimed() -> None:
-    """G1, W8: it was down when the container opened; whose it is nobody knows yet."""
+    """G1, J9: it was down when the container opened; whose it is nobody knows yet."""
     async with collecting(chunk(1), proof_error=Unavailable("down")) as (world, collector):
         collector.release([chunk(1)])
         await anyio.sleep(61)
@@ -342,18 +335,17 @@ async def test_g2_a_slow_or_failing_deletion_does_not_delay_the_others() -> None
 
 
 async def test_leftovers_of_dead_owners_are_found_by_listing() -> None:
-    """Chunks without a record, and claims: of dead epochs only, and not what names of another form are."""
+    """Chunks without a record: of dead epochs only, and not what names of another form are."""
     foreign = ["containers/0003/readme", "containers/0003/1", "containers/0004/x/1-1-1"]
     kept = [chunk(2, EPOCH - 1), chunk(3, EPOCH), chunk(4, EPOCH + 1), *foreign]
-    claims = [f"_system/containers/0003/epoch.{epoch:016x}" for epoch in (EPOCH - 1, EPOCH)]
-    garbage = [chunk(1, EPOCH - 1), chunk(1, 1), claims[0]]
-    async with collecting(*kept, *garbage, claims[1], referenced={chunk(2, EPOCH - 1)}) as (world, collector):
-        assert collector.statistics().orphans_found == 3
+    garbage = [chunk(1, EPOCH - 1), chunk(1, 1)]
+    async with collecting(*kept, *garbage, referenced={chunk(2, EPOCH - 1)}) as (world, collector):
+        assert collector.statistics().orphans_found == 2
         assert world.requested == 1
         world.cycle(1)
         await anyio.sleep(61)
 
-        assert await world.left() == sorted([*kept, claims[1]])
+        assert await world.left() == sorted(kept)
 
 
 async def test_orphans_wait_for_a_complete_cycle_of_this_owner() -> None:

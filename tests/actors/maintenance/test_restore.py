@@ -196,7 +196,7 @@ async def test_g4_chunks_that_are_newer_than_the_backup_stay_until_an_operator_c
     assert sum(each.bytes for each in found) == len(b"newer")
     async with open_store(made, config=EAGER) as store:
         for each in found:
-            await store.on_container(each.container, lambda container: container.claims.confirm())
+            await store.on_container(each.container, lambda container: container.confirmation.confirm())
         await store.flush()
         with anyio.fail_after(scaled(10)):
             while set(chunk_files(made)) >= before:

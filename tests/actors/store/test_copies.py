@@ -17,20 +17,20 @@ from support.container_world import (
     ContainerWorld,
     Owner,
     assert_nothing_leaked,
+    cloned,
+    create_element,
     deletes,
     read_all,
-    referenced_chunks,
+    reason_of,
+    refusal_of,
     until,
     virtual_time,
 )
 from support.stores import make
 from tierlog import StoreMismatch, Unavailable
-from tierlog.actors.container.claims import Identity, claim_name, create_claim
-from tierlog.actors.container.container import ContainerOptions
 from tierlog.actors.folder.fingerprint import Fingerprint
-from tierlog.actors.kernel.exits import ExitKind, exit_kind_of, first_leaf
 from tierlog.journal.log.memory import MemoryLogService
-from tierlog.storage_backends.base.errors import ClaimOutdated
+from tierlog.journal.manifest.chain import element_name
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
@@ -39,27 +39,6 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 DATA = bytes(200_000)
 """Four chunks, which roll at 64 KiB."""
 DOWN = Fault(FaultKind.BEFORE)
-
-
-def cloned(service: MemoryLogService) -> MemoryLogService:
-    """A copy of the logs as they are now: what ``cp -r`` of a folder makes."""
-    copy = MemoryLogService()
-    copy._journals.update(
-        {
-            name: attrs.evolve(journal, groups=list(journal.groups))
-            for name, journal in service._journals.items()
-        }
-    )
-    return copy
-
-
-async def refusal_of(world: ContainerWorld, options: ContainerOptions = OPTIONS) -> BaseException | None:
-    """Why an owner does not start."""
-    try:
-        async with world.owner(options):
-            return None
-    except Exception as error:  # noqa: BLE001 - the answer is what the tests are about
-        return first_leaf(error)
 
 
 async def test_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
@@ -85,7 +64,7 @@ async def test_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
 
 
 async def test_a_copied_folder_opened_during_an_outage_deletes_nothing_of_the_original() -> None:
-    """G1, W8: it has no claim yet, and to its records the chunks of the original's later owners are garbage
+    """J6, J9: it has no element yet, and to its records the chunks of the original's later owners are garbage
     of dead ones."""
     world = ContainerWorld()
     async with world.owner() as owner:
@@ -105,9 +84,6 @@ async def test_a_copied_folder_opened_during_an_outage_deletes_nothing_of_the_or
     async with world.owner() as owner:
         assert owner.container.state.epoch == 4
         world.chunks.script = None
-        await owner.store.flush()
-        await anyio.sleep(500)
-        assert reason_of(owner) is Reason.RESTORED, "the original flushed more than this log has"
         await owner.store.append("s", b"5")
         with pytest.raises(tierlog.Unavailable):
             await owner.store.flush()
@@ -166,11 +142,6 @@ async def as_copy(world: ContainerWorld, logs: MemoryLogService | None = None) -
         yield copy
 
 
-def reason_of(owner: Owner) -> Reason | None:
-    record = owner.container.claims.unconfirmed
-    return None if record is None else record.reason
-
-
 async def test_a_refused_copy_is_refused_again() -> None:
     """W8: each attempt raises the register, which is no proof that a claim is of this log's past."""
     world = ContainerWorld()
@@ -221,8 +192,8 @@ async def test_an_original_whose_copy_was_opened_flushes_nothing_more_and_keeps_
             assert await read_all(adopted.store, "kept") == (b"abc" if verb == "delete" else b"abcdef")
 
 
-async def test_a_batch_of_deletions_looks_for_foreign_claims_after_its_decision() -> None:
-    """G1: nothing is flushed between the copy's claim and the batch."""
+async def test_a_batch_of_deletions_meets_the_element_of_a_copy() -> None:
+    """J9: nothing is flushed between the copy's element and the batch."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         original = await world.start(tasks)
@@ -240,7 +211,7 @@ async def test_a_batch_of_deletions_looks_for_foreign_claims_after_its_decision(
 
 
 async def test_a_copy_deletes_nothing_that_its_original_flushed_for_24_hours() -> None:
-    """G4: its fingerprint differs from the last claim's, so it was moved, or it is a copy."""
+    """G4: its fingerprint differs from the last element's, so it was moved, or it is a copy."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         original = await world.start(tasks)
@@ -248,7 +219,7 @@ async def test_a_copy_deletes_nothing_that_its_original_flushed_for_24_hours() -
         await original.store.flush()
         taken = cloned(world.logs)
         await original.store.append("s", DATA)
-        await original.store.flush()
+        await flush_without_element(world, original)
         flushed = world.chunk_names
         await original.stop()
 
@@ -264,23 +235,35 @@ async def test_a_copy_deletes_nothing_that_its_original_flushed_for_24_hours() -
             assert reason_of(copy) is Reason.RESTORED, "the original flushed more than this log has"
             assert world.chunk_names > flushed
 
-            await copy.container.claims.confirm()
+            await copy.container.confirmation.confirm()
             await copy.store.flush()
             await assert_nothing_leaked(world, copy)
+
+
+async def flush_without_element(world: ContainerWorld, owner: Owner) -> None:
+    """Flush to chunks, but not to the end: no element says so."""
+    world.chunks.script = lambda call: (
+        DOWN if call.verb == "create_with_content" and "/journal/" in call.name else None
+    )
+    chunks = world.chunk_names
+    with pytest.raises(Unavailable):
+        await owner.store.flush()
+    world.chunks.script = None
+    assert world.chunk_names > chunks
 
 
 async def restored_in_place(
     tasks: anyio.abc.TaskGroup, work: Callable[[Owner], Awaitable[object]]
 ) -> tuple[ContainerWorld, set[str]]:
-    """A folder whose log was saved while its owner lived and put back after ``work``, a flush and a crash;
-    and the chunks in long-term storage."""
+    """A folder whose log was saved while its owner lived and put back after ``work``, a crash at the end of a
+    flush; and the chunks in long-term storage."""
     world = ContainerWorld()
     owner = await world.start(tasks)
     await make(owner.store, "s", b"abc")
     await owner.store.flush()
     backup = cloned(world.logs)
     await work(owner)
-    await owner.store.flush()
+    await flush_without_element(world, owner)
     await owner.crash()
     world.logs = backup
     return world, world.chunk_names
@@ -303,7 +286,7 @@ async def create_another(owner: Owner) -> None:
 async def test_a_log_put_back_in_place_deletes_nothing_that_was_flushed_after_the_backup(
     work: Callable[[Owner], Awaitable[object]],
 ) -> None:
-    """G4: no claim is foreign and the folder is the same, but chunks reach beyond what the log knows."""
+    """G4: no element is foreign and the folder is the same, but chunks reach beyond what the log knows."""
     async with anyio.create_task_group() as tasks:
         world, chunks = await restored_in_place(tasks, work)
         async with world.owner() as owner:
@@ -313,7 +296,7 @@ async def test_a_log_put_back_in_place_deletes_nothing_that_was_flushed_after_th
             assert reason_of(owner) is Reason.RESTORED
             assert world.chunk_names > chunks
         async with world.owner() as owner:
-            await owner.container.claims.confirm()
+            await owner.container.confirmation.confirm()
         async with world.owner() as owner:
             await owner.store.flush()
             await anyio.sleep(200)
@@ -321,8 +304,28 @@ async def test_a_log_put_back_in_place_deletes_nothing_that_was_flushed_after_th
             await assert_nothing_leaked(world, owner)
 
 
+async def test_a_log_put_back_in_place_is_refused_if_it_lacks_an_element() -> None:
+    """J6: the same folder, and the same epoch."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", b"abc")
+        backup = cloned(world.logs)
+        await owner.store.flush()
+        await owner.crash()
+    world.logs = backup
+    chunks = world.chunk_names
+    for _ in range(3):
+        assert isinstance(await refusal_of(world), StoreMismatch)
+    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+        await owner.store.flush()
+        await anyio.sleep(1_000)
+        assert reason_of(owner) is Reason.ADOPTED
+        assert world.chunk_names > chunks
+
+
 async def test_a_restored_log_is_noticed_after_many_brief_owners() -> None:
-    """G4: openings that find many dead claims delete them, but not the newest."""
+    """G4: chunks of all earlier owners are compared with the log."""
     world = ContainerWorld()
     for _ in range(12):
         async with world.owner():
@@ -332,7 +335,7 @@ async def test_a_restored_log_is_noticed_after_many_brief_owners() -> None:
         await make(owner.store, "s", b"abc")
         backup = cloned(world.logs)
         await owner.store.append("s", DATA)
-        await owner.store.flush()
+        await flush_without_element(world, owner)
         await owner.crash()
         world.logs = backup
         async with world.owner() as owner:
@@ -356,7 +359,7 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_its_evict
         await owner.checkpoint()
         backup = cloned(world.logs)
         await owner.store.append("s", DATA)
-        await owner.store.flush()
+        await flush_without_element(world, owner)
         await owner.crash()
     newer, world.logs = world.chunk_names, backup
     world.chunks.script = lambda call: (
@@ -386,7 +389,7 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_segments_
         await owner.store.flush()
         backup = cloned(world.logs)
         await make(owner.store, "newer", b"abc")
-        await owner.store.flush()
+        await flush_without_element(world, owner)
         await owner.crash()
     newer, world.logs = world.chunk_names, backup
     world.chunks.script = lambda call: (
@@ -496,11 +499,10 @@ async def test_a_container_whose_log_is_lost_keeps_every_chunk_until_it_is_confi
             assert reason_of(owner) is Reason.ADOPTED
             assert world.chunk_names > chunks
     async with world.owner() as owner:
-        await owner.container.claims.confirm()
+        await owner.container.confirmation.confirm()
         await owner.store.flush()
         await assert_nothing_leaked(world, owner)
         assert world.chunk_names == set()
-        assert list(owner.container.claims.known) == [owner.container.state.epoch]
     async with world.owner() as owner:
         assert reason_of(owner) is None
 
@@ -551,20 +553,20 @@ async def test_an_adoption_that_ends_anywhere_leaves_the_container_refused_or_un
     assert world.chunk_names >= chunks
 
 
-async def test_a_claim_of_a_dead_owner_that_comes_late_stops_nobody() -> None:
-    """W8: its record went when all claims up to it were deleted."""
+async def test_an_element_of_a_dead_owner_that_comes_late_stops_nobody() -> None:
+    """J8: its number is below those that count, and the next opening deletes it."""
     world = ContainerWorld()
     async with world.owner():
         pass
     async with world.owner() as owner:
-        late = owner.container._claim.identity
+        late = owner.container.ownership.identity
     async with world.owner() as owner:
-        await anyio.sleep(200)
-        assert list(owner.container.claims.known) == [3]
-        await create_claim(world.chunks, 0, 2, late)
         await make(owner.store, "s", b"abc")
         await owner.store.flush()
+        await create_element(world, 2, 2, late)
+        await owner.store.flush()
     assert await refusal_of(world) is None
+    assert element_name(0, 2) not in world.memory.chunks
 
 
 # --- late puts of dead owners -------------------------------------------------------------------
@@ -594,190 +596,3 @@ async def test_an_idle_container_lists_its_chunks_three_times_at_most() -> None:
         await anyio.sleep(1_000_000)
         listed = [call.name for call in world.chunks.calls if call.verb == "list"]
         assert listed.count("containers/0000/") == 3
-
-
-# --- long-term storage that is down -------------------------------------------------------------
-
-
-async def test_with_long_term_storage_down_at_open_the_claim_comes_before_the_first_write() -> None:
-    world = ContainerWorld()
-    world.chunks.script = lambda call: DOWN
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        assert await owner.store.read("s", 0, 10) == b"abc"
-        await anyio.sleep(100)
-        assert not world.memory.chunks
-        world.chunks.script = None
-        del world.chunks.calls[:]
-        await owner.store.flush()
-        created = [call.name for call in world.chunks.calls if call.verb == "create_with_content"]
-
-        assert created[0] == claim_name(0, 1)
-        assert len(created) == 2
-
-
-async def test_a_copy_that_opened_while_long_term_storage_was_down_stops_before_its_first_write() -> None:
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
-    original, world.logs = world.logs, cloned(world.logs)
-    async with world.owner() as copy:
-        await copy.store.flush()
-    world.logs = original
-    world.chunks.script = lambda call: DOWN
-    async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
-        await owner.store.append("s", b"d")
-        chunks = world.chunk_names
-        world.chunks.script = None
-        with pytest.raises(tierlog.Unavailable):
-            await owner.store.flush()
-        await owner.ended.wait()
-
-        assert isinstance(owner.error, StoreMismatch)
-        assert world.chunk_names == chunks
-
-
-async def test_nothing_is_flushed_to_empty_storage_that_had_chunks() -> None:
-    """W8: a mount that is missing at the opening. Bytes flushed there would be lost with the log's groups."""
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
-    mounted = dict(world.memory.chunks)
-    world.memory.chunks.clear()
-
-    async with world.owner() as owner:
-        await owner.store.append("s", b"more")
-        with pytest.raises(Unavailable, match="long-term storage is empty.*[Mm]ount it"):
-            await owner.store.flush()
-        assert not world.memory.chunks, "neither a chunk nor a claim"
-
-        world.memory.chunks.update(mounted)
-        await owner.store.flush()
-        assert await read_all(owner.store, "s") == DATA + b"more"
-
-
-async def test_nothing_is_flushed_to_empty_storage_that_had_a_claim() -> None:
-    """W8: the log refers to no chunk, because nothing was ever flushed; but its first owner saw the storage
-    that is now unmounted. Owners between open without it too."""
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-    mounted = dict(world.memory.chunks)
-    world.memory.chunks.clear()
-    async with world.owner():
-        pass
-
-    async with world.owner() as owner:
-        with pytest.raises(Unavailable, match="long-term storage is empty.*Mount it.*adopt"):
-            await owner.store.flush()
-        assert not world.memory.chunks, "neither a chunk nor a claim"
-
-        world.memory.chunks.update(mounted)
-        await owner.store.flush()
-        assert await read_all(owner.store, "s") == b"abc"
-
-
-async def test_nothing_is_flushed_to_storage_that_is_unmounted_while_the_store_is_open() -> None:
-    """W8: the owner's own claim is missing there."""
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        mounted = dict(world.memory.chunks)
-        world.memory.chunks.clear()
-        with pytest.raises(Unavailable, match="lacks the claim.*Mount it"):
-            await owner.store.flush()
-        assert not world.memory.chunks
-
-        world.memory.chunks.update(mounted)
-        await owner.store.flush()
-        assert await read_all(owner.store, "s") == b"abc"
-
-
-async def test_storage_that_was_emptied_on_purpose_is_used_again_once_it_is_adopted() -> None:
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-    world.memory.chunks.clear()
-
-    for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
-        async with world.owner(options) as owner:
-            await owner.store.flush()
-            assert world.chunk_names == referenced_chunks(owner.container)
-
-
-async def test_empty_storage_is_claimed_if_no_owner_has_seen_a_claim_there() -> None:
-    """W8: the first owner ended between the record of its claim and the claim."""
-    world = ContainerWorld()
-    world.chunks.script = lambda call: DOWN if call.verb == "create_with_content" else None
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        assert list(owner.container.claims.known) == [1]
-    world.chunks.script = None
-
-    async with world.owner() as owner:
-        await owner.store.flush()
-        assert world.chunk_names == referenced_chunks(owner.container)
-
-
-async def test_an_adoption_while_long_term_storage_was_down_claims_above_the_other_folder() -> None:
-    """W8: below it the other folder would take the claim for one of its own dead owners, and collect."""
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
-    original, copy = world.logs, cloned(world.logs)
-    for data in (b"2", b"3", b"4"):
-        async with world.owner() as owner:
-            await owner.store.append("s", data)
-            await owner.store.flush()
-            await anyio.sleep(200)
-
-    adopting = attrs.evolve(OPTIONS, adopt=True)
-    world.logs, world.chunks.script = copy, lambda call: DOWN
-    async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks, adopting)
-        await owner.store.append("s", b"adopted")
-        world.chunks.script = None
-        with pytest.raises(tierlog.Unavailable):
-            await owner.store.flush()
-        await owner.ended.wait()
-        assert exit_kind_of(owner.error or AssertionError()) is ExitKind.FAILED, "it opens again"
-    async with world.owner(adopting) as adopted:
-        await adopted.store.flush()
-        chunks = world.chunk_names
-
-    world.logs = original
-    assert isinstance(await refusal_of(world), StoreMismatch)
-    world.logs = copy
-    assert world.chunk_names == chunks
-    async with world.owner() as adopted:
-        assert await read_all(adopted.store, "s") == b"abcadopted"
-
-
-@pytest.mark.parametrize("adopt", [False, True])
-async def test_a_claim_above_that_came_while_this_one_was_made_ends_the_ownership(adopt: bool) -> None:
-    """W8: the list before the claim did not have it yet."""
-    world = ContainerWorld()
-    world.chunks.script = lambda call: DOWN
-    async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks, attrs.evolve(OPTIONS, adopt=adopt))
-        await make(owner.store, "s", b"abc")
-        other = attrs.evolve(owner.container._claim.identity, owner=b"x" * 16)
-        world.chunks.script = lambda call: (
-            Fault(FaultKind.DELAY, seconds=5) if call.name == claim_name(0, 1) else None
-        )
-        del world.chunks.calls[:]
-        tasks.start_soon(create_claim_once_called, world, other)
-        with pytest.raises(tierlog.Unavailable):
-            await owner.store.flush()
-        await owner.ended.wait()
-        assert isinstance(owner.error, ClaimOutdated if adopt else StoreMismatch)
-        assert not world.chunk_names
-
-
-async def create_claim_once_called(world: ContainerWorld, other: Identity) -> None:
-    await until(lambda: any(call.name == claim_name(0, 1) for call in world.chunks.calls))
-    await create_claim(world.chunks, 0, 9, other)

@@ -1,4 +1,4 @@
-"""Garbage and claims of one container, in virtual time: rules G1, G2, F2 and W8. In the end, chunks on
+"""Garbage of one container, in virtual time: rules G1, G2, F2, J8 and J9. In the end, chunks on
 storage are the chunks referenced."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from support.container_world import (
     virtual_time,
 )
 from support.stores import make
-from tierlog.actors.container.claims import claim_name, claim_prefix
+from tierlog.journal.manifest.chain import element_name, journal_prefix
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -62,7 +62,9 @@ async def test_f2_nothing_is_deleted_before_the_cycle_that_made_it_garbage_is_co
         await owner.store.delete_segment("s")
         await make(owner.store, "slow", b"x")
         world.chunks.script = lambda call: (
-            Fault(FaultKind.DELAY, seconds=500) if call.verb == "create_with_content" else None
+            Fault(FaultKind.DELAY, seconds=500)
+            if call.verb == "create_with_content" and call.name.startswith("containers/")
+            else None
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(owner.store.flush)
@@ -239,7 +241,7 @@ async def test_a_zombie_deletes_nothing() -> None:
 
 
 async def test_a_barrier_is_durable_before_the_first_delete() -> None:
-    """G1: between the decision and the deletes the log grows by one fenced append."""
+    """G1, J9: between the decision and the deletes the log grows by an element and a barrier."""
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", DATA)
@@ -250,20 +252,22 @@ async def test_a_barrier_is_durable_before_the_first_delete() -> None:
         at_delete: list[int] = []
 
         def script(call: Call) -> Fault | None:
-            if call.verb == "delete":
+            if call.verb == "delete" and call.name.startswith("containers/"):
                 at_delete.append(owner.container.log.next_group)
             return None
 
         world.chunks.script = script
         await anyio.sleep(100)
-        assert at_delete == [groups + 1] * 4
+        assert at_delete == [groups + 3] * 4, "an element, its confirmation, the barrier"
 
 
-async def test_claims_of_dead_owners_are_collected_and_the_newest_stays() -> None:
+async def test_of_each_chain_the_newest_two_elements_stay() -> None:
+    """J8."""
     world = ContainerWorld()
     for _ in range(4):
         async with world.owner() as owner:
             await owner.store.flush()
             await anyio.sleep(200)
 
-    assert [name for name in world.memory.chunks if name.startswith(claim_prefix(0))] == [claim_name(0, 4)]
+    left = [name for name in world.memory.chunks if name.startswith(journal_prefix(0))]
+    assert left == [element_name(0, 7), element_name(0, 8)]

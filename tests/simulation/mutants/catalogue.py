@@ -9,17 +9,20 @@ from typing import Any
 import anyio
 import attrs
 
-from tierlog.actors.container import claims
 from tierlog.actors.container.checkpoint import Checkpointer
-from tierlog.actors.container.claims import ClaimRecords, StorageClaim
+from tierlog.actors.container.confirmation import Confirmation
 from tierlog.actors.container.history import RecoveredHistory
 from tierlog.actors.container.leases import Leases
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.operations import append, import_segment, transactions
+from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState, SegmentTable
-from tierlog.actors.container.sources import ContainerCollectorSource, ReleasedRecords
+from tierlog.actors.container.sources import (
+    ContainerCollectorSource,
+    ReleasedRecords,
+)
 from tierlog.actors.container.state import ContainerState, Snapshot
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.flush_tasks import FlushTasks
@@ -52,10 +55,11 @@ from tierlog.storage_backends.segments.records.header import changed
 from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
+from . import chain
 from .planting import CATALOGUE, Planter, mutant
 from .programs import trying_twice, without
 
-__all__ = ["CATALOGUE"]
+__all__ = ["CATALOGUE", "chain"]
 
 _Program = Generator[IoCall, Any, Any]
 
@@ -142,16 +146,6 @@ def files_are_trimmed_before_the_seal_is_durable(plant: Planter) -> None:
 def failed_sync_is_retried(plant: Planter) -> None:
     """The second sync finds clean pages and succeeds, and what was acked never reached the disk."""
     plant(LocalLog._append, lambda append, self, group: trying_twice(append(self, group), Sync))
-
-
-@mutant("W8")
-def no_claim_is_made(plant: Planter) -> None:
-    """An owner writes to long-term storage without a claim, so that a copied folder would not notice it."""
-
-    async def create(original: Any, self: StorageClaim) -> None:
-        self._exists = True
-
-    plant(StorageClaim._create, create)
 
 
 # --- the container --------------------------------------------------------------------------------
@@ -288,7 +282,7 @@ def fenced_owner_opens_again(plant: Planter) -> None:
         return ExitKind.FAILED if kind is ExitKind.FENCED else kind
 
     plant(exits.exit_kind_of, exit_kind)
-    plant(StorageClaim.open_log, lambda original, self, previous_epochs: original(self, None))
+    plant(StorageOwnership.open_log, lambda original, self, previous_epochs: original(self, None))
 
 
 # --- chunked segments -----------------------------------------------------------------------------
@@ -502,35 +496,14 @@ def references_are_ignored(plant: Planter) -> None:
     )
 
 
-@mutant("G1", copies=True)
-def claims_are_looked_at_only_once(plant: Planter) -> None:
-    """An original whose copy was opened goes on to flush and to delete, and one of the two loses data."""
-
-    async def prove(original: Any, self: StorageClaim) -> None:
-        await self.ensure()
-
-    plant(StorageClaim.prove, prove)
-
-
-@mutant("W8", copies=True)
-def claims_are_judged_by_epochs(plant: Planter) -> None:
-    """A copy that was refused is accepted at its next attempt, because the first one raised the epoch."""
-    plant(
-        claims.find_foreign_claims,
-        lambda original, claims, known, history_epoch, identity: [
-            claim for claim in claims if claim.epoch > max(known, default=history_epoch)
-        ],
-    )
-
-
 @mutant("G4", copies=True)
 def unconfirmed_container_collects(plant: Planter) -> None:
     """An adopted folder deletes every chunk that it does not know."""
 
-    async def wait(original: Any, self: ClaimRecords) -> None:
+    async def wait(original: Any, self: Confirmation) -> None:
         pass
 
-    plant(ClaimRecords.wait_confirmed, wait)
+    plant(Confirmation.wait_confirmed, wait)
     plant(
         vars(ContainerCollectorSource)["is_confirmed"].fget,
         lambda original, self: True,
@@ -562,7 +535,7 @@ def late_puts_are_not_looked_for(plant: Planter) -> None:
 
 @mutant("G2")
 def orphans_are_not_looked_for(plant: Planter) -> None:
-    """Chunks and claims that a dead owner left behind stay forever."""
+    """Chunks that a dead owner left behind stay forever."""
 
     async def find(original: Any, self: Collector) -> bool:
         return True

@@ -54,7 +54,7 @@ async def test_g4_garbage_is_counted_before_a_container_is_confirmed_and_collect
 ) -> None:
     async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
         record = UnconfirmedRecord(Reason.RESTORED)
-        await store.on_container(0, lambda container: container.claims.enter({}, record))
+        await store.on_container(0, lambda container: container.confirmation.mark(record))
     unknown = tmp_path / "data/lts/containers/0000" / f"{1:016x}" / f"{1:016x}-{0:016x}-id"
     unknown.parent.mkdir(parents=True)
     unknown.write_bytes(b"01234")

@@ -1,0 +1,102 @@
+"""Whether a container is unconfirmed: its metadata may not know all chunks that somebody needs, so it deletes
+none of those that it does not know (rule G4).
+
+Cancellation and crash: the record is there or not; a commit of unknown outcome ends the ownership."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import anyio
+
+from ...storage_backends.base.codec import DecodeError
+from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.sorted_dict import SortedDict, with_prefix
+from ...storage_backends.segments.metadata_store import ChunkMetadataStore
+from ...storage_backends.segments.records.claim import CLAIM_PREFIX, ClaimRecord, claim_key, epoch_of_key
+from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY, Reason, UnconfirmedRecord
+from .state import ContainerState
+
+_LIMITS = {Reason.MOVED: 86_400.0}
+"""Seconds after which a container confirms itself (rule G4)."""
+
+Metadata = Mapping[str, tuple[int, bytes]]
+"""A container's metadata: version and value by key."""
+
+
+def claim_records(metadata: SortedDict[str, tuple[int, bytes]]) -> dict[int, ClaimRecord]:
+    """The records of claims of earlier versions, by epoch."""
+    with _decoding(CLAIM_PREFIX):
+        keys = with_prefix(metadata.runs_from(CLAIM_PREFIX), CLAIM_PREFIX)
+        return {epoch_of_key(key): ClaimRecord.decode(metadata[key][1]) for key in keys}
+
+
+def unconfirmed_record(metadata: Metadata) -> UnconfirmedRecord | None:
+    entry = metadata.get(UNCONFIRMED_KEY)
+    with _decoding(UNCONFIRMED_KEY):
+        return None if entry is None else UnconfirmedRecord.decode(entry[1])
+
+
+@contextmanager
+def _decoding(key: str) -> Iterator[None]:
+    try:
+        yield
+    except DecodeError as error:
+        raise DataCorruption(f"metadata record does not decode: {error}", file=key) from error
+
+
+class Confirmation:
+    """The record that a container is unconfirmed."""
+
+    def __init__(self, state: ContainerState, store: ChunkMetadataStore) -> None:
+        self._state = state
+        self._metadata = state.metadata
+        self._store = store
+        self._confirmed = anyio.Event()
+        self._confirming = anyio.Lock()
+
+    @property
+    def unconfirmed(self) -> UnconfirmedRecord | None:
+        return unconfirmed_record(self._metadata)
+
+    @property
+    def oldest_epoch(self) -> int:
+        """Chunks of owners before this epoch are no proof that the log is old: an operator confirmed them."""
+        return min(claim_records(self._metadata), default=0)
+
+    async def mark(self, record: UnconfirmedRecord) -> None:
+        """The container is unconfirmed; returns once that is durable."""
+        if self.unconfirmed != record:
+            await self._store.commit(
+                {UNCONFIRMED_KEY: self._version(UNCONFIRMED_KEY)}, {UNCONFIRMED_KEY: record.encode()}
+            )
+
+    async def confirm(self) -> None:
+        """The container may delete what it does not know; returns once that is durable.
+
+        In the same commit a record notes the epoch: chunks of earlier owners are not judged again."""
+        writes: dict[str, bytes | None] = dict.fromkeys(map(claim_key, claim_records(self._metadata)))
+        writes[claim_key(self._state.epoch)] = ClaimRecord(bytes(16)).encode()
+        await self._end(writes)
+
+    async def _end(self, writes: Mapping[str, bytes | None]) -> None:
+        async with self._confirming:  # operators and the end of 24 hours may come at the same time
+            if self._version(UNCONFIRMED_KEY):
+                writes = {**writes, UNCONFIRMED_KEY: None}
+                await self._store.commit({key: self._version(key) for key in writes}, writes)
+        confirmed, self._confirmed = self._confirmed, anyio.Event()
+        confirmed.set()
+
+    async def wait_confirmed(self) -> None:
+        """Return once the container is confirmed: by ``confirm``, or, if the folder was only moved, after 24
+        hours of this ownership."""
+        while (record := self.unconfirmed) is not None:
+            with anyio.move_on_after(_LIMITS.get(record.reason, math.inf)) as limit:
+                await self._confirmed.wait()
+            if limit.cancelled_caught:
+                await self._end({})
+
+    def _version(self, key: str) -> int:
+        return self._metadata.get(key, (0, b""))[0]

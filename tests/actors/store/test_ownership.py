@@ -1,0 +1,276 @@
+"""One container whose long-term storage is down, not mounted, empty, or put back, in virtual time (rules J6 and
+J7)."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+import attrs
+import pytest
+
+import tierlog
+from support.container_world import (
+    MIB,
+    OPTIONS,
+    ContainerWorld,
+    cloned,
+    create_element,
+    read_all,
+    reason_of,
+    referenced_chunks,
+    refusal_of,
+    until,
+    virtual_time,
+)
+from support.stores import make
+from tierlog import StoreMismatch, Unavailable
+from tierlog.actors.container.owner import Identity
+from tierlog.actors.kernel.exits import ExitKind, exit_kind_of
+from tierlog.journal.manifest.chain import element_name
+from tierlog.journal.manifest.store_record import STORE_RECORD
+from tierlog.storage_backends.base.errors import ClaimOutdated
+from tierlog.storage_backends.segments.records.unconfirmed import Reason
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+DATA = bytes(200_000)
+"""Four chunks, which roll at 64 KiB."""
+DOWN = Fault(FaultKind.BEFORE)
+
+
+async def test_with_long_term_storage_down_at_open_the_claim_comes_before_the_first_write() -> None:
+    world = ContainerWorld()
+    world.chunks.script = lambda call: DOWN
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        assert await owner.store.read("s", 0, 10) == b"abc"
+        await anyio.sleep(100)
+        assert not world.memory.chunks
+        world.chunks.script = None
+        del world.chunks.calls[:]
+        await owner.store.flush()
+        created = [call.name for call in world.chunks.calls if call.verb == "create_with_content"]
+
+        assert created[:3] == [STORE_RECORD, STORE_RECORD, element_name(0, 1)]
+        assert [name for name in created if name.startswith("containers/")] == created[3:4]
+
+
+async def test_a_copy_that_opened_while_long_term_storage_was_down_stops_before_its_first_write() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    original, world.logs = world.logs, cloned(world.logs)
+    async with world.owner() as copy:
+        await copy.store.flush()
+    world.logs = original
+    world.chunks.script = lambda call: DOWN
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await owner.store.append("s", b"d")
+        chunks = world.chunk_names
+        world.chunks.script = None
+        with pytest.raises(tierlog.Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
+
+        assert isinstance(owner.error, StoreMismatch)
+        assert world.chunk_names == chunks
+
+
+async def test_nothing_is_flushed_to_empty_storage_that_had_chunks() -> None:
+    """W8: a mount that is missing at the opening. Bytes flushed there would be lost with the log's groups."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+        await owner.store.flush()
+    mounted = dict(world.memory.chunks)
+    world.memory.chunks.clear()
+
+    async with world.owner() as owner:
+        await owner.store.append("s", b"more")
+        with pytest.raises(Unavailable, match="long-term storage is empty.*[Mm]ount it"):
+            await owner.store.flush()
+        assert not world.memory.chunks, "neither a chunk nor a claim"
+
+        world.memory.chunks.update(mounted)
+        await owner.store.flush()
+        assert await read_all(owner.store, "s") == DATA + b"more"
+
+
+async def test_nothing_is_flushed_to_empty_storage_that_had_a_claim() -> None:
+    """W8: the log refers to no chunk, because nothing was ever flushed; but its first owner saw the storage
+    that is now unmounted. Owners between open without it too."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+    mounted = dict(world.memory.chunks)
+    world.memory.chunks.clear()
+    async with world.owner():
+        pass
+
+    async with world.owner() as owner:
+        with pytest.raises(Unavailable, match="long-term storage is empty.*Mount it.*adopt"):
+            await owner.store.flush()
+        assert not world.memory.chunks, "neither a chunk nor a claim"
+
+        world.memory.chunks.update(mounted)
+        await owner.store.flush()
+        assert await read_all(owner.store, "s") == b"abc"
+
+
+async def test_nothing_is_flushed_to_storage_that_is_unmounted_while_the_store_is_open() -> None:
+    """J6: the owner's own element is missing there."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        mounted = dict(world.memory.chunks)
+        world.memory.chunks.clear()
+        with pytest.raises(Unavailable, match="long-term storage is empty.*Mount it"):
+            await owner.store.flush()
+        assert not world.memory.chunks
+
+        world.memory.chunks.update(mounted)
+        await owner.store.flush()
+        assert await read_all(owner.store, "s") == b"abc"
+
+
+async def test_storage_that_was_emptied_on_purpose_is_used_again_once_it_is_adopted() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+    world.memory.chunks.clear()
+
+    for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
+        async with world.owner(options) as owner:
+            await owner.store.flush()
+            assert world.chunk_names == referenced_chunks(owner.container)
+
+
+async def test_empty_storage_is_claimed_if_no_owner_has_created_an_element_there() -> None:
+    """J3: the first owner ended between the record of its element and the element."""
+    world = ContainerWorld()
+    world.chunks.script = lambda call: DOWN if call.verb == "create_with_content" else None
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        assert owner.container.state.manifest.head is None
+    world.chunks.script = None
+
+    async with world.owner() as owner:
+        await owner.store.flush()
+        assert world.chunk_names == referenced_chunks(owner.container)
+
+
+async def test_an_adoption_while_long_term_storage_was_down_claims_above_the_other_folder() -> None:
+    """W8: below it the other folder would take the claim for one of its own dead owners, and collect."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    original, copy = world.logs, cloned(world.logs)
+    for data in (b"2", b"3", b"4"):
+        async with world.owner() as owner:
+            await owner.store.append("s", data)
+            await owner.store.flush()
+            await anyio.sleep(200)
+
+    adopting = attrs.evolve(OPTIONS, adopt=True)
+    world.logs, world.chunks.script = copy, lambda call: DOWN
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks, adopting)
+        await owner.store.append("s", b"adopted")
+        world.chunks.script = None
+        with pytest.raises(tierlog.Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
+        assert exit_kind_of(owner.error or AssertionError()) is ExitKind.FAILED, "it opens again"
+    async with world.owner(adopting) as adopted:
+        await adopted.store.flush()
+        chunks = world.chunk_names
+
+    world.logs = original
+    assert isinstance(await refusal_of(world), StoreMismatch)
+    world.logs = copy
+    assert world.chunk_names == chunks
+    async with world.owner() as adopted:
+        assert await read_all(adopted.store, "s") == b"abcadopted"
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+async def test_a_claim_above_that_came_while_this_one_was_made_ends_the_ownership(adopt: bool) -> None:
+    """W8: the list before the claim did not have it yet."""
+    world = ContainerWorld()
+    world.chunks.script = lambda call: DOWN
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks, attrs.evolve(OPTIONS, adopt=adopt))
+        await make(owner.store, "s", b"abc")
+        other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=5) if call.name == element_name(0, 1) else None
+        )
+        del world.chunks.calls[:]
+        tasks.start_soon(create_element_once_called, world, other)
+        with pytest.raises(tierlog.Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
+        assert isinstance(owner.error, ClaimOutdated if adopt else StoreMismatch)
+        assert not world.chunk_names
+
+
+async def create_element_once_called(world: ContainerWorld, other: Identity) -> None:
+    await until(lambda: any(call.name == element_name(0, 1) for call in world.chunks.calls))
+    await create_element(world, 2, 9, other)
+
+
+async def test_long_term_storage_that_was_put_back_is_refused_until_it_is_adopted() -> None:
+    """J6: an earlier state of it lacks chunks that the log refers to."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+        earlier = dict(world.memory.chunks)
+        await owner.store.append("s", DATA)
+        await owner.store.flush()
+    newest = dict(world.memory.chunks)
+    world.memory.chunks.clear()
+    world.memory.chunks.update(earlier)
+
+    refusal = await refusal_of(world)
+    assert isinstance(refusal, StoreMismatch)
+    assert "put back to an earlier state" in str(refusal)
+    assert set(world.memory.chunks) == set(earlier)
+    world.memory.chunks.update(newest)
+    assert await refusal_of(world) is None
+    world.memory.chunks.clear()
+    world.memory.chunks.update(earlier)
+    for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
+        async with world.owner(options) as owner:
+            assert reason_of(owner) is Reason.ADOPTED
+            await owner.store.append("s", b"d")
+            await owner.store.flush()
+
+
+async def test_j7_a_flush_that_takes_long_finds_a_copy_of_its_folder() -> None:
+    """The proof at the begin of the cycle covered a flush of any length."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await owner.store.create_segment("slow")
+        for _ in range(2):
+            await owner.store.append("slow", bytes(4 * MIB))
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=1.0) if call.verb == "create_with_content" else None
+        )
+        began = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+
+            async def flush() -> None:
+                with pytest.raises(Unavailable):
+                    await owner.store.flush()
+
+            tasks.start_soon(flush)
+            await anyio.sleep(1)
+            copy = attrs.evolve(owner.container.ownership.identity, owner=b"c" * 16)
+            await create_element(world, 2, 9, copy)
+        assert isinstance(owner.error, StoreMismatch)
+        assert 60 < anyio.current_time() - began < 70, "before the second write, after 64 chunks"

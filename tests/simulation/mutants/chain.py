@@ -1,0 +1,106 @@
+"""The planted bugs of the chain in long-term storage, and of the ownership that it proves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tierlog.actors.container.ownership import StorageOwnership, Survey
+from tierlog.actors.container.recovery import _CheckpointRecords
+from tierlog.actors.container.sources import ContainerManifestSource
+from tierlog.journal.manifest.chain import StoredElement, list_elements
+from tierlog.journal.operations.log_element import CheckpointManifest, LogElement
+from tierlog.journal.operations.operation import Operation
+from tierlog.storage_backends.base.errors import TierlogError
+
+from .planting import Planter, mutant
+
+
+@mutant("J3")
+def element_is_created_before_it_is_recorded(plant: Planter) -> None:
+    """A crash between the creation and the record makes the next owner take its own folder for a copy."""
+
+    async def log(original: Any, self: ContainerManifestSource, op: Operation) -> object:
+        return None if type(op) is LogElement else await original(self, op)
+
+    async def create(original: Any, self: StorageOwnership, op: LogElement) -> None:
+        await original(self, op)
+        source: Any = self._source
+        await source._container.log_operation(op)
+
+    plant(ContainerManifestSource.log, log)
+    plant(StorageOwnership._create, create)
+
+
+@mutant("J5")
+def unknown_outcome_is_taken_for_success(plant: Planter) -> None:
+    """An element counts that was never created: a copy could create another, and the owner is refused."""
+
+    async def create(original: Any, self: Any, op: LogElement) -> None:
+        try:
+            await original(self, op)
+        except TierlogError:
+            self._seen = StoredElement(op.position, op.element)
+        self.believed = True
+
+    async def survey(original: Any, self: Any) -> Survey:
+        if vars(self).pop("believed", False):
+            return Survey(self._seen, await list_elements(self._chunks, self.container))
+        found: Survey = await original(self)
+        return found
+
+    plant(StorageOwnership._create, create)
+    plant(StorageOwnership._survey, survey)
+
+
+@mutant("J7")
+def nothing_is_claimed(plant: Planter) -> None:
+    """An owner writes to long-term storage without an element, so that a copy would not notice it."""
+
+    async def advance(original: Any, self: StorageOwnership, *arguments: Any) -> None:
+        pass
+
+    plant(StorageOwnership._advance, advance)
+
+
+@mutant("J8")
+def old_elements_stay(plant: Planter) -> None:
+    """Each cycle leaves an object for ever."""
+
+    async def delete(original: Any, self: StorageOwnership, numbers: Any) -> None:
+        pass
+
+    plant(StorageOwnership._delete_old, delete)
+
+
+@mutant("J11")
+def checkpoint_leaves_out_the_chain(plant: Planter) -> None:
+    """Once the log is truncated, it does not know its own elements, and the store is refused as a copy."""
+    plant(
+        _CheckpointRecords.add,
+        lambda original, self, op: None if type(op) is CheckpointManifest else original(self, op),
+    )
+
+
+@mutant("G1", copies=True)
+def chain_is_looked_at_only_once(plant: Planter) -> None:
+    """An original whose copy was opened goes on to flush and to delete, and one of the two loses data."""
+
+    async def look(original: Any, self: StorageOwnership) -> None:
+        pass
+
+    async def advance(original: Any, self: StorageOwnership, *arguments: Any) -> None:
+        if not self._is_open:
+            await original(self, *arguments)
+
+    plant(StorageOwnership._look, look)
+    plant(StorageOwnership._advance, advance)
+
+
+@mutant("J6", copies=True)
+def foreign_element_is_adopted(plant: Planter) -> None:
+    """A copy goes on above its original, and deletes what only the original knows."""
+
+    async def refuse(original: Any, self: StorageOwnership, step: Any, survey: Any) -> None:
+        pass
+
+    plant(StorageOwnership._refuse, refuse)
