@@ -195,12 +195,13 @@ class CopiesRun:
         await trio.sleep(4 * DELAY)  # as above
         backup = original.copied("B", HERE)
         elements = self._elements()
-        if self._random.random() < 0.7:
-            down = Window(1000.0, 1.0)
-            self.site.faults.add(
-                Fault(Target.CHUNKS, Kind.BEFORE, down, ("create_with_content",), part="/journal/")
-            )
-        await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
+        if self._random.random() < 0.3:
+            await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
+        else:
+            down, verbs = Window(1000.0, 1.0), ("create_with_content",)
+            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part="/journal/"))
+            for _ in range(self._random.randint(1, 6)):
+                await self._append(original, self._random.choice(NAMES))
         await self._call(original, lambda store: store.flush())
         is_whole = self._elements() != elements
         process, original.process = original.process, None
