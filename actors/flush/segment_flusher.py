@@ -9,6 +9,7 @@ a cancellation ends the segment's part in this cycle only; its next transaction 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import attrs
@@ -32,8 +33,9 @@ WHOLE_BYTES_MAX = 128 << 20
 
 
 class UnflushedSource(Protocol):
-    async def read_all(self, sid: int, offset: int, end: int) -> Sequence[Buffer]:
-        """The unflushed bytes ``offset .. end``; fewer if the segment was deleted."""
+    def take(self, sid: int, start: int, end: int) -> AbstractAsyncContextManager[Sequence[Buffer]]:
+        """The unflushed bytes from ``start`` on, up to ``end`` or as many as there is room for; empty if the
+        segment was deleted."""
         ...
 
     async def load_oldest(
@@ -175,17 +177,25 @@ class SegmentFlusher:
             await self._storage.concat(txn, piece.source)
             return 0
 
-        await self._keep_proven()
-        data = await self._unflushed.read_all(plan.sid, piece.start, piece.end)
-        if sum(map(len, data)) != piece.end - piece.start:
-            # Only a delete makes unflushed bytes unknown.
-            raise SegmentNotFound(
-                f"segment {plan.name!r} was deleted while it was flushed", segment=plan.name
-            )
-
-        starts = list(self._starts(segment, piece))
-        await self._storage.write(txn, piece.start, data, starts)
+        position = piece.start
+        while position < piece.end:
+            position = await self._write_data(txn, plan, segment, DataPiece(position, piece.end))
         return piece.end - piece.start
+
+    async def _write_data(
+        self, txn: SegmentTransaction, plan: SegmentFlush, segment: FlushableSegment, piece: DataPiece
+    ) -> int:
+        """Write the piece, as far as memory has room for it; returns up to where."""
+        async with self._unflushed.take(plan.sid, piece.start, piece.end) as data:
+            if not data:
+                # Only a delete makes unflushed bytes unknown.
+                raise SegmentNotFound(
+                    f"segment {plan.name!r} was deleted while it was flushed", segment=plan.name
+                )
+
+            await self._keep_proven()
+            taken = DataPiece(piece.start, piece.start + sum(map(len, data)))
+            return await self._storage.write(txn, piece.start, data, list(self._starts(segment, taken)))
 
     def _starts(self, segment: FlushableSegment, piece: DataPiece) -> Iterator[int]:
         return (boundary for boundary in segment.append_boundaries if piece.start <= boundary < piece.end)

@@ -265,10 +265,15 @@ class TailCache:
         """Where the log holds the unflushed bytes from ``start`` to the last one before ``end`` that is not
         cached, in order; nothing if all are cached."""
         tail = self._tails.get(sid)
-        return iter(()) if tail is None else tail.extents.between(start, self._cached_from(tail, start, end))
+        return iter(()) if tail is None else tail.extents.between(start, self.cached_from(sid, start, end))
 
-    def _cached_from(self, tail: _Tail, start: int, end: int) -> int:
-        """Where in ``start .. end`` the cached bytes begin that reach up to ``end``."""
+    def cached_from(self, sid: int, start: int, end: int) -> int:
+        """Where in ``start .. end`` the cached bytes begin that reach up to ``end``; ``start`` if the segment
+        is unknown."""
+        tail = self._tails.get(sid)
+        if tail is None:
+            return start
+
         index = bisect_left(tail.starts, end) - 1
         while index >= 0 and start < end <= tail.starts[index] + len(tail.blocks[index]):
             end = tail.starts[index]

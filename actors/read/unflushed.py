@@ -4,15 +4,16 @@ and checkpoints all get them here.
 The log is read in windows, one after the other, and the last few are kept: a segment is read in order, and
 segments that were appended to at the same time share their windows. What was read is copied out, so that a
 few bytes do not keep a window alive. Flushes load what they need in the order of the log, so that a window
-with bytes of many segments is read once for all of them (rule F8). A read that found nothing, or failed, is
-tried again if the bytes have moved meanwhile: they were flushed, logged again, or deleted. Cancellation
-leaves nothing behind."""
+with bytes of many segments is read once for all of them; what they read piece by piece shares the limit of
+what is loaded (rule F8). A read that found nothing, or failed, is tried again if the bytes have moved
+meanwhile: they were flushed, logged again, or deleted. Cancellation leaves nothing behind."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from heapq import heapify, heappop, heappush
 
 import anyio
@@ -79,6 +80,8 @@ class UnflushedBytes:
         self._kept: OrderedDict[int, _Window] = OrderedDict()
         self._turn = anyio.Lock()
         """One window is read at a time: memory is bounded, and whoever waited may find it kept."""
+        self._room_turn = anyio.Lock()
+        self._room_freed = anyio.Event()
         self._windows_read = self._window_bytes = 0
 
     async def read(self, sid: int, offset: int, end: int) -> Sequence[Buffer]:
@@ -117,7 +120,7 @@ class UnflushedBytes:
         found: list[Buffer] = []
         while offset < end and (some := await self.read(sid, offset, end)):
             found += some
-            offset += sum(map(len, some))
+            offset += _size(some)
         return found
 
     async def load_oldest(
@@ -157,7 +160,7 @@ class UnflushedBytes:
         self, ranges: Mapping[int, tuple[int, int]], by_segment: bool, bytes_max: int | None
     ) -> Sequence[tuple[int, LogExtent]]:
         """What to load next, within the limit."""
-        free = self._load_bytes - sum(self._reserved.values())
+        free = self._free
         taken: list[tuple[int, LogExtent]] = []
         if free < self._load_bytes // 2:
             return taken  # many small chunks would come of little room
@@ -181,6 +184,44 @@ class UnflushedBytes:
                 heappush(heads, (order if by_segment else following.window, sid, following, rest))
         return taken
 
+    @asynccontextmanager
+    async def take(self, sid: int, start: int, end: int) -> AsyncIterator[Sequence[Buffer]]:
+        """The unflushed bytes ``start .. end``, for a flush; empty if the segment was deleted.
+
+        Waits for room for spilled bytes that are not loaded, and keeps it until the body ends. A call gets at
+        most half of the limit (rule F8): if more bytes are spilled, those at the end are left out."""
+        if sid in self._reserved:
+            data = await self.read_all(sid, start, end)
+            yield data if _size(data) == end - start else ()
+        elif self._cache.cached_from(sid, start, end) == start:
+            yield self._cache.slices(sid, start, end)
+        else:
+            stop = await self._wait_for_room(sid, start, end)
+            try:
+                # Taken before the log is read: what is spilled meanwhile would need room too.
+                cached = self._cache.slices(sid, stop, end)
+                spilled = await self.read_all(sid, start, stop)
+                yield [*spilled, *cached] if _size(spilled) == stop - start else ()
+            finally:
+                self.release(sid)
+
+    async def _wait_for_room(self, sid: int, start: int, end: int) -> int:
+        """Reserve room for spilled bytes from ``start`` on; returns up to where. First come, first served, so
+        that large pieces get theirs."""
+        async with self._room_turn:
+            while True:
+                size = min(self._cache.cached_from(sid, start, end) - start, self._load_bytes // 2)
+                if size <= self._free:
+                    self._reserved[sid] = size
+                    return start + size
+
+                self._room_freed = anyio.Event()
+                await self._room_freed.wait()
+
+    @property
+    def _free(self) -> int:
+        return self._load_bytes - sum(self._reserved.values())
+
     @property
     def has_spilled(self) -> bool:
         """Whether bytes of any segment are in the log only."""
@@ -194,6 +235,7 @@ class UnflushedBytes:
         """The segment's flush has ended, or does not begin: forget what was loaded for it."""
         self._reserved.pop(sid, None)
         self._loaded.pop(sid, None)
+        self._room_freed.set()
 
     def _find_loaded(self, sid: int, offset: int, end: int) -> Buffer:
         loaded = self._loaded.get(sid, ())
@@ -250,6 +292,10 @@ class UnflushedBytes:
 
     def statistics(self) -> UnflushedStatistics:
         return UnflushedStatistics(self._windows_read, self._window_bytes, sum(self._reserved.values()))
+
+
+def _size(data: Sequence[Buffer]) -> int:
+    return sum(map(len, data))
 
 
 def _first(loaded: tuple[int, Buffer]) -> int:

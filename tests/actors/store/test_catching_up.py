@@ -3,6 +3,9 @@ of the log about once and hold a bounded number of bytes. In virtual time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import anyio
 import attrs
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from support.container_world import MIB, OPTIONS, ContainerWorld, Owner, read_all, virtual_time
 from support.stores import make
 from tierlog.actors.container.admission import AdmissionOptions
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import Capabilities
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
 
@@ -25,9 +29,9 @@ DOWN = Fault(FaultKind.BEFORE)
 
 
 async def fill(owner: Owner, names: list[str], appends: int, size: int) -> None:
-    """Append to all segments in turn."""
+    """Append to all segments in turn; they may exist."""
     for name in names:
-        await make(owner.store, name)
+        await owner.store.create_segment(name, exist_ok=True)
     for number in range(appends):
         async with anyio.create_task_group() as tasks:
             for name in names:
@@ -93,3 +97,68 @@ async def test_flushes_load_no_more_than_half_of_the_limit_of_the_cache(
         for name in names:
             expected = b"".join(content(name, number, size) for number in range(32))
             assert await read_all(owner.store, name) == expected
+
+
+class Measured(FaultyChunkStorage):
+    """Knows how many bytes its puts and writes hold."""
+
+    held = most = 0
+    append = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return attrs.evolve(super().capabilities, append=self.append)
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        with self._holding(data):
+            return await super().create_with_content(name, data)
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        with self._holding(data):
+            return await super().write(name, offset, data)
+
+    @contextmanager
+    def _holding(self, data: Sequence[Buffer]) -> Iterator[None]:
+        size = sum(map(len, data))
+        self.held += size
+        self.most = max(self.most, self.held)
+        try:
+            yield
+        finally:
+            self.held -= size
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5], ids=["prompt", "late"])
+@pytest.mark.parametrize("can_append", [True, False], ids=["append", "whole chunks"])
+async def test_what_left_memory_behind_a_merge_shares_the_limit(can_append: bool, seconds: float) -> None:
+    """Behind the splice a flush takes pieces as long as it has room for."""
+    world = ContainerWorld(SMALL)
+    world.chunks = chunks = Measured(world.chunks.inner)
+    chunks.append = can_append
+    names, size = [f"s{number}" for number in range(8)], 64 << 10
+    async with world.owner() as owner:
+        store = owner.store
+        chunks.script = lambda call: DOWN
+        for name in names:
+            await store.create_segment(name, rolling_size=4 * MIB)
+            await make(store, f"{name}-source", b"source", sealed=True)
+            await store.merge_segments(name, [f"{name}-source"])
+        await fill(owner, names, 32, size)
+        assert owner.container.cache.unflushed_bytes > 8 * CACHE
+        loaded: list[int] = []
+
+        def slow(call: Call) -> Fault:
+            loaded.append(owner.container.statistics().unflushed.loaded_bytes)
+            return Fault(FaultKind.DELAY, seconds=seconds)
+
+        chunks.script = slow
+        await anyio.sleep(400)
+        await store.flush()
+        assert CACHE // 2 < chunks.most <= CACHE // 2 + CACHE, "spilled bytes and cached ones"
+        assert CACHE // 4 < max(loaded) <= CACHE // 2
+        assert owner.container.statistics().unflushed.loaded_bytes == 0
+        assert owner.container.cache.unflushed_bytes == 0
+        for name in names:
+            expected = b"source" + b"".join(content(name, number, size) for number in range(32))
+            assert await read_all(store, name) == expected
+        assert len(world.chunk_names) <= 7 * len(names), "pieces of up to half of the room, and the source"
