@@ -55,7 +55,7 @@ class Confirmation:
         self._metadata = state.metadata
         self._store = store
         self._confirmed = anyio.Event()
-        self._confirming = anyio.Lock()
+        self._changing = anyio.Lock()
 
     @property
     def unconfirmed(self) -> UnconfirmedRecord | None:
@@ -68,10 +68,10 @@ class Confirmation:
 
     async def mark(self, record: UnconfirmedRecord) -> None:
         """The container is unconfirmed; returns once that is durable."""
-        if self.unconfirmed != record:
-            await self._store.commit(
-                {UNCONFIRMED_KEY: self._version(UNCONFIRMED_KEY)}, {UNCONFIRMED_KEY: record.encode()}
-            )
+        async with self._changing:
+            if self.unconfirmed != record:
+                version = self._version(UNCONFIRMED_KEY)
+                await self._store.commit({UNCONFIRMED_KEY: version}, {UNCONFIRMED_KEY: record.encode()})
 
     async def confirm(self) -> None:
         """The container may delete what it does not know; returns once that is durable.
@@ -82,7 +82,7 @@ class Confirmation:
         await self._end(writes)
 
     async def _end(self, writes: Mapping[str, bytes | None]) -> None:
-        async with self._confirming:  # operators and the end of 24 hours may come at the same time
+        async with self._changing:  # operators and the end of 24 hours may come at the same time
             if self._version(UNCONFIRMED_KEY):
                 writes = {**writes, UNCONFIRMED_KEY: None}
                 await self._store.commit({key: self._version(key) for key in writes}, writes)
