@@ -116,7 +116,7 @@ ROLL = Scenario(
     sessions=[
         alone(append("a/s", "fill", 700), append("a/s", "more", 600), Flush(), append("a/s", "last", 100))
     ],
-    limits=Limits(wal_file=1000, flush=1 << 20, checkpoint=1900),
+    limits=Limits(wal_file=1600, flush=1 << 20, checkpoint=2600),
     reaches=[
         "Begin 2 > Relogged * > Logged Append > Open *0000000000000002-00000002.wal > Logged Append",
         (
