@@ -73,6 +73,8 @@ class UnflushedBytes:
         self._cache = cache
         self._log = log
         self._load_bytes = load_bytes
+        self._share = max(1, load_bytes // 2)
+        """The most for one segment: half is left to others if its flush hangs (rule F7)."""
         self._reserved: dict[int, int] = {}
         """Bytes that may be loaded of each segment."""
         self._loaded: dict[int, list[tuple[int, Buffer]]] = {}
@@ -128,7 +130,7 @@ class UnflushedBytes:
     ) -> Mapping[int, int]:
         """Load spilled bytes of ``ranges``, (start, end) by segment id, for their flushes: those that were
         logged first, or with ``by_segment`` as much as possible of the segments that were logged first; at
-        most ``bytes_max`` bytes.
+        most ``bytes_max`` bytes, and of one segment at most half of the limit.
 
         Returns up to where each of these segments is loaded from its start on; ``release`` must follow. Empty
         if nothing is spilled, or too much is loaded already."""
@@ -166,6 +168,7 @@ class UnflushedBytes:
             return taken  # many small chunks would come of little room
 
         free = free if bytes_max is None else min(free, bytes_max)
+        sizes: dict[int, int] = {}
         heads = []
         for sid, (start, end) in ranges.items():
             extents = self._cache.spilled_extents(sid, start, end)
@@ -174,12 +177,19 @@ class UnflushedBytes:
         heapify(heads)
         while heads and free:
             order, sid, extent, rest = heappop(heads)
-            if extent.end - extent.start > free:
-                if taken:
-                    break
-                extent = attrs.evolve(extent, end=extent.start + free)
+            size = extent.end - extent.start
+            if size > free and taken:
+                break
+
+            room = min(free, self._share - sizes.get(sid, 0))
+            if size > room:
+                if sid in sizes:
+                    continue  # its window would be read again for the rest
+                size = room
+                extent = attrs.evolve(extent, end=extent.start + size)
             taken.append((sid, extent))
-            free -= extent.end - extent.start
+            sizes[sid] = sizes.get(sid, 0) + size
+            free -= size
             if (following := next(rest, None)) is not None:
                 heappush(heads, (order if by_segment else following.window, sid, following, rest))
         return taken
@@ -210,7 +220,7 @@ class UnflushedBytes:
         that large pieces get theirs."""
         async with self._room_turn:
             while True:
-                size = min(self._cache.cached_from(sid, start, end) - start, self._load_bytes // 2)
+                size = min(self._cache.cached_from(sid, start, end) - start, self._share)
                 if size <= self._free:
                     self._reserved[sid] = size
                     return start + size

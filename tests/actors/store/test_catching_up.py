@@ -162,3 +162,33 @@ async def test_what_left_memory_behind_a_merge_shares_the_limit(can_append: bool
             expected = b"source" + b"".join(content(name, number, size) for number in range(32))
             assert await read_all(store, name) == expected
         assert len(world.chunk_names) <= 7 * len(names), "pieces of up to half of the room, and the source"
+
+
+@pytest.mark.parametrize("can_append", [True, False], ids=["append", "whole chunks"])
+async def test_f7_a_flush_that_hangs_leaves_room_for_what_others_spilled(can_append: bool) -> None:
+    world, back = ContainerWorld(SMALL), anyio.Event()
+    storage = FaultyChunkStorage if can_append else WithoutAppend
+    world.chunks = storage(world.chunks.inner, hang=back.wait)
+    async with world.owner() as owner:
+        world.chunks.script = lambda call: DOWN
+        await fill(owner, ["hangs"], 4, MIB)
+        await fill(owner, ["s0", "s1"], 2, 64 << 10)
+        for number in range(4, 8):
+            await owner.store.append("hangs", content("hangs", number, MIB))
+        sid = (await owner.store.segment_info("hangs")).segment_id
+
+        def hang(call: Call) -> Fault | None:
+            return Fault(FaultKind.HANG) if f"/{sid:016x}/" in call.name else None
+
+        world.chunks.script = hang
+        await anyio.sleep(20)
+        assert owner.container.statistics().unflushed.loaded_bytes > 0
+        for name in ("s0", "s1"):
+            assert (await owner.store.segment_info(name)).flushed_length == 2 * (64 << 10)
+
+        world.chunks.script = None
+        back.set()
+        await owner.store.flush()
+        for name, count, size in (("hangs", 8, MIB), ("s0", 2, 64 << 10), ("s1", 2, 64 << 10)):
+            expected = b"".join(content(name, number, size) for number in range(count))
+            assert await read_all(owner.store, name) == expected
