@@ -53,6 +53,7 @@ from ..folder.paths import (
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
 from ..kernel.event_loop import event_source, running_trio
+from ..kernel.loop_lag import LoopLag
 from ..kernel.mailbox import LaneBounds, MailboxOptions
 from ..kernel.process_status import process_start
 from ..kernel.supervision import RestartPolicy
@@ -431,6 +432,7 @@ class StoreOpener:
             options=runtime_options(self.config, adopt=self.adopt),
             world=self.world,
             span=self.span,
+            loop_lag=LoopLag(),
         )
 
     def _log(self, identity: StoreIdentity, owner_id: str, index: int) -> LocalLog:

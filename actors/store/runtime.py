@@ -26,16 +26,17 @@ from ..chunk_io.client import StorageClient
 from ..chunk_io.health import StorageHealthStatistics
 from ..chunk_io.options import StorageOptions
 from ..container.container import Container, ContainerOptions
-from ..container.local_container import LocalContainer, RemoteContainer
+from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
 from ..container.owner import Identity
 from ..folder.fingerprint import Fingerprint
 from ..folder.identity import StoreIdentity
+from ..kernel.loop_lag import LoopLag
 from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
 from ..legacy_rolling.hook import make_hook
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
-from .store import RollingSizes, SegmentStore
+from .store import RollingSizes, SegmentStore, StoreStatistics
 
 
 @attrs.frozen
@@ -67,6 +68,8 @@ class RuntimeParts:
     options: RuntimeOptions
     world: World
     span: SpanHook | None = None
+    loop_lag: LoopLag | None = None
+    """Measures the lag of the event loop; None in simulated time, which has none."""
 
 
 class ContainerRuntime:
@@ -98,7 +101,7 @@ class ContainerRuntime:
             lease_max=options.lease_max,
             staged_max=options.staged_max,
             span=parts.span,
-            storage=self._actor,
+            statistics=self._statistics,
         )
 
     @asynccontextmanager
@@ -217,9 +220,18 @@ class ContainerRuntime:
         return LocalContainer(index, make, options.restart, parts.world.random, options.unavailable_wait)
 
     async def _supervise(self) -> None:
-        async with anyio.create_task_group() as self._tasks:
+        async with anyio.create_task_group() as self._tasks, anyio.create_task_group() as helpers:
+            if (lag := self._parts.loop_lag) is not None:
+                helpers.start_soon(self._container_options.protect(lag.watch))
             self._supervising.set()
             await self._stopping.wait()
+            helpers.cancel_scope.cancel()
+
+    def _statistics(self, containers: tuple[LocalContainerStatistics, ...]) -> StoreStatistics:
+        lag = self._parts.loop_lag
+        return StoreStatistics(
+            containers, self._actor.statistics(), None if lag is None else lag.statistics()
+        )
 
     def _stop(self) -> None:
         self._stopping.set()

@@ -60,7 +60,7 @@ from ...storage_backends.base.transactions import (
     staged_name,
 )
 from ...storage_backends.base.verbs import SegmentVerbs
-from ..chunk_io.actor import StorageActor, StorageActorStatistics
+from ..chunk_io.actor import StorageActorStatistics
 from ..container.batch_append import Outcome, append_batch
 from ..container.container import Container
 from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
@@ -81,6 +81,7 @@ from ..container.operations.transactions import (
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest, LastEventRequest
 from ..container.requests import Request
+from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import list_in_slices
 from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
@@ -97,8 +98,9 @@ class StoreStatistics:
     """What ``SegmentStore.statistics()`` returns: counters and gauges as of one moment."""
 
     containers: tuple[LocalContainerStatistics, ...]
-    storage: StorageActorStatistics | None
+    storage: StorageActorStatistics | None = None
     """Calls to long-term storage, of all containers."""
+    event_loop: EventLoopStatistics | None = None
 
 
 @attrs.frozen
@@ -126,15 +128,16 @@ class SegmentStore(SegmentVerbs):
         lease_max: float = LEASE_MAX,
         staged_max: int = STAGED_MAX,
         span: SpanHook | None = None,
-        storage: StorageActor | None = None,
+        statistics: Callable[[tuple[LocalContainerStatistics, ...]], StoreStatistics] = StoreStatistics,
     ) -> None:
+        """``statistics`` adds what the process knows to the containers' own."""
         self._containers = containers
         self.append_bytes_max = append_bytes_max
         """The largest single append, in bytes (the configuration's)."""
         self._rolling_sizes = rolling_sizes
         self._lease_max = lease_max
         self._staged_max = staged_max
-        self._storage = storage
+        self._statistics = statistics
         self._span = span
         self._cached_indexes: dict[str, int] = {}
         self._guard = UseGuard("store")
@@ -470,10 +473,7 @@ class SegmentStore(SegmentVerbs):
 
     def statistics(self) -> StoreStatistics:
         """A frozen snapshot of every container."""
-        return StoreStatistics(
-            tuple(container.statistics() for container in self.local_containers),
-            None if self._storage is None else self._storage.statistics(),
-        )
+        return self._statistics(tuple(container.statistics() for container in self.local_containers))
 
     def metrics(self) -> bytes:
         """All statistics in Prometheus' text format."""

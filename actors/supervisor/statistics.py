@@ -13,6 +13,7 @@ import attrs
 
 from ...storage_backends.base.statistics import counter, gauge, label, state
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
+from ..kernel.loop_lag import EventLoopStatistics
 from .assignment import Assignment, AssignmentPhase
 from .fleet import Fleet
 from .hosts import Host, HostPhase
@@ -57,7 +58,7 @@ class SupervisorStatistics:
     failovers: int = attrs.field(metadata=counter("Containers that lost their host."))
     serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
     map_version: int = attrs.field(metadata=gauge("The version of the container map."))
-    loop_lag_seconds: float = attrs.field(metadata=gauge("The last lag of the supervisor's own event loop."))
+    event_loop: EventLoopStatistics
     hosts: tuple[SupervisedHostStatistics, ...]
     assignments: tuple[AssignmentStatistics, ...]
 
@@ -155,7 +156,7 @@ class View:
     now: float
     term: int
     map_version: int
-    lag: float
+    event_loop: EventLoopStatistics
     ready: bool
     stopping: bool
 
@@ -180,7 +181,7 @@ class View:
         serving = sum(assignment.phase is AssignmentPhase.SERVING for assignment in self.fleet.assignments)
         hosts = tuple(self._host_statistics(host) for host in self.fleet.hosts.values())
         return SupervisorStatistics(
-            self.term, self.fleet.failovers, serving, self.map_version, self.lag, hosts, assignments
+            self.term, self.fleet.failovers, serving, self.map_version, self.event_loop, hosts, assignments
         )
 
     def unhealthy_storage(self) -> dict[str, dict[str, str]]:

@@ -29,6 +29,7 @@ import attrs
 from ..folder.lock_files import Owner
 from ..gateway.wire.bodies import ContainerMap
 from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
+from ..kernel.loop_lag import LoopLag
 from ..telemetry.logging import get_logger
 from .assignment import AssignmentPhase
 from .commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
@@ -109,7 +110,7 @@ class Supervisor:
         self._connections: dict[str, Connection] = {}
         self._owners: dict[int, tuple[str, int]] = {}
         self._stops = 0
-        self._lag = 0.0
+        self._loop_lag = LoopLag()
         self._woken = anyio.Event()
         self._settled = anyio.Event()
         self._all_ended = anyio.Event()
@@ -125,6 +126,7 @@ class Supervisor:
         async with listener, anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(listener.serve, self._serve)
             self._tasks.start_soon(self._run_timers)
+            self._tasks.start_soon(self._loop_lag.watch)
             self._tasks.start_soon(self._check_term)
             self._begin()
             task_status.started()
@@ -207,7 +209,7 @@ class Supervisor:
             now=anyio.current_time(),
             term=self._term.number,
             map_version=self.map_version,
-            lag=self._lag,
+            event_loop=self._loop_lag.statistics(),
             ready=self.is_ready,
             stopping=self.is_stopping,
         )
@@ -485,9 +487,9 @@ class Supervisor:
             now = anyio.current_time()
             # Only a timer shows lateness; an event may come at any time.
             if waiting.cancelled_caught:
-                self._lag = now - planned
-                if self._lag > _LATE:
-                    self.fleet.extend_deadlines(self._lag)
+                lag = now - planned
+                if lag > _LATE:
+                    self.fleet.extend_deadlines(lag)
             self._check_frozen(now)
             if now >= self.fleet.next_due(now):
                 self._execute(self.fleet.tick(now))
