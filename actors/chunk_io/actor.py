@@ -318,8 +318,8 @@ class StorageActor:
 
     def _observe(self, call: ChunkCall[Any], error: BaseException | None) -> None:
         """Note how an attempt ended (rule A16). The breaker guards the creation of chunks, so reads do not
-        count: those that work do not show that writes do. A failed list does, because a flush that cannot list
-        the claims comes to no write (rule W8)."""
+        count: those that work do not show that writes do. A failed list counts: a flush that cannot list the
+        claims writes nothing (rule W8)."""
         is_failure = isinstance(error, (Unavailable, OutcomeUnknown, TimeoutError))
         counts = call.verb.mutates or (call.verb is LIST and is_failure)
         if not counts or isinstance(error, ClosedError):

@@ -11,6 +11,8 @@ import typer
 from ..telemetry.logging import is_logging, log_to_stderr
 
 DEFAULT_DATA = Path("tierlog-data")
+_DIGITS_MAX = 40
+"""More than any number here needs; Python itself refuses to convert thousands."""
 
 
 def whole_number(least: int | None = None, most: int | None = None) -> Callable[[object], int]:
@@ -20,6 +22,8 @@ def whole_number(least: int | None = None, most: int | None = None) -> Callable[
         text = str(value)  # a default is a number already
         if not (text.isascii() and text.removeprefix("-").isdigit()):
             raise typer.BadParameter("it must be a whole number")
+        if len(text) > _DIGITS_MAX:
+            raise typer.BadParameter(f"it must have at most {_DIGITS_MAX} digits")
         number = int(text)
         if least is not None and number < least:
             raise typer.BadParameter(f"it must be at least {least}")

@@ -1,9 +1,12 @@
 """The decoders of where chunks are: places in S3, the store's record of its place, names, and what a service
-says that it sent."""
+says that it sent; and of the command line's numbers."""
 
 from __future__ import annotations
 
+import typer
+
 from fuzz.target import Target
+from tierlog.actors.cli.options import whole_number
 from tierlog.actors.folder.chunk_location import ChunkLocation
 from tierlog.actors.folder.chunk_location import _decode as decode_place
 from tierlog.actors.folder.chunk_location import _encode as encode_place
@@ -37,7 +40,20 @@ def _told_range(data: bytes) -> bool:
     return True
 
 
+def _number(data: bytes) -> int:
+    return whole_number(-7, 1 << 64)(data.decode("latin-1"))
+
+
 LOCATION_TARGETS = [
+    Target(
+        "number on the command line",
+        _number,
+        [b"0", b"-7", b"4711"],
+        errors=(typer.BadParameter,),
+        canonical=False,
+        encode=lambda number: str(number).encode(),
+        hostile=[b"9" * 5_000, b"--1", b"-", b"\xb2"],
+    ),
     Target(
         "place in S3",
         _location,

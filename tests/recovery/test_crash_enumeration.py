@@ -90,8 +90,8 @@ def crash_all(scenario: str, schedule: int, cases: Sequence[tuple[Instant, tuple
 @SKIPPED
 @each_scenario([name for name in SCENARIOS if name not in LIKE_OTHERS])
 def test_a_crash_at_every_call_and_inside_it_loses_nothing_acked(scenario: str) -> None:
-    """Every sixteenth crash. In each, unsynced writes are kept by one of the modes in turn. Where every recovery
-    is crashed at all of its own calls too, a third of those are enough here."""
+    """Every sixteenth crash; unsynced writes are kept by one of the modes in turn. Where every recovery is
+    crashed at all of its own calls too, a third of those are enough here."""
     cases = []
     step = 3 * EVERY if SCENARIOS[scenario].twice else EVERY
     for number, instant in enumerate(life_of(scenario, 0).instants[::step]):

@@ -281,7 +281,7 @@ class HttpCall(Generic[S]):
         await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
 
     def writer(self) -> Callable[[bytes, int], bool] | None:
-        """Sends an encoded block and its size, without waiting (``_Request.write_chunk``). None if the
+        """Sends an encoded block and its size, without waiting (``Exchange.write_chunk``). None if the
         connection cannot."""
         write: Callable[[bytes], bool] | None = self.scope.get("tierlog.write_chunk")
         if write is None or self.scope["method"] == "HEAD":

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ...telemetry.logging import get_logger
-from .connection import READ_BYTES, App, HttpConnection
+from .connection import READ_BYTES, HttpConnection
+from .exchange import App
 
 if TYPE_CHECKING:
     from asyncio import Task

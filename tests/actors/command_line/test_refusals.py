@@ -27,6 +27,7 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
         (("segment", "read", NAME, "--ofset", "1"), "--offset"),
         (("segment", "read", NAME, "--offset", "-1"), "'--offset': it must be at least 0;"),
         (("segment", "read", NAME, "--offset", "x"), "'--offset': it must be a whole number;"),
+        (("segment", "read", NAME, "--offset", "9" * 5_000), "'--offset': it must have at most 40 digits;"),
         (("serve", "--hosts", "257"), "'--hosts': it must be at most 256;"),
         (("--log-level", "loud", "segment", "ls"), "): 'loud' is not one of 'auto', 'error'"),
         (

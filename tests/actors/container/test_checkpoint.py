@@ -136,7 +136,7 @@ async def test_a_checkpoint_that_failed_can_be_retried() -> None:
 
 
 async def test_a_part_is_bounded_by_bytes_and_a_larger_image_comes_in_pieces() -> None:
-    """C7: such segments were one group once, whatever their size; 16 of them are more than a group may hold."""
+    """C7: such segments were one group once, whatever their size; a group cannot hold 16 of them."""
     async with running() as (world, checkpointer):
         await created(world, *(f"s{number}" for number in range(6)))
         for segment in world.parts.state.segments.by_id.values():

@@ -31,7 +31,7 @@ from support.http_server import (
 )
 from support.patience import scaled
 from tierlog import open_store
-from tierlog.actors.gateway.server import connection
+from tierlog.actors.gateway.server import exchange
 from tierlog.actors.gateway.server.app import gateway_of, make_app
 from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.actors.gateway.server.large_body import LARGE_BYTES, LargeBody
@@ -82,7 +82,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[LargeBody]:
             found.append(self)
             return super().__enter__()
 
-    monkeypatch.setattr(connection, "LargeBody", Noted)
+    monkeypatch.setattr(exchange, "LargeBody", Noted)
     return found
 
 
@@ -362,7 +362,7 @@ async def test_the_memory_of_abandoned_bodies_is_free_at_once(
             alive.add(self)
             return super().__enter__()
 
-    monkeypatch.setattr(connection, "LargeBody", Noted)
+    monkeypatch.setattr(exchange, "LargeBody", Noted)
 
     async def abandon() -> None:
         before = begun

@@ -1,0 +1,209 @@
+"""One request of a connection and its answer, as an ASGI application sees them.
+
+``run`` calls the application once. A lost connection ends ``receive`` with ``http.disconnect`` and ``send``
+with ``BrokenPipeError``. If the application ends without a complete answer, by an error or a cancellation,
+the client gets 500, or its connection is closed if the answer has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from ...telemetry.logging import get_logger
+from .fan_out import encode_chunk
+from .large_body import LargeBody
+
+if TYPE_CHECKING:
+    from .connection import HttpConnection
+
+_log = get_logger("gateway")
+
+_FORBIDDEN_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+Headers = list[tuple[bytes, bytes]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Exchange:
+    """One request and its answer, as an ASGI application sees them."""
+
+    __slots__ = (
+        "_bytes_left",
+        "_connection",
+        "_is_chunked",
+        "body",
+        "event",
+        "expects_continue",
+        "is_answer_started",
+        "is_answered",
+        "is_disconnected",
+        "is_receiving",
+        "keep_alive",
+        "more_body",
+        "scope",
+    )
+
+    def __init__(self, connection: HttpConnection, keep_alive: bool, expects_continue: bool) -> None:
+        self._connection = connection
+        self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
+        """The client sends the body when it is told to."""
+        self.scope: dict[str, Any] = {}
+        self.body = bytearray()
+        self.more_body = True
+        self.event = asyncio.Event()
+        """Something changed for ``receive``."""
+        self.is_receiving = self.is_disconnected = False
+        self.is_answer_started = self.is_answered = False
+        self._is_chunked = False
+        self._bytes_left = 0
+        """Of the answer's Content-Length."""
+
+    @property
+    def is_watching(self) -> bool:
+        """The handler waits for the client to leave."""
+        return self.is_receiving and not self.more_body
+
+    def disconnect(self) -> None:
+        self.is_disconnected = True
+        self.event.set()
+
+    async def run(self, app: App) -> None:
+        try:
+            await app(self.scope, self.receive, self.send)
+        except Exception as error:  # noqa: BLE001 - the connection survives every bug of an application
+            _log.error("unexpected_error", exc_info=error)
+        finally:
+            if not self.is_answered and not self.is_disconnected:
+                self._break()
+
+    def _break(self) -> None:
+        """The application ended without a complete answer."""
+        if self.is_answer_started:
+            self._connection.transport.close()
+            return
+
+        self.keep_alive = False
+        self._start(500, [(b"content-length", b"0")])
+        self._add(b"", more=False)
+
+    # --- in -----------------------------------------------------------------------------------------
+
+    async def receive(self) -> dict[str, Any]:
+        self._allow_body()
+        if self._connection.is_input_ended and not self.event.is_set():
+            # Nothing comes any more, and a reader that waits at a tail must not outlast its client.
+            self.disconnect()
+            self._connection.transport.close()
+        if not self.is_disconnected and not self.is_answered:
+            self.is_receiving = True
+            self._connection.update_reading()
+            try:
+                await self.event.wait()
+            finally:
+                self.is_receiving = False
+            self.event.clear()
+        if self.is_disconnected or self.is_answered:
+            return {"type": "http.disconnect"}
+
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def large_body(self, size: int, admit: Callable[[int], None]) -> LargeBody | None:
+        """The rest of this request's body, past the parser; None if it is complete, or will never come.
+        ``admit(received)`` raises ``Throttled`` if the server has no room for so much of it."""
+        if not self.more_body or self.is_disconnected or self._connection.transport.is_closing():
+            return None
+
+        self._allow_body()
+        begun, self.body = self.body, bytearray()
+        self.event.clear()
+        return LargeBody(self._connection, begun, size, admit)
+
+    def _allow_body(self) -> None:
+        if self.expects_continue and not self.is_disconnected and not self._connection.transport.is_closing():
+            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.expects_continue = False
+
+    # --- out ----------------------------------------------------------------------------------------
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Raises ``OSError`` if the client has disconnected: a stream without a reader must end."""
+        await self._connection.wait_writable()
+        if self.is_disconnected:
+            raise BrokenPipeError
+
+        if message["type"] == "http.response.start":
+            self._start(message["status"], message["headers"])
+        else:
+            self._add(message["body"], more=message["more_body"])
+
+    def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.is_answer_started = True
+        if self.expects_continue and self.more_body:
+            self.keep_alive = False  # the client may send the body all the same, or not
+        self.expects_continue = False
+        headers = list(headers)
+        size = next((int(value) for name, value in headers if name == b"content-length"), None)
+        if b"close" in connection_tokens(headers):
+            self.keep_alive = False
+        elif not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        if size is None and self.scope["method"] != "HEAD" and status not in (204, 304):
+            self._is_chunked = True
+            headers.append((b"transfer-encoding", b"chunked"))
+        self._bytes_left = size or 0
+        self._connection.transport.write(encode_head(status, headers))
+
+    def write_chunk(self, encoded: bytes) -> bool:
+        """Sends a chunk of an answer without a length. Returns False if the client has left or reads too
+        slowly: then ``send`` comes next, which waits or raises."""
+        if self.is_disconnected or self._connection.transport.is_closing():
+            return False
+
+        self._connection.transport.write(encoded)
+        return self._connection.is_writable
+
+    def _add(self, data: Any, *, more: bool) -> None:
+        write = self._connection.transport.write
+        if self.scope["method"] == "HEAD":
+            self._bytes_left = 0
+        elif self._is_chunked:
+            if data:
+                write(encode_chunk(data))
+            if not more:
+                write(b"0\r\n\r\n")
+        else:
+            self._bytes_left -= len(data)
+            if self._bytes_left < 0 or (self._bytes_left and not more):
+                raise RuntimeError("the answer's length is not its Content-Length")
+
+            write(data)
+        if not more:
+            self.is_answered = True
+            self.event.set()
+            self._connection.request_answered(self)
+
+
+def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [_STATUS_LINES[status]]
+    for name, value in headers:
+        if _FORBIDDEN_IN_HEADER.search(value):
+            raise RuntimeError(f"a header's value with a control character: {name!r}")
+
+        lines.append(b"%s: %s\r\n" % (name.lower(), value))
+    return b"".join([*lines, b"\r\n"])
+
+
+def connection_tokens(headers: Headers) -> set[bytes]:
+    return {
+        token.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for token in value.split(b",")
+    }
