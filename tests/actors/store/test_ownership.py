@@ -1,5 +1,5 @@
-"""One container whose long-term storage is down, not mounted, empty, or put back, in virtual time (rules J6 and
-J7)."""
+"""One container whose long-term storage is down, not mounted, empty, or put back, in virtual time (rules J6
+and J7)."""
 
 from __future__ import annotations
 

@@ -491,7 +491,7 @@ async def test_a_connection_lost_after_the_last_byte_of_a_large_body(
                 self._connection.transport.abort()
 
     with monkeypatch.context() as lost:
-        lost.setattr(connection, "LargeBody", Lost)
+        lost.setattr(exchange, "LargeBody", Lost)
         stream = await a.raw(head(MIB) + bytes_of(MIB))
         assert await everything(stream) == b""
         await until(lambda: is_idle(a))
