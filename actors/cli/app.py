@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from . import chunks, container, folder, segment_read, segment_write, serve, status, transactions, transfer
+from . import (
+    chunks,
+    container,
+    folder,
+    journal,
+    segment_read,
+    segment_write,
+    serve,
+    status,
+    transactions,
+    transfer,
+)
 from .options import LogLevelOption
 
 _HELP = (
@@ -64,6 +75,11 @@ _chunks.command(rich_help_panel=_READ)(chunks.layout)
 _chunks.command(rich_help_panel=_READ)(chunks.verify)
 _chunks.command(rich_help_panel=_WRITE)(chunks.defrag)
 _chunks.command(rich_help_panel=_WRITE)(chunks.confirm)
+
+_journal = _group("journal", "List, show and verify the journals in long-term storage.")
+_journal.command(rich_help_panel=_READ)(journal.ls)
+_journal.command(rich_help_panel=_READ)(journal.show)
+_journal.command(rich_help_panel=_READ)(journal.verify)
 
 app.command(rich_help_panel=_SERVICE)(serve.serve)
 app.command(rich_help_panel=_SERVICE)(status.status)
