@@ -334,7 +334,7 @@ class StorageOwnership:
             match decide(known, survey.position):
                 case Step.CONFIRM if intent is not None:
                     await self._count(intent)
-                    if intent is own or (kind is Kind.OPEN and self._is_own(intent)):
+                    if intent is own or self._serves(intent, kind, cut):
                         await self._delete_old(survey.numbers)
                         return
 
@@ -350,9 +350,14 @@ class StorageOwnership:
                     await self._create(own)
             survey = await self._survey()
 
-    def _is_own(self, op: LogElement) -> bool:
+    def _serves(self, op: LogElement, kind: Kind, cut: int) -> bool:
+        """Whether an element that was recorded earlier says what the next one would."""
         element = op.element
-        return element.kind is Kind.OPEN and element.owner.owner == self.identity.owner
+        return (
+            kind is element.kind is not Kind.PROOF
+            and element.owner.owner == self.identity.owner
+            and element.progress.cut >= cut
+        )
 
     async def _record(self, kind: Kind, predecessor: Position, survey: Survey, cut: int) -> LogElement:
         if kind is Kind.OPEN and self._confirmation.unconfirmed is None:
