@@ -302,36 +302,6 @@ class DurableDataLogConformance(ABC):
         assert await log.append([b"x"]) == 1
         await log.close()
 
-    async def test_raise_epoch_keeps_everything_and_stays_the_owner(self) -> None:
-        """W8: another owner has the claim in long-term storage."""
-        log, found = await self.opened()
-        await log.append([b"a"])
-        await log.close()
-        log, found = await self.opened()
-
-        assert await log.raise_epoch(found.epoch + 5) == found.epoch + 6
-        assert await contents(log) == {1: b"a"}
-        log.check_owner()
-        await log.append([b"b"])
-        with pytest.raises(RuntimeError):
-            await log.raise_epoch(found.epoch + 50)
-        await log.close()
-        log, after = await self.opened()
-        assert after.history_epoch == found.epoch + 6
-        assert await contents(log) == {1: b"a", 2: b"b"}
-        await log.close()
-
-    async def test_raise_epoch_of_a_fenced_owner_is_refused(self) -> None:
-        """Raising the epoch anyway would fence an owner whose groups this one never read."""
-        old, found = await self.opened()
-        new, _ = await self.opened()
-        await new.append([b"acked"])
-        with pytest.raises(NotOwner):
-            await old.raise_epoch(found.epoch + 10)
-        new.check_owner()
-        await old.close()
-        await new.close()
-
     async def test_inspect_sees_what_is_there_and_fences_nobody(self) -> None:
         log, found = await self.opened()
         await log.append([b"a"], tag=9)

@@ -101,11 +101,6 @@ class DurableDataLog(ABC):
         Once per object, instead of ``open``."""
 
     @abstractmethod
-    async def raise_epoch(self, above: int) -> int:
-        """Take an epoch above ``above`` as owner, before the first append: another owner claimed this one in
-        long-term storage (rule W8)."""
-
-    @abstractmethod
     def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         """Yield (number, payload) of every recovered group from ``first`` on. After ``open`` or ``inspect``,
         before the first ``append``."""

@@ -43,7 +43,7 @@ from .lifecycle import LogEvent, LogLifecycle, LogState
 from .local_history import History, Part, WalFile, list_wal_files, payloads, read_range, windows
 from .local_index import GroupIndex, window_payloads
 from .local_layout import LocalLogOptions, LogLayout
-from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log, raise_own_epoch
+from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log
 from .local_writer import (
     CurrentFile,
     LogContext,
@@ -171,18 +171,6 @@ class LocalLog(DurableDataLog):
         self._index = _index_of(found.history, None)
         self._life.step(LogEvent.INSPECTED)
         return OpenedLog(found.epoch, found.epoch, found.history.groups(), found.history.next_group)
-
-    async def raise_epoch(self, above: int) -> int:
-        register, _ = self._require_owner("raise_epoch")
-        if self._history is None:
-            raise RuntimeError("raise_epoch is possible before the first append only")
-        with self._ending_on_failure():
-            async with self._turn:
-                epoch, owned = await self._files.run(
-                    raise_own_epoch(self._context, register, self._epoch, above, self._history)
-                )
-                self._own(epoch, owned)
-        return epoch
 
     async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)

@@ -99,18 +99,6 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
     return Opened(epoch, max(before, named), history, register, owned)
 
 
-def raise_own_epoch(
-    context: LogContext, register: FileHandle, epoch: int, above: int, history: History
-) -> Program[tuple[int, TakenOver]]:
-    """Take a higher epoch as an owner that has appended nothing. The register must still hold ``epoch``, so
-    that no other owner's groups are missed (W8)."""
-    _, raised = yield from raise_register(
-        register, context.log_id, above, owner=context.owner, expected=(epoch,), tried=context.own_epochs
-    )
-    names = yield from list_wal_files(context.layout)
-    return raised, (yield from take_over(context, register, raised, history, names))
-
-
 def take_over(
     context: LogContext, register: FileHandle, epoch: int, history: History, names: Sequence[FileId]
 ) -> Program[TakenOver]:

@@ -94,7 +94,7 @@ class MemoryLog(DurableDataLog):
             self._life.failed(error)
             raise error
 
-        self._take_epoch(max(before, above))
+        self._take_epoch(1 + max(before, above))
         self._next_group = self._journal.next_group
         self._truncate_before = self._journal.truncate_before
         self._life.step(LogEvent.OPENED)
@@ -105,10 +105,10 @@ class MemoryLog(DurableDataLog):
         self._windows = sorted({stored.window for stored in self._recovered})
         return [stored.info for stored in self._recovered]
 
-    def _take_epoch(self, floor: int) -> None:
+    def _take_epoch(self, epoch: int) -> None:
         """Fence earlier owners and re-log the last group under the new epoch (W4)."""
         journal = self._journal
-        self._epoch = journal.epoch = floor + 1
+        self._epoch = journal.epoch = epoch
         self._own_epochs.append(self._epoch)
         if journal.groups:
             last = journal.groups[-1]
@@ -124,15 +124,6 @@ class MemoryLog(DurableDataLog):
         self._epoch, self._next_group = self._journal.epoch, self._journal.next_group
         self._life.step(LogEvent.INSPECTED)
         return OpenedLog(self._epoch, self._epoch, self._recover(), self._next_group)
-
-    async def raise_epoch(self, above: int) -> int:
-        self._life.require("raise_epoch", LogState.OPEN)
-        if self._recovered is None:
-            raise RuntimeError("raise_epoch is possible before the first append only")
-        await self._checkpoint()
-        self.check_owner()
-        self._take_epoch(max(self._epoch, above))
-        return self._epoch
 
     async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)

@@ -181,8 +181,8 @@ class CompoundFaults:
             )
 
     async def _fail_a_raise(self, fault: PlannedFault, random: Random) -> None:
-        """A container fails and begins again. Its raise of the epoch fails, and before it can try once more
-        it has a successor."""
+        """A container fails and opens its log again. The raise of the epoch fails, and before it can try once
+        more it has a successor."""
         process = self._run.current
         if process is None or process.frozen:
             return
@@ -197,7 +197,7 @@ class CompoundFaults:
         faults, owner = self._site.faults, process.number
         if self._site.kind.wal is WalKind.SERVICE:
             faults.add(Fault(Target.LOG, Kind.BEFORE, Nth(), ("append",), owner))
-            faults.add(Fault(Target.LOG, kind, Nth(), ("raise_epoch",), owner, then=succeed))
+            faults.add(Fault(Target.LOG, kind, Nth(), ("open",), owner, then=succeed))
         else:
             faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), owner, ".wal"))
             faults.add(

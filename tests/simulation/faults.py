@@ -61,7 +61,7 @@ class Kind(StrEnum):
 STRIKES = (Kind.KILL, Kind.FREEZE, Kind.POWER)
 _NAME_VERBS = ("Open", "MakeFolder", "SyncFolder", "ListFolder", "Unlink", "Link", "Rename")
 _FILE_VERBS = ("Read", "Write", "Sync", "Allocate", "Extend", "FreeSpace", *_NAME_VERBS)
-_LOG_VERBS = ("open", "raise_epoch", "append", "read", "truncate", "check_space")
+_LOG_VERBS = ("open", "append", "read", "truncate", "check_space")
 KINDS: Mapping[tuple[Target, Kind], tuple[str, ...]] = {
     (Target.FILES, Kind.BEFORE): _FILE_VERBS,
     (Target.FILES, Kind.AFTER): _FILE_VERBS,

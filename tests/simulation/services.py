@@ -60,9 +60,6 @@ class ServiceLog(DurableDataLog):
     async def inspect(self) -> OpenedLog:
         return await self._call("inspect", 0, self._inner.inspect)
 
-    async def raise_epoch(self, above: int) -> int:
-        return await self._call("raise_epoch", 0, lambda: self._inner.raise_epoch(above))
-
     async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         await self._call("read", 0, trio.lowlevel.checkpoint)
         # A generator that is left to the garbage collector ends at a moment that no seed decides.

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from random import Random
 from unittest import mock
@@ -17,8 +18,9 @@ from simulation.clients import WrongAnswer
 from simulation.compound_faults import CompoundFaults
 from simulation.configuration import TooManyConfigurations
 from simulation.linearize import Checker
-from simulation.plan import COMPOUND, FaultKind, PlannedFault, make_plan
+from simulation.plan import COMPOUND, FaultKind, Plan, PlannedFault, make_plan
 from simulation.run import run_plan, run_seed
+from simulation.settings import WalKind
 from simulation.verdict import Verdict
 
 SEEDS = range(3)
@@ -57,14 +59,25 @@ def test_runs_print_nothing() -> None:
 def test_a_compound_fault_happens_and_finds_nothing(kind: FaultKind, seeds: range) -> None:
     happened = 0
     for seed in seeds:
-        plan = make_plan(seed, 140)
-        numbers = [action.number for action in plan.actions[10::15]]
-        faults = [PlannedFault(number, kind, 1, 1.0, number) for number in numbers]
-        verdict = run_plan(attrs.evolve(plan, faults=tuple(faults)))
-        assert verdict.violation is None, verdict.violation
-        assert verdict.counts[kind.value] > 5
-        happened += verdict.counts["faults"] + verdict.counts.get("zombies", 0)
+        counts = counts_with(kind, make_plan(seed, 140))
+        happened += counts["faults"] + counts.get("zombies", 0)
     assert happened > 0
+
+
+def counts_with(kind: FaultKind, plan: Plan) -> Mapping[str, int]:
+    """Of a run with faults of this kind only, which finds nothing."""
+    numbers = [action.number for action in plan.actions[10::15]]
+    faults = [PlannedFault(number, kind, 1, 1.0, number) for number in numbers]
+    verdict = run_plan(attrs.evolve(plan, faults=tuple(faults)))
+    assert verdict.violation is None, verdict.violation
+    assert verdict.counts[kind.value] > 5
+    return verdict.counts
+
+
+@pytest.mark.parametrize("wal", WalKind)
+def test_a_container_whose_raise_of_the_epoch_fails_has_a_successor(wal: WalKind) -> None:
+    plan = next(plan for seed in range(20) if (plan := make_plan(seed, 140)).site.wal is wal)
+    assert counts_with(FaultKind.FAILED_RAISE, plan)["zombies"] > 0
 
 
 def test_a_first_opening_fails_and_power_is_lost_when_that_is_long_past() -> None:
