@@ -4,7 +4,8 @@ storage (rule G4). Sync.
 Bytes are flushed once they are durable in the log. So a chunk of a dead owner never reaches beyond the length
 that its segment has when the log is recovered, nor does it belong to a segment that the log never created.
 One that does was flushed by a history which this log does not have: an old backup of it was put back in
-place, and no claim shows that."""
+place, and no claim shows that. Chunks of segments that were merged by then are no proof: the bytes of their
+targets may have followed theirs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ import anyio.lowlevel
 
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.chunk_storage import ChunkInfo
-from ...storage_backends.segments.records import chunk_key
 from ..gc.rules import parse_chunk_name
 from ..kernel.slices import in_slices
 from .segments import SegmentState
@@ -22,7 +22,7 @@ from .state import ContainerState
 
 
 class RecoveredHistory:
-    """The segments that the log had when it was recovered, and their lengths, until ``forget``. A listing
+    """The segments that were live when the log was recovered, and their lengths, until ``forget``. A listing
     may be delayed for long, and segments change, come and go meanwhile."""
 
     def __init__(self, state: ContainerState) -> None:
@@ -38,7 +38,8 @@ class RecoveredHistory:
         self._is_noting = True
         self._newest = self._state.known_newest_segment
         for segments in in_slices(list(self._state.segments.by_id.values())):
-            self._lengths.update((segment.sid, segment.length) for segment in segments)
+            live = (segment for segment in segments if segment.status is SegmentStatus.LIVE)
+            self._lengths.update((segment.sid, segment.length) for segment in live)
             await anyio.lowlevel.checkpoint()
 
     def note_loaded(self, segment: SegmentState) -> None:
@@ -59,24 +60,15 @@ class RecoveredHistory:
         if place is None or place.epoch < oldest:
             return False
 
-        if chunk_key(chunk.name) in self._state.metadata and not self._is_live(place.segment):
-            return False  # what its segment was merged into may have appended to it
-
         length = self._length_of(place.segment)
         if length is None:
-            # It was deleted, or created by a history that this log does not have.
+            # It was merged or deleted, or created by a history that this log does not have.
             return self._newest is not None and place.segment > self._newest
 
         return place.offset + chunk.length > length
-
-    def _is_live(self, sid: int) -> bool:
-        segment = self._state.segments.by_id.get(sid)
-        return (
-            sid in self._state.segments.evicted if segment is None else segment.status is SegmentStatus.LIVE
-        )
 
     def _length_of(self, sid: int) -> int | None:
         if sid in self._lengths:
             return self._lengths[sid]
 
-        return self._state.segments.length_of(sid) if sid in self._state.segments else None
+        return self._state.segments.length_of(sid) if sid in self._state.segments.evicted else None

@@ -27,7 +27,7 @@ from support.container_world import (
     virtual_time,
 )
 from support.stores import make
-from tierlog import StoreMismatch, Unavailable
+from tierlog import OutcomeUnknown, StoreMismatch, Unavailable
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.chain import element_name
@@ -440,6 +440,38 @@ async def test_chunks_of_deleted_segments_are_no_proof_of_a_restored_log(checkpo
             await owner.store.flush()
             await assert_nothing_leaked(world, owner)
             assert reason_of(owner) is None
+
+
+async def test_a_chunk_of_a_source_that_its_target_grew_is_no_proof_of_a_restored_log() -> None:
+    """G4: its owner crashed before it committed the splice, and a successor dropped it before a listing."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", b"abc")
+        await make(owner.store, "t")
+        await owner.store.flush()
+        await owner.store.seal_segment("s")
+        await owner.store.merge_segments("t", ["s"])
+        await owner.store.append("t", b"def")
+        before = stored_bytes(world)
+        world.chunks.script = lambda call: Fault(FaultKind.AFTER) if call.verb == "write" else None
+        with pytest.raises(OutcomeUnknown):
+            await owner.store.flush()
+        assert stored_bytes(world) == before + 3
+        await owner.crash()
+        world.chunks.script = lambda call: (
+            DOWN if call.verb == "list" and call.name == "containers/0000/" else None
+        )
+        async with world.owner() as owner:
+            await owner.store.flush()
+            await owner.store.truncate_segment("t", 6)
+            await owner.store.flush()
+            world.chunks.script = None
+            await owner.store.append("t", b"g")
+            await owner.store.flush()
+            await anyio.sleep(1_000)
+            assert reason_of(owner) is None
+            await assert_nothing_leaked(world, owner)
 
 
 async def test_the_24_hours_begin_again_with_each_ownership() -> None:
