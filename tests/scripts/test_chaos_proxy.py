@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import pytest
 
 from chaos_parts.proxy import Link, LinkFault, free_ports
+from support.patience import scaled
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.anyio
-SOON = 5.0
-"""What should come, comes within this."""
 NEVER = 0.1
 """What should not come, has not come within this."""
 
@@ -81,9 +83,14 @@ async def connect(link: Link) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     return reader, writer
 
 
+async def soon(awaited: Awaitable[T]) -> T:
+    """What should come, comes."""
+    return await asyncio.wait_for(awaited, scaled(5))
+
+
 async def echoed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
     writer.write(data)
-    return await asyncio.wait_for(reader.readexactly(len(data)), SOON)
+    return await soon(reader.readexactly(len(data)))
 
 
 async def silent(reader: asyncio.StreamReader) -> bool:
@@ -99,7 +106,7 @@ async def until(holds: Callable[[], bool]) -> None:
         while not holds():
             await asyncio.sleep(0.001)
 
-    await asyncio.wait_for(wait(), SOON)
+    await soon(wait())
 
 
 @pytest.mark.parametrize("is_unix", [False, True])
@@ -110,7 +117,7 @@ async def test_bytes_pass_in_both_directions_to_the_end(is_unix: bool, tmp_path:
 
         assert await echoed(reader, writer, data) == data
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), SOON) == b""
+        assert await soon(reader.read()) == b""
         assert echo.received == data
         await until(lambda: link.connections == 0)
         writer.close()
@@ -124,12 +131,12 @@ async def test_a_cut_resets_what_there_is_and_what_comes() -> None:
 
         link.set(LinkFault(cut=True))
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(reader.read(1), SOON)
-        await asyncio.wait_for(echo.ends.wait(), SOON)
+            await soon(reader.read(1))
+        await soon(echo.ends.wait())
         with pytest.raises(ConnectionError):
             later_reader, later = await connect(link)
             later.write(b"x")
-            if not await asyncio.wait_for(later_reader.read(1), SOON):
+            if not await soon(later_reader.read(1)):
                 raise ConnectionResetError
 
         link.heal()
@@ -149,8 +156,8 @@ async def test_a_silent_link_delivers_when_it_heals() -> None:
         assert echo.received == b"hello"
 
         link.heal()
-        assert await asyncio.wait_for(reader.readexactly(5), SOON) == b"lost?"
-        assert await asyncio.wait_for(new_reader.readexactly(8), SOON) == b"anybody?"
+        assert await soon(reader.readexactly(5)) == b"lost?"
+        assert await soon(new_reader.readexactly(8)) == b"anybody?"
 
 
 async def test_a_single_connection_can_be_broken() -> None:
@@ -193,7 +200,7 @@ async def test_a_target_that_is_gone_resets_its_clients() -> None:
         reader, writer = await connect(link)
 
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(reader.read(1), SOON)
+            await soon(reader.read(1))
         writer.close()
 
 
@@ -203,5 +210,5 @@ async def test_closing_it_ends_everything(tmp_path: Path) -> None:
         reader, writer = await connect(link)
         await echoed(reader, writer, b"x")
         ended.append(reader.read())
-    assert await asyncio.wait_for(ended[0], SOON) == b""
-    await asyncio.wait_for(echo.ends.wait(), SOON)
+    assert await soon(ended[0]) == b""
+    await soon(echo.ends.wait())

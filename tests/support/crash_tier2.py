@@ -22,6 +22,7 @@ from simulation.model_calls import ImplicitImport, Op
 from support.crash_world import CONFIG, FOLDER, Limits, container, eventually
 from support.legacy_layout import write_legacy
 from support.oracle import Oracle, Unseen
+from support.patience import scaled
 from support.virtual import virtual_world
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
@@ -118,12 +119,15 @@ def _lose_logs(disk: SimulatedDisk) -> None:
 
 # --- calls --------------------------------------------------------------------------------------
 
+_CYCLE_SECONDS = 25.0
+"""Less than the age at which a cycle is due anyway."""
+
 
 class RunDeferredWork(Unseen):
     """Waits until no deferred work is left."""
 
     async def send(self, store: SegmentStore) -> Any:
-        with anyio.fail_after(5):  # less than the age at which a cycle is due anyway
+        with anyio.fail_after(min(scaled(5), _CYCLE_SECONDS)):
             while await container(store).storage.deferred_work():
                 await anyio.sleep(0.001)
 
@@ -132,7 +136,7 @@ class Collect(Unseen):
     """Waits until no garbage is left."""
 
     async def send(self, store: SegmentStore) -> Any:
-        with anyio.fail_after(5):
+        with anyio.fail_after(min(scaled(5), _CYCLE_SECONDS)):
             while container(store).statistics().collector.queued:
                 await anyio.sleep(0.001)
 

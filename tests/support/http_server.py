@@ -12,6 +12,7 @@ import attrs
 import httpx
 from starlette.applications import Starlette
 
+from support.patience import scaled
 from support.stores import CONFIG
 from tierlog import SegmentStore, StoreConfig, open_store
 from tierlog.actors.gateway.server.app import gateway_of, make_app
@@ -60,7 +61,7 @@ async def serving(store: Any, limits: ServerLimits | None = None, **options: Any
         serve_http(app, bind("127.0.0.1", 0), stop_timeout=5.0) as served,
         httpx.AsyncClient(
             base_url=served.url,
-            timeout=10.0,
+            timeout=scaled(10),
             limits=httpx.Limits(max_connections=None),
             verify=False,  # to read this machine's certificates costs more than most tests
         ) as http,

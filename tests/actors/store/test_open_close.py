@@ -228,7 +228,7 @@ async def test_of_two_that_open_a_folder_at_the_same_time_one_is_refused(tmp_pat
         nonlocal refused
         try:
             async with tierlog.open_store(tmp_path, config=CONFIG) as store:
-                with anyio.fail_after(10):
+                with anyio.fail_after(scaled(10)):
                     await both.wait()
                 assert await store.list_segments() == []
         except NotOwner:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -166,6 +165,12 @@ def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: P
             service.settle()
 
 
+def not_ready(service: Service, containers: list[int]) -> httpx.Response | None:
+    """The answer, once it says that these are not served."""
+    answer = service.client.get("/ready")
+    return answer if answer.json()["containers_not_served"] == containers else None
+
+
 def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: Path) -> None:
     made_by_an_app(folder, containers=3)
     (log,) = (folder / "wal").glob("*1/*.wal")
@@ -173,9 +178,10 @@ def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: P
     log.write_bytes(b"")
     with Service(folder) as service:
         assert service.errors[0].startswith("error: container 1 is not served but quarantined: ")
-        assert set(service.assignments()) == {0, 2}
-        answer = service.client.get("/ready")
-        assert (answer.status_code, answer.json()["containers_not_served"]) == (503, [1])
+        # One of the others may just move to the host that connected last.
+        wait_until(lambda: set(service.assignments()) == {0, 2}, "the others are served")
+        answer = wait_until(lambda: not_ready(service, [1]), "the others are ready")
+        assert answer.status_code == 503
         log.write_bytes(whole)
         assert service.post("/v1/containers/1/open").status_code == 202
         wait_until(lambda: len(service.assignments()) == 3, "it is served again")
@@ -187,8 +193,10 @@ def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
     assert service.errors == []
 
 
-def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Path) -> None:
-    with Service(folder, hosts=1, containers=1) as service:
+def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "tierlog.toml"
+    config.write_text("[timeouts]\nclose = 3600\n[server]\ndrain_limit = 3600\n")
+    with Service(folder, f"--config={config}", hosts=1, containers=1) as service:
         service.settle()
         service.create("app/events")
         # Half a request keeps its connection, and a drain waits for it.
@@ -201,6 +209,4 @@ def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Pa
             )
             service.process.terminate()
             wait_until(lambda: '"event": "draining"' in service.log, "the hosts drain")
-            began = time.monotonic()
-            assert service.stop() == 0
-            assert time.monotonic() - began < 5, "half of what the drain would have waited"
+            assert service.stop() == 0, "it does not wait for an hour"

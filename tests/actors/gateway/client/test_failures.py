@@ -16,6 +16,7 @@ import anyio
 import pytest
 
 import tierlog
+from support.patience import scaled
 from support.scripted_server import (
     Answer,
     Fault,
@@ -109,7 +110,7 @@ async def test_a_read_does_not_repeat_an_answer_of_another_form(connect: Connect
 
 async def test_a_read_gives_up_at_its_deadline_with_the_reason(connect: Connect) -> None:
     with scripted(script_of(HTML)) as server:
-        async with connect(server.url, deadline=0.5) as client:
+        async with connect(server.url, deadline=scaled(0.5)) as client:
             with pytest.raises(Unavailable, match="502"):
                 await client.segment_info("s")
 
@@ -129,7 +130,7 @@ async def test_h3_a_permanent_foreign_answer_is_raised_at_once(connect: Connect)
 
 async def test_a_silent_server_costs_a_call_its_deadline_and_no_more(connect: Connect) -> None:
     with scripted(script_of(Fault.SILENCE)) as server:
-        async with connect(server.url, deadline=0.2) as client:
+        async with connect(server.url, deadline=scaled(0.2)) as client:
             with pytest.raises(Unavailable):
                 await client.segment_info("s")
             with pytest.raises(OutcomeUnknown):
@@ -274,7 +275,7 @@ async def test_an_unreachable_url_is_reported_soon(connect: Connect) -> None:
     url = f"http://127.0.0.1:{free_port()}"
 
     with pytest.raises(Unavailable, match=f"no tierlog server answers at {url}"):
-        async with connect(url, deadline=0.2):
+        async with connect(url, deadline=scaled(0.2)):
             pass
 
 
@@ -282,7 +283,7 @@ async def test_a_foreign_server_is_recognised(connect: Connect) -> None:
     with scripted(script_of(Answer(404, b"<html>", {"Content-Type": "text/html"}))) as server:
         server.map = None
         with pytest.raises(Unavailable, match="404"):
-            async with connect(server.url, deadline=0.2):
+            async with connect(server.url, deadline=scaled(0.2)):
                 pass
 
 
@@ -357,7 +358,7 @@ async def test_a_redirect_loop_ends_at_the_deadline(connect: Connect) -> None:
         one.script = script_of(problem(OwnedElsewhere("there", owner=two.url)))
         two.script = script_of(problem(OwnedElsewhere("there", owner=one.url)))
         two.map = None
-        async with connect(one.url, deadline=0.5) as client:
+        async with connect(one.url, deadline=scaled(0.5)) as client:
             # The deadline may strike while one more attempt is under way; then nobody knows.
             with pytest.raises(
                 (Unavailable, OutcomeUnknown),
