@@ -205,6 +205,25 @@ async def test_a_claim_that_cannot_be_made_now_fails_the_cycle_only() -> None:
     assert segment.is_flushed
 
 
+async def test_j5_a_flush_is_answered_once_long_term_storage_says_that_it_is_complete() -> None:
+    """A cycle that is logged and not published is published later, without another record."""
+    world = FlushWorld(publish_error=Unavailable("down"))
+    world.parts.create()
+    async with running(world=world) as (_, writer):
+        with pytest.raises(Unavailable, match="down"):
+            await writer.flush()
+        logged = list(world.logged)
+        assert [type(op) for op in logged][-1] is CycleComplete
+        await anyio.sleep(100)
+        assert world.logged == logged
+
+        world.publish_error = None
+        await anyio.sleep(10)
+        assert len(world.published) == 1
+        await writer.flush()
+        assert len(world.published) == 2
+
+
 # --- when ---------------------------------------------------------------------------------------
 
 
