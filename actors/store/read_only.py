@@ -105,11 +105,14 @@ class ContainerSnapshot:
     storage: ChunkedSegmentStorage
     reader: Reader
 
-    def find(self, name: str) -> SegmentState:
+    def find(self, name: str, sid: int = 0) -> SegmentState:
+        """With ``sid`` a later segment of the same name is not found."""
         segment = self.state.segments.find(name)
         if segment is None:
             raise SegmentNotFound(f"no segment {name!r}", segment=name)
 
+        if sid and segment.sid != sid:
+            raise SegmentNotFound.replaced(name)
         return segment
 
 
@@ -292,17 +295,20 @@ class StoreView:
     async def read(self, name: str, offset: int, size: int) -> bytes:
         check_offset(offset)
         check_size(size)
+        return await self._read(name, offset, size)
+
+    async def _read(self, name: str, offset: int, size: int, sid: int = 0) -> bytes:
         container = self._container(name)
         snapshot = await container.snapshot()
         try:
-            return bytes(await snapshot.reader.read(snapshot.find(name), offset, size))
+            return bytes(await snapshot.reader.read(snapshot.find(name, sid), offset, size))
         except DataCorruption:
             # A living owner may have deleted a chunk that this snapshot still refers to.
             if not await container.refresh():
                 raise
 
         snapshot = await container.snapshot()
-        return bytes(await snapshot.reader.read(snapshot.find(name), offset, size))
+        return bytes(await snapshot.reader.read(snapshot.find(name, sid), offset, size))
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default 1
@@ -316,11 +322,8 @@ class StoreView:
         container = self._container(name)
         sid = (await container.snapshot()).find(name).sid
         while True:
-            segment = (await container.snapshot()).find(name)
-            if segment.sid != sid:
-                raise SegmentNotFound(f"segment {name!r} was deleted and created again", segment=name)
-
-            block = await self.read(name, offset, block_size)
+            segment = (await container.snapshot()).find(name, sid)
+            block = await self._read(name, offset, block_size, sid)
             if block:
                 offset += len(block)
                 yield block

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import trio
 
+from tierlog.actors.kernel.use_guard import GuardedGenerator
 from tierlog.journal.operations.segment_image import SegmentStatus
 from tierlog.storage_backends.base.errors import (
     ClosedError,
@@ -211,10 +212,12 @@ class Client:
         the segment is sealed."""
         random = Random(f"tail {action.chance}")
         size = random.choice(BLOCK_SIZES)
-        process = await self._attached()
-        async with aclosing(process.store.tail(name, offset, block_size=size)) as blocks:
+        process, followed = await self._attached(), 0
+        tail = process.store.tail(name, offset, block_size=size)
+        assert isinstance(tail, GuardedGenerator)
+        async with aclosing(tail) as blocks:
             for _ in range(random.randint(1, BLOCKS_MAX)):
-                op = NextBlock(name, offset, size)
+                op = NextBlock(name, offset, size, followed)
                 outcome = await self._tell(process, op, None, partial(await_block, process.gate, op, blocks))
                 if isinstance(outcome.value, NoBlock) and outcome.value.withheld:
                     raise MissedWakeup(
@@ -222,7 +225,7 @@ class Client:
                     )
                 if outcome.ending is not Ending.ANSWERED or not outcome.value:
                     return
-                offset += len(outcome.value)
+                offset, followed = offset + len(outcome.value), outcome.value.segment_id
 
     # --- calls beside the model ------------------------------------------------------------------
 

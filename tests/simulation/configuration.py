@@ -116,6 +116,10 @@ class Configuration:
             else settled
         )
 
+    def has_id(self, name: str, number: int, segment_id: int) -> bool:
+        """Whether a segment was shown to have ``segment_id``."""
+        return ((name, number), segment_id) in self.ids
+
     def with_id(self, name: str, number: int, segment_id: int) -> Configuration | None:
         """After a segment was shown to have ``segment_id``; None if it has another, or another segment has
         it."""

@@ -405,6 +405,7 @@ class _Explanation:
     def _add(self, configuration: Configuration, outcomes: list[Outcome]) -> bool:
         """Keep ``configuration``, in which the call may have had any of these outcomes; False if that
         cannot be."""
+        outcomes = [outcome for outcome in outcomes if self._may_deny(configuration, outcome)]
         segments = sorted(
             {shown for outcome in outcomes if (shown := outcome.shown_incarnation(self._given)) is not None}
         )
@@ -415,6 +416,10 @@ class _Explanation:
         # If it may have been about one of several segments, nothing is learnt about their ids.
         self.found.append((fitting[0] if len(fitting) == 1 else configuration).without(self._call))
         return True
+
+    def _may_deny(self, configuration: Configuration, outcome: Outcome) -> bool:
+        denied = outcome.denied_incarnation(self._given)
+        return denied is None or not configuration.has_id(*denied)
 
 
 def _with_ids(configuration: Configuration, view: View) -> Configuration | None:

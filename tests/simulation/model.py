@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.errors import SegmentNotFound, TierlogError
 from tierlog.storage_backends.base.segments import SegmentInfo
 from tierlog.storage_backends.base.transactions import (
     TransactionState,
@@ -281,6 +281,10 @@ class Outcome:
         """``(name, number of the segment, segment id)`` if the answer identifies its segment."""
         return None
 
+    def denied_incarnation(self, given: object) -> tuple[str, int, int] | None:
+        """The same if the answer says that this segment has another id."""
+        return None
+
 
 @attrs.frozen
 class NotAnswered(Outcome):
@@ -341,6 +345,45 @@ class ReturnedBlock(Outcome):
             and self.data.startswith(given)
             and (bool(given) or (self.is_end and not self.data))
         )
+
+
+@attrs.frozen
+class Block:
+    """What a tail yielded, and the id of the segment that it follows; 0 if that is not known."""
+
+    data: bytes = attrs.field(repr=brief)
+    segment_id: int
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+@attrs.frozen
+class OfTail(Outcome):
+    """``outcome`` for a tail that follows the segment, ``SegmentNotFound`` for one that follows an earlier
+    segment of the name."""
+
+    outcome: Outcome
+    name: str
+    number: int
+    follows: int
+    """The id of the segment that the tail follows; 0 before its first block."""
+
+    def accepts(self, given: object) -> bool:
+        if isinstance(given, Block):
+            return self.outcome.accepts(given.data)
+
+        return self._is_replaced(given) or self.outcome.accepts(given)
+
+    def shown_incarnation(self, given: object) -> tuple[str, int, int] | None:
+        segment_id = given.segment_id if isinstance(given, Block) else self.follows
+        return (self.name, self.number, segment_id) if segment_id and not self._is_replaced(given) else None
+
+    def denied_incarnation(self, given: object) -> tuple[str, int, int] | None:
+        return (self.name, self.number, self.follows) if self._is_replaced(given) else None
+
+    def _is_replaced(self, given: object) -> bool:
+        return bool(self.follows) and isinstance(given, SegmentNotFound) and given.segment == self.name
 
 
 @attrs.frozen

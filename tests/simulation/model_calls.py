@@ -47,9 +47,11 @@ from tierlog.storage_backends.base.transactions import is_staged, split_staged
 
 from .model import (
     NAMES,
+    Block,
     Cell,
     Events,
     NotAnswered,
+    OfTail,
     Outcome,
     Part,
     Refusal,
@@ -593,15 +595,22 @@ class Read(Op):
 
 @attrs.frozen
 class NextBlock(Read):
-    """A read that waits for bytes: it returns none only at the end of a sealed segment."""
+    """A read that waits for bytes: it returns none only at the end of a sealed segment. All reads of a tail are
+    of one segment, not of a later one of the name."""
 
+    segment_id: int = 0
+    """The segment of the tail's earlier blocks; 0 for the first one."""
     depends_on: ClassVar = (Part.TAIL, Part.START, Part.SEAL)
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         if self.offset < segment.start:
-            return super().change(state, segment)
+            outcome = super().change(state, segment)[1]
+        else:
+            outcome = ReturnedBlock(self._held(segment), segment.sealed)
+        return state, OfTail(outcome, self.name, segment.number, self.segment_id)
 
-        return state, ReturnedBlock(self._held(segment), segment.sealed)
+    def is_impossible(self, segment: Segment, given: object) -> bool:
+        return super().is_impossible(segment, given.data if isinstance(given, Block) else given)
 
 
 @attrs.frozen

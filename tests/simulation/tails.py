@@ -10,7 +10,7 @@ been frozen in between. Whether the delivered bytes are right is checked by ``Ne
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from types import AsyncGeneratorType
 
 import attrs
 import trio
@@ -19,9 +19,11 @@ from tierlog.actors.chunk_io.client import StorageClient
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.local_container import LocalContainer, RemoteContainer
 from tierlog.actors.container.segments import SegmentState
+from tierlog.actors.kernel.use_guard import GuardedGenerator
 from tierlog.actors.store.store import SegmentStore
 
 from .gates import Gate
+from .model import Block
 from .model_calls import NextBlock
 
 TAIL_SECONDS = 1.0
@@ -41,9 +43,9 @@ class NoBlock:
 
 
 async def await_block(
-    gate: Gate, op: NextBlock, blocks: AsyncGenerator[bytes, None], store: SegmentStore
-) -> bytes | NoBlock:
-    """The next block; ``b""`` at the end of a sealed segment."""
+    gate: Gate, op: NextBlock, blocks: GuardedGenerator[bytes], store: SegmentStore
+) -> Block | NoBlock:
+    """The next block; an empty one at the end of a sealed segment."""
     listening = TailWatch(gate, store._container(op.name), op)
     silence, failure, block = NoBlock(), None, b""
     with trio.CancelScope() as waiting:
@@ -69,8 +71,16 @@ async def await_block(
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
-        return block
+        return Block(block, _followed(blocks) or op.segment_id)
     return silence
+
+
+def _followed(blocks: GuardedGenerator[bytes]) -> int:
+    """The id of the segment that a tail of the store follows; 0 if it has ended."""
+    generator = blocks._generator
+    assert isinstance(generator, AsyncGeneratorType)
+    sid: int = 0 if generator.ag_frame is None else generator.ag_frame.f_locals["sid"]
+    return sid
 
 
 class TailWatch:
@@ -82,7 +92,9 @@ class TailWatch:
         self._host = host
         self._container = self._host.active
         segment = None if self._container is None else _loaded(self._container, op.name)
-        self._sid = None if segment is None or segment.durable_length < 0 else segment.sid
+        self._sid: int | None = op.segment_id or (
+            None if segment is None or segment.durable_length < 0 else segment.sid
+        )
 
     def news(self) -> str:
         """What a waiter should have got by now, and in which epoch of the container; "" if

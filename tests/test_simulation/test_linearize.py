@@ -5,13 +5,24 @@ from __future__ import annotations
 import pytest
 from simulation.configuration import TooManyConfigurations
 from simulation.linearize import Checker, Violation
-from simulation.model_calls import Create, ExpireWriters, LastEventNumber, Read, Seal
+from simulation.model import Block
+from simulation.model_calls import (
+    Create,
+    Delete,
+    ExpireWriters,
+    LastEventNumber,
+    NextBlock,
+    Read,
+    Seal,
+    Truncate,
+)
 
 from support.checker_bench import READ, Bench, adding, append, bench_with_abc, f, impossible, written
 from tierlog.storage_backends.base.errors import (
     ClosedError,
     DataCorruption,
     NotOwner,
+    SegmentNotFound,
     StorageFull,
     Throttled,
     TierlogError,
@@ -30,6 +41,16 @@ def test_a_repeat_of_a_write_in_doubt_takes_effect_once(bench: Bench) -> None:
 
     bench.checker.observe(f(b"abcd", last_numbers={"w": 0}))
     assert len(bench.checker.states) == 1
+
+
+def test_a_tail_ends_when_its_segment_is_replaced(bench: Bench) -> None:
+    bench.returns(NextBlock("f", 0, 2), Block(b"ab", 7))
+    bench.returns(Delete("f"))
+    bench.returns(Create("f"))
+    bench.refused(NextBlock("f", 2, 2, 7), SegmentNotFound("replaced", segment="f"))
+    bench.returns(append(b"xyz"), 0)
+    bench.returns(Truncate("f", 3))
+    bench.refused(NextBlock("f", 2, 2, 7), SegmentNotFound("replaced", segment="f"))
 
 
 def test_a_call_of_the_present_owner_is_not_settled_by_a_fence_of_earlier_ones(bench: Bench) -> None:

@@ -10,7 +10,19 @@ from typing import Any
 import attrs
 import pytest
 from simulation.linearize import Violation
-from simulation.model_calls import Create, Delete, ExpireWriters, Info, ListNames, Merge, Read, Seal, Truncate
+from simulation.model import Block
+from simulation.model_calls import (
+    Create,
+    Delete,
+    ExpireWriters,
+    Info,
+    ListNames,
+    Merge,
+    NextBlock,
+    Read,
+    Seal,
+    Truncate,
+)
 from simulation.view import SegmentView, View
 
 from support.checker_bench import READ, Bench, adding, append, bench_with_abc, f, impossible, info, written
@@ -119,6 +131,17 @@ LIES: dict[str, list[Callable[[Bench], object]]] = {
     "a segment whose id changes": [returns(Info("f"), info(7)), fence(f(segment_id=8))],
     "an existing segment that is not found": [refused(READ, SegmentNotFound("no", segment="f"))],
     "a name that seems taken": [refused(Create("f#1"), SegmentExists("no", segment="f#1"))],
+    "a tail that goes on in a later segment of the name": [
+        returns(NextBlock("f", 0, 2), Block(b"ab", 7)),
+        returns(Delete("f")),
+        returns(Create("f")),
+        returns(append(b"xyz"), 0),
+        returns(NextBlock("f", 2, 2, 7), Block(b"z", 7)),
+    ],
+    "a tail that ends although its segment exists": [
+        returns(NextBlock("f", 0, 2), Block(b"ab", 7)),
+        refused(NextBlock("f", 2, 2, 7), SegmentNotFound("replaced", segment="f")),
+    ],
     "an attribute that is lost": [returns(adding(2), {"a": 2}), fence(f())],
     "an accumulation that is applied twice": [returns(adding(2), {"a": 2}), returns(adding(1), {"a": 5})],
     "a condition that holds and is refused": [refused(adding(1), AttributeConflict("no", segment="f"))],

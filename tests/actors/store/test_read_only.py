@@ -140,7 +140,7 @@ async def test_a_tail_reports_that_its_segment_was_deleted_and_recreated(tmp_pat
             await store.create_segment(NAME)
             await store.append(NAME, b"a new life that is longer")
 
-            with pytest.raises(SegmentNotFound, match="created again"):
+            with pytest.raises(SegmentNotFound, match="another one has its name now"):
                 await anext(tail)
 
 
@@ -163,6 +163,27 @@ async def test_a_read_refreshes_when_the_owner_collected_a_chunk(
         with pytest.raises(SegmentTruncated):
             await view.read(NAME, 0, 10)
         assert (await view.segment_info(NAME)).start_offset == len(FLUSHED) + 5
+
+
+async def test_a_tail_whose_chunk_was_collected_does_not_go_on_in_a_later_segment_of_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tierlog.actors.store.read_only._CACHE_BYTES", 0)
+    await make_store(tmp_path)
+    async with open_reader(tmp_path) as view:
+        tail = view.tail(NAME, block_size=4)
+        assert await anext(tail) == FLUSHED[:4]
+        async with open_store(tmp_path) as store:
+            await store.delete_segment(NAME)
+            await store.create_segment(NAME)
+            await store.append(NAME, b"a later segment")
+            await store.flush()
+        for chunk in chunk_files(tmp_path):
+            if chunk.stat().st_size == len(FLUSHED):
+                chunk.unlink()
+
+        with pytest.raises(SegmentNotFound, match="another one has its name now"):
+            await anext(tail)
 
 
 async def test_a_folder_that_was_never_written_to_is_empty(tmp_path: Path) -> None:
