@@ -14,6 +14,7 @@ from typing import Protocol
 
 import attrs
 
+from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.segments.segment_transaction import SegmentTransaction
@@ -30,6 +31,10 @@ _COMMIT_BYTES = 1 << 20
 chunk that it grows or links, 12 bytes per MiB, so a commit stays far below ``TRANSACTION_BYTES_MAX``."""
 WHOLE_BYTES_MAX = 128 << 20
 """The largest chunk that is written with one call, where chunks cannot grow."""
+
+
+def _deleted(plan: SegmentFlush) -> SegmentNotFound:
+    return SegmentNotFound(f"segment {plan.name!r} was deleted while it was flushed", segment=plan.name)
 
 
 class UnflushedSource(Protocol):
@@ -107,8 +112,8 @@ class SegmentFlusher:
         return (segment.flushed, plan.data_end(segment.flushed))
 
     async def flush(self, plan: SegmentFlush) -> int:
-        """Bring long-term storage to the captured state; returns the bytes written. It is not an error if the
-        segment was deleted meanwhile."""
+        """Bring long-term storage to the captured state; returns the bytes written. Raises
+        ``SegmentNotFound`` if the segment was deleted meanwhile."""
         if plan.deleted:
             await self._delete(plan)
             return 0
@@ -116,6 +121,9 @@ class SegmentFlusher:
         segment = self._segment_of(plan.sid)
         if segment is None:
             return 0  # spliced into its target in an earlier cycle
+        if segment.status is SegmentStatus.DELETED:
+            # Its sources were deleted with it, and may not be flushed.
+            raise _deleted(plan)
 
         return await self._advance(plan, segment)
 
@@ -189,9 +197,7 @@ class SegmentFlusher:
         async with self._unflushed.take(plan.sid, piece.start, piece.end) as data:
             if not data:
                 # Only a delete makes unflushed bytes unknown.
-                raise SegmentNotFound(
-                    f"segment {plan.name!r} was deleted while it was flushed", segment=plan.name
-                )
+                raise _deleted(plan)
 
             await self._keep_proven()
             taken = DataPiece(piece.start, piece.start + sum(map(len, data)))

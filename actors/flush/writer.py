@@ -531,21 +531,22 @@ class StorageWriter:
                 return None
         except (NotOwner, StoreMismatch, ClaimOutdated):
             raise
-        except (SegmentNotFound, MetadataConflict) as error:
-            # It changed meanwhile. If it was deleted, the next cycle removes what is left of it; if it was
-            # merged, its target's flush has its bytes.
+        except TierlogError as error:
             segment = self._source.segment_of(plan.sid)
+            is_deleted = segment is None or segment.status is SegmentStatus.DELETED
+            is_refused = isinstance(error, SegmentNotFound | MetadataConflict)
+            if not is_refused and (plan.deleted or not is_deleted):
+                self.failing[plan.sid] = error
+                if isinstance(error, StorageFull):
+                    await self._make_room(plan)
+                return error
+
+            # It changed meanwhile. If it was deleted, maybe with what it is merged into, the next cycle removes
+            # what is left of it (rule F4); if it was merged, its target's flush has its bytes.
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
-            if segment is not None and segment.status is not SegmentStatus.DELETED and not segment.is_flushed:
+            if segment is not None and not is_deleted and not segment.is_flushed:
                 return error
-        except StorageFull as error:
-            self.failing[plan.sid] = error
-            await self._make_room(plan)
-            return error
-        except TierlogError as error:
-            self.failing[plan.sid] = error
-            return error
         finally:
             self._flusher.release(plan.sid)
 

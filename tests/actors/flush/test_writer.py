@@ -159,6 +159,34 @@ async def test_a_segment_deleted_during_its_flush_is_no_failure() -> None:
     assert writer.statistics().due_segments == 1, "the delete is looked at in the next cycle"
 
 
+@pytest.mark.parametrize("fault", [None, Fault(FaultKind.BEFORE)])
+async def test_f4_a_flush_returns_if_a_merge_is_deleted_while_its_source_is_flushed(
+    fault: Fault | None,
+) -> None:
+    """The source is deleted with its target: neither its error nor that it is not sealed reaches a caller."""
+    async with running() as (world, writer):
+        world.parts.create("t", "s")
+        world.parts.do(append("s", b"x"))
+        await writer.flush()
+        source = f"{world.parts.segment('s').sid:016x}"
+        world.parts.do(append("s", b"y"), SealRequest("s"), MergeRequest("t", ["s"], []))
+        deletes = [DeleteRequest("t")]
+
+        def script(call: Call) -> Fault | None:
+            if call.verb not in ("create", "write", "create_with_content") or source not in call.name:
+                return None
+
+            world.parts.do(deletes.pop())
+            return fault
+
+        world.chunks.script = script
+        await writer.flush()
+        assert not deletes, "the source was being flushed"
+        assert writer.statistics().failing_segments == 0
+        await writer.flush()
+        assert list(world.dirty_segments()) == [], "what was left of both is removed"
+
+
 # --- failures -----------------------------------------------------------------------------------
 
 
