@@ -15,6 +15,7 @@ import attrs
 from simulation.model import State
 from simulation.model_calls import Append, Create, Delete, Merge, Op, Seal, Truncate, UpdateAttributes
 
+from support.crash_tier2 import Collect
 from support.oracle import Oracle, Unseen
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.segments import AttributeUpdate
@@ -86,6 +87,7 @@ LIFE = [
                 Flush(),
                 Append("log/a", events("tail", 20)),
                 Flush(),
+                Collect(),
             ],
             "txn/": [
                 create("txn/t"),
@@ -131,7 +133,13 @@ LIFE = [
     ),
     Session(
         {
-            "log/": [Delete("log/a"), Append("log/b", events("c", 800), "w", 1), Flush(), Delete("log/b")],
+            "log/": [
+                Delete("log/a"),
+                Append("log/b", events("c", 800), "w", 1),
+                Flush(),
+                Collect(),
+                Delete("log/b"),
+            ],
             "txn/": [Append("txn/t", events("end", 300), "w", 1), Seal("txn/t"), Truncate("txn/t", 1500)],
         },
         race="race/r",
