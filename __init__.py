@@ -7,9 +7,8 @@ This is the public API and nothing else. Names are loaded at their first use, so
 stays quick.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+# This module runs before the program can handle Ctrl-C, so it must not take the time of importing ``typing``.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .actors.gateway.client.async_client import Client
     from .actors.gateway.client.base import ClientStatistics
@@ -147,6 +146,8 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+        from importlib import import_module
 
         if name == "events":
             return import_module(".spark_bridge.events", __name__)

@@ -6,7 +6,6 @@ Ctrl-C while the command line is imported ends the process without a traceback, 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 _INTERRUPTED = 130
@@ -14,7 +13,12 @@ _INTERRUPTED = 130
 
 def main() -> int:
     """Run the command line with the process's arguments; returns the exit code."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    try:
+        import signal  # takes a while itself
+
+        signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    except KeyboardInterrupt:
+        os._exit(_INTERRUPTED)
     from .actors.cli import main as run  # takes most of the time of a short command
 
     return run()

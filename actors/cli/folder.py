@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...storage_backends.base.errors import DataCorruption
 from . import output
 from .options import DEFAULT_DATA, Data, Json
-from .running import FAILED, execute, fail, viewing
+from .running import FAILED, Hints, execute, fail, viewing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ..maintenance.doctor import ContainerReport, Problem, StoreReport
 
 _CONFIG_NAME = "tierlog.toml"
+_WITHOUT_REPORT: Hints = {
+    DataCorruption: "nothing can be examined without this file: restore it from a backup"
+}
 
 
 def init(
@@ -31,17 +35,24 @@ def init(
     json: Json = False,
 ) -> None:
     """Write a commented tierlog.toml with every setting and its default, for --config."""
+    from ...storage_backends.base.files import NOT_A_FILE
     from ...storage_backends.files import modes
+    from ...storage_backends.files.nofollow import open_file
     from ..settings.configuration import StoreConfig, render_config
+
+    def opener(path: str, flags: int) -> int:
+        # The user may keep the file elsewhere, behind a link.
+        return open_file(os.path.realpath(path) if force else path, flags, modes.FILE)
 
     file = path / _CONFIG_NAME if path.is_dir() else path
     try:
-        with open(file, "w" if force else "x", encoding="utf-8", opener=modes.open_private) as stream:
+        with open(file, "w" if force else "x", encoding="utf-8", opener=opener) as stream:
             stream.write(render_config(StoreConfig()))
     except FileExistsError:
         fail(f"{file} already exists: name another file, or overwrite it with --force")
     except OSError as error:
-        fail(f"{file} cannot be written: {error.strerror}")
+        reason = "not a regular file" if error.errno in NOT_A_FILE else error.strerror
+        fail(f"{file} cannot be written: {reason}")
     if json:
         output.print_json({"file": os.fspath(file)})
     else:
@@ -66,7 +77,7 @@ def doctor(
             with output.progress("verifying", None, shown=deep) as advance:
                 return await examine(view, LocalFiles(), deep=deep, progress=advance)
 
-    report = execute(command)
+    report = execute(command, hints=_WITHOUT_REPORT)
     if json:
         output.print_json({"sound": report.sound, **output.as_json(report)})
     else:

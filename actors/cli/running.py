@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FAILED = 1
 USE_URL = "use --url {url}"
-_HINTS = {
+Hints = Mapping[type[TierlogError], str]
+_HINTS: Hints = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
     TransactionNotFound: "`tierlog txn ls` shows the known ones",
     SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
@@ -70,7 +71,9 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(FAILED)
 
 
-def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False) -> T:
+def execute(
+    command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False, hints: Hints = _HINTS
+) -> T:
     """Run ``command`` in its own event loop. A failure becomes one line on stderr and an exit code."""
     import anyio
 
@@ -79,7 +82,7 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = Fal
         with interrupts.listening():
             return anyio.run(interrupts.run, command, backend_options={"use_uvloop": uvloop})
     except TierlogError as error:
-        fail(f"{error}{_hint(error)}")
+        fail(f"{error}{_hint(error, hints)}")
     except BrokenPipeError:
         exit_broken_pipe()
     except KeyboardInterrupt:
@@ -88,9 +91,9 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = Fal
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
-def _hint(error: TierlogError) -> str:
+def _hint(error: TierlogError, hints: Hints) -> str:
     """What to do on the command line, for errors whose message does not say it."""
-    hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+    hint = next((hint for kind, hint in hints.items() if isinstance(error, kind)), "")
     return f"; {hint}" if hint else ""
 
 

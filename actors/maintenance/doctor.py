@@ -20,6 +20,7 @@ from ...storage_backends.segments.records import ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
 from ..container.confirmation import unconfirmed_record
 from ..container.ownership import empty, mismatch, read_survey
+from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
 from ..legacy_rolling.importing import Progress, no_progress
@@ -29,6 +30,7 @@ from .report import chunk_records
 _ATTEMPTS_MAX = 3
 T = TypeVar("T")
 
+_ADVICE_LAYOUT = "restore this file from a backup; all data can be read meanwhile"
 _ADVICE_LOG = (
     "do not change the folder; restore this container's log from a backup; the other containers can be read "
     "meanwhile"
@@ -93,10 +95,14 @@ class StoreReport:
     containers: tuple[ContainerReport, ...]
     deep: bool
     """Whether the checksums of all chunks were verified."""
+    folder_problems: tuple[Problem, ...] = ()
+    """Those of files that belong to no container."""
 
     @property
     def problems(self) -> list[Problem]:
-        return [problem for container in self.containers for problem in container.problems]
+        """All of them."""
+        found = [problem for container in self.containers for problem in container.problems]
+        return [*self.folder_problems, *found]
 
     @property
     def sound(self) -> bool:
@@ -113,8 +119,19 @@ async def examine(
     ]
     owners = await live_owners(files, view.folder)
     store = view.identity
+    try:
+        await is_upgraded(files, view.folder)  # an opening reads the file, a view does not
+        problems: tuple[Problem, ...] = ()
+    except TierlogError as error:
+        problems = (_problem(error, _ADVICE_LAYOUT),)
     return StoreReport(
-        view.folder.path, store.store_id.hex(), store.created_ms, tuple(owners), tuple(containers), deep
+        view.folder.path,
+        store.store_id.hex(),
+        store.created_ms,
+        tuple(owners),
+        tuple(containers),
+        deep,
+        problems,
     )
 
 

@@ -11,11 +11,6 @@ FOLDER = 0o700
 WRITABLE_BY_OTHERS = 0o022
 
 
-def open_private(path: str, flags: int) -> int:
-    """An opener for ``open``."""
-    return os.open(path, flags, FILE)
-
-
 def make_folders(path: str) -> None:
     """Make a folder and its missing parents; existing is fine."""
     parent = os.path.dirname(path)

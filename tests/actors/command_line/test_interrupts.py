@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from support.patience import scaled
 
 PRELUDE = """
@@ -164,15 +166,17 @@ async def command():
         assert process.wait(timeout=scaled(20)) == 130
 
 
-def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_traceback() -> None:
-    program = """
+@pytest.mark.parametrize("module", ["signal", "typing", "typer"])
+def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_traceback(module: str) -> None:
+    program = f"""
 import os, signal, sys
 
 class Interrupting:
-    def find_spec(self, name, path, target=None):
-        if name == "typer":
-            os.kill(os.getpid(), signal.SIGINT)
+    def find_spec(self, name, path, target=None, number=signal.SIGINT):
+        if name == {module!r}:
+            os.kill(os.getpid(), number)
 
+sys.modules.pop({module!r}, None)
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["tierlog", "--version"]
 from tierlog.__main__ import main

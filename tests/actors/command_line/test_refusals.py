@@ -252,6 +252,36 @@ def test_a_damaged_log_is_refused_with_file_and_offset(
     assert "not sound" in doctor.out
 
 
+def test_a_damaged_layout_version_is_a_problem_of_the_folder(run: Run, folder: Path) -> None:
+    make_store(folder)
+    os.mkfifo(folder / "wal/layout")
+
+    shown, done = run("doctor"), run("doctor", "--json")
+
+    assert (shown.code, done.code) == (1, 1)
+    assert "problem: data/wal/layout, offset 0: this is not a regular file" in shown.out
+    (problem,) = json.loads(done.out)["folder_problems"]
+    assert problem["file"] == str(folder / "wal/layout")
+    assert "backup" in problem["advice"]
+
+
+@pytest.mark.parametrize("name", ["store", "chunks"])
+def test_the_doctor_gives_the_remedy_for_a_file_without_which_it_examines_nothing(
+    run: Run, folder: Path, name: str
+) -> None:
+    make_store(folder)
+    (folder / "wal" / name).unlink(missing_ok=True)
+    os.mkfifo(folder / "wal" / name)
+
+    done = run("doctor")
+
+    assert (done.code, done.out) == (1, "")
+    assert is_one_line(done.err)
+    assert "not a regular file" in done.err
+    assert "restore it from a backup" in done.err
+    assert "tierlog doctor" not in done.err
+
+
 def test_a_missing_chunk_is_named(run: Run, folder: Path) -> None:
     make_store(folder)
     (chunk,) = chunk_files(folder)

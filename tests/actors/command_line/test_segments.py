@@ -195,6 +195,20 @@ def test_init_writes_the_defaults_and_does_not_overwrite(run: Run, tmp_path: Pat
     assert run("init", str(tmp_path / "no" / "folder")).code == 1
 
 
+def test_init_refuses_what_is_not_a_regular_file(run: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        read = run("init", "pipe", "--force")
+    finally:
+        os.close(reader)
+    unread = run("init", "pipe", "--force")
+
+    for refused in (read, unread):
+        assert (refused.code, refused.out) == (1, "")
+        assert refused.err == "error: pipe cannot be written: not a regular file\n"
+
+
 def test_json_of_changes_is_what_the_service_answers(run: Run) -> None:
     def answer(*arguments: str) -> Any:
         return json.loads(run("segment", *arguments, "--json").out)
