@@ -272,7 +272,8 @@ class Files(ABC):
         """A view with ``width`` threads of its own, which calls of other lanes cannot delay (rule W7).
 
         Below the folder ``nofollow_root`` it follows no symbolic links and opens regular files only; anything
-        else raises ``ENOTDIR``, ``ELOOP`` or ``EISDIR``.
+        else raises ``ENOTDIR``, ``ELOOP`` or ``EISDIR``. All calls of one program below that folder are in
+        the same one, even if something is mounted there or unmounted meanwhile.
         """
 
     @abstractmethod

@@ -14,8 +14,9 @@ creations then fail with ``Unavailable`` and are repeated.
 
 Read-only is a file permission, checked before each write. Below the root no symbolic link is followed, so
 that no one who may write there can redirect a chunk's bytes; a link is neither a chunk nor a folder of
-chunks. The root itself may be a link. A chunk is reported missing only while the root's identification is
-visible: an unmounted root raises ``Unavailable``.
+chunks. The root itself may be a link. Nothing is created, changed, listed or reported missing unless the
+root's identification is visible to the same I/O program (rule S20): an unmounted root raises
+``Unavailable``.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 yield Sync(handle)
             return offset + size
 
-        return await self._run(name, program, alters=True)
+        return await self._change(name, program, alters=True)
 
     async def _read(self, name: str, offset: int, size: int) -> bytes:
         def body(handle: FileHandle) -> Program[bytes]:
@@ -142,7 +143,9 @@ class FileSystemChunkStorage(BaseChunkStorage):
         return await self._run(name, lambda progress: with_file(Open(self._path(name)), body))
 
     async def _delete(self, name: str) -> None:
-        await self._run(name, lambda progress: remove(self._path(name), self._folders, progress), alters=True)
+        await self._change(
+            name, lambda progress: remove(self._path(name), self._folders, progress), alters=True
+        )
 
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._publish(name, lambda handle: copy_ranges(handle, ranges, self._path))
@@ -153,7 +156,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
             yield from with_file(Open(self._path(name)), _length)
             yield SetReadOnly(self._path(name), read_only)
 
-        await self._run(name, program, alters=True)
+        await self._change(name, program, alters=True)
 
     async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
         pending = [("", FolderEntry("", is_folder=True, size=0))]
@@ -194,7 +197,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     async def _publish(self, name: str, fill: Callable[[FileHandle], Program[int]]) -> int:
         temporary = f"{self._root}/{TEMPORARY}{self._world.new_id()}"
-        return await self._run(
+        return await self._change(
             name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress)
         )
 
@@ -208,14 +211,13 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
         def program(progress: Progress) -> Program[Sequence[tuple[str, FolderEntry]]]:
             # All of it in the program: a folder may be too large for one step of the event loop.
+            yield from self._require_root()
             try:
                 entries: Sequence[FolderEntry] = yield ListFolder(f"{self._root}/{path}".rstrip("/"))
             except (FileNotFoundError, NotADirectoryError):
                 if path:
                     return []  # It was removed in the meantime.
                 raise
-            if not path and all(entry.name != IDENTIFICATION for entry in entries):
-                raise self._unmounted()
 
             parent = f"{path}/" if path else ""
             named = [(parent + entry.name, entry) for entry in entries]
@@ -229,29 +231,43 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
         return await self._run(path, program)
 
+    async def _change(
+        self, name: str, program: Callable[[Progress], Program[T]], *, alters: bool = False
+    ) -> T:
+        def checked(progress: Progress) -> Program[T]:
+            yield from self._require_root()
+            return (yield from program(progress))
+
+        return await self._run(name, checked, alters=alters)
+
     async def _run(self, name: str, program: Callable[[Progress], Program[T]], *, alters: bool = False) -> T:
-        """Drive a program, and map an ``OSError``."""
-        progress = Progress(alters=alters)
+        """Drive a program whose ``OSError`` is mapped."""
+
+        def mapping(progress: Progress) -> Program[T]:
+            try:
+                return (yield from program(progress))
+            except (OSError, ChunkNotFound) as error:
+                answer = mapped(error, name, progress) if isinstance(error, OSError) else error
+                if isinstance(answer, ChunkNotFound):
+                    yield from self._require_root()
+                if answer is error:
+                    raise
+                raise answer from error
+
+        return await self._files.run(mapping(Progress(alters=alters)))
+
+    def _require_root(self) -> Program[None]:
+        """Rule S20: nothing is done in the empty folder of a missing mount. All calls of a program are in the
+        same root, so no mount can go away between this one and the others."""
         try:
-            return await self._files.run(program(progress))
-        except (OSError, ChunkNotFound) as error:
-            answer = mapped(error, name, progress) if isinstance(error, OSError) else error
-            if isinstance(answer, ChunkNotFound) and not await self._root_is_there():
-                raise self._unmounted() from error
-
-            if answer is error:
-                raise
-            raise answer from error
-
-    def _unmounted(self) -> Unavailable:
-        return Unavailable(f"the chunk root {self._root} is missing (unmounted?); mount it and try again")
-
-    async def _root_is_there(self) -> bool:
-        try:
-            await self._files.run(with_file(Open(f"{self._root}/{IDENTIFICATION}"), _length))
-        except OSError:
-            return False
-        return True
+            yield IsReadOnly(f"{self._root}/{IDENTIFICATION}")  # Raises if it is missing.
+        except OSError as error:
+            problem = mapped(error, IDENTIFICATION, Progress())
+            if not isinstance(problem, ChunkNotFound):
+                raise problem from error
+            raise Unavailable(
+                f"the chunk root {self._root} is missing (unmounted?); mount it and try again"
+            ) from error
 
 
 class FileSystemChunkReader(FileSystemChunkStorage):

@@ -16,6 +16,7 @@ import os
 import stat
 from _thread import LockType, allocate_lock
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
@@ -285,9 +286,7 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
 }
 
 
-def _perform_nofollow(root: str) -> dict[type[IoCall], Callable[[Any], Any]]:
-    """The same, where no path below ``root`` is followed through a symbolic link."""
-    at = NoFollowFolder(root)
+def _perform_nofollow(at: NoFollowFolder) -> dict[type[IoCall], Callable[[Any], Any]]:
     return {
         **_PERFORM,
         Open: lambda call: _open(call, at),
@@ -321,6 +320,13 @@ def drive(program: Program[T], perform: Mapping[type[IoCall], Callable[[Any], An
         return value
 
 
+def _drive_nofollow(program: Program[T], root: str) -> T:
+    """The same, where no path below ``root`` is followed through a symbolic link, and none leaves the folder
+    in which the first call was made."""
+    with NoFollowFolder(root) as at:
+        return drive(program, _perform_nofollow(at))
+
+
 @attrs.define
 class _Counts:
     programs: int = 0
@@ -331,13 +337,11 @@ class _Job:
     """One program on its way through a thread. The first to acquire ``claim``, thread or caller, decides
     whether it runs."""
 
-    __slots__ = ("_counts", "_perform", "_program", "claim", "done")
+    __slots__ = ("_counts", "_drive", "_program", "claim", "done")
 
-    def __init__(
-        self, program: Program[Any], perform: Mapping[type[IoCall], Callable[[Any], Any]], counts: _Counts
-    ) -> None:
+    def __init__(self, program: Program[Any], drive: Callable[[Program[Any]], Any], counts: _Counts) -> None:
         self._program = program
-        self._perform = perform
+        self._drive = drive
         self._counts = counts
         self.claim: LockType = allocate_lock()
         self.done: LockType = allocate_lock()
@@ -347,7 +351,7 @@ class _Job:
         if not self.claim.acquire(blocking=False):
             return None
         try:
-            return drive(self._program, self._perform)
+            return self._drive(self._program)
         finally:
             self._counts.running -= 1
             self.done.release()
@@ -360,7 +364,7 @@ class LocalFiles(Files):
         self._name = name
         self._width = width
         self._counts = _Counts()
-        self._perform: Mapping[type[IoCall], Callable[[Any], Any]] = _PERFORM
+        self._drive: Callable[[Program[Any]], Any] = drive
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def run(self, program: Program[T]) -> T:
@@ -368,7 +372,7 @@ class LocalFiles(Files):
         if limiter is None:
             # A limiter belongs to the event loop that first uses it.
             limiter = self._limiter = anyio.CapacityLimiter(self._width)
-        job = _Job(program, self._perform, self._counts)
+        job = _Job(program, self._drive, self._counts)
         self._counts.programs += 1
         self._counts.running += 1
         try:
@@ -385,7 +389,7 @@ class LocalFiles(Files):
     def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> LocalFiles:
         lane = LocalFiles(name, width)
         lane._counts = self._counts
-        lane._perform = _perform_nofollow(nofollow_root) if nofollow_root else self._perform
+        lane._drive = partial(_drive_nofollow, root=nofollow_root) if nofollow_root else self._drive
         return lane
 
     def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:

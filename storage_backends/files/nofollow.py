@@ -2,8 +2,8 @@
 
 The walk from the folder to a path's parent opens each component without following links, and the call is
 relative to the last descriptor. So no concurrent change can redirect a call out of the folder, and no check
-can race. A path outside the folder is used as it is, and so is the path of the folder itself, which may be a
-link.
+can race. The folder itself, which may be a link, is opened at the first call below it and stays open: a mount
+that comes or goes afterwards redirects no later call. A path outside the folder is used as it is.
 
 A link on the way raises ``NotADirectoryError`` or ``ELOOP``, opening one ``ELOOP``. Anything else but a
 regular file raises ``IsADirectoryError``, devices and pipes too, which are never waited for.
@@ -16,6 +16,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
 from . import modes
 
@@ -27,6 +29,16 @@ class NoFollowFolder:
     def __init__(self, root: str) -> None:
         self._root = root
         self._prefix = f"{root.rstrip('/')}/"
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def __repr__(self) -> str:
         return f"<NoFollowFolder {self._root}>"
@@ -36,6 +48,9 @@ class NoFollowFolder:
             return open_file(name, flags, mode, folder)
 
     def open_folder(self, path: str) -> int:
+        if path == self._root:
+            return os.open(".", _FOLDER, dir_fd=self._open_root())
+
         with self._parent(path) as (folder, name):
             return os.open(name, _FOLDER if folder is not None else _FOLDER & ~os.O_NOFOLLOW, dir_fd=folder)
 
@@ -57,7 +72,7 @@ class NoFollowFolder:
     def unlink(self, path: str) -> None:
         with self._parent(path) as (folder, name):
             if folder is not None:
-                _require_file_name(name, folder, path)
+                _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
             os.unlink(name, dir_fd=folder)
 
     def remove_folder(self, path: str) -> None:
@@ -74,11 +89,7 @@ class NoFollowFolder:
 
     def status(self, path: str) -> os.stat_result:
         """The status of a regular file."""
-        fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
-        try:
-            return os.fstat(fd)
-        finally:
-            os.close(fd)
+        return _require_file(self.status_of_name(path), path)
 
     def status_of_name(self, path: str) -> os.stat_result:
         """The status of whatever has that name, a link too."""
@@ -101,15 +112,22 @@ class NoFollowFolder:
             return
 
         *parts, name = path[len(self._prefix) :].split("/")
-        fd = os.open(self._root, _FOLDER & ~os.O_NOFOLLOW)
+        root = fd = self._open_root()
         try:
             for part in parts:
                 below = os.open(part, _FOLDER, dir_fd=fd)
-                os.close(fd)
+                if fd != root:
+                    os.close(fd)
                 fd = below
             yield fd, name
         finally:
-            os.close(fd)
+            if fd != root:
+                os.close(fd)
+
+    def _open_root(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self._root, _FOLDER & ~os.O_NOFOLLOW)
+        return self._fd
 
 
 def open_file(path: str, flags: int, mode: int, folder: int | None = None) -> int:
@@ -123,7 +141,7 @@ def open_file(path: str, flags: int, mode: int, folder: int | None = None) -> in
     raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
 
 
-def _require_file_name(name: str, folder: int, path: str) -> None:
-    # Unlinking follows no link, but must remove regular files only.
-    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+def _require_file(status: os.stat_result, path: str) -> os.stat_result:
+    if not stat.S_ISREG(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+    return status

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,7 +55,7 @@ class ScriptedFiles(LocalFiles):
         self.fail: Callable[[IoCall], OSError | None] = lambda call: None
 
     def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> Self:
-        self._perform = super().lane(name, width, nofollow_root)._perform
+        self._drive = super().lane(name, width, nofollow_root)._drive
         return self
 
     async def run(self, program: Program[T]) -> T:
@@ -124,7 +126,7 @@ async def test_an_object_is_written_and_synced_before_it_gets_its_name(
 ) -> None:
     await storage.create_with_content("a", [b"x"])
 
-    assert files.calls == ["Open", "Write", "Sync", "Close", "Link", "Unlink", "SyncFolder"]
+    assert files.calls == ["IsReadOnly", "Open", "Write", "Sync", "Close", "Link", "Unlink", "SyncFolder"]
 
 
 async def test_new_folders_are_durable_before_anything_is_linked_into_them(
@@ -132,6 +134,7 @@ async def test_new_folders_are_durable_before_anything_is_linked_into_them(
 ) -> None:
     await storage.create_with_content("a/b/c", [b"x"])
     assert files.calls == [
+        "IsReadOnly",
         "Open",
         "Write",
         "Sync",
@@ -171,7 +174,7 @@ async def test_an_append_is_synced_before_it_is_answered(
     files.calls.clear()
     await storage.write("a", 1, [b"y"])
 
-    assert files.calls == ["IsReadOnly", "Open", "Size", "Write", "Sync", "Close"]
+    assert files.calls == ["IsReadOnly", "IsReadOnly", "Open", "Size", "Write", "Sync", "Close"]
 
 
 @pytest.mark.parametrize(
@@ -320,6 +323,70 @@ async def test_an_unmounted_root_is_unavailable_not_empty(
         [info async for info in storage.list("")]
 
 
+async def test_nothing_is_created_or_changed_in_the_folder_of_a_missing_mount(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
+    """S20: it would be hidden by the next mount. The folder has an old copy of a chunk."""
+    await storage.create_with_content("a/b", [b"x"])
+    (tmp_path / "lts").rename(tmp_path / "elsewhere")
+    (tmp_path / "lts/a").mkdir(parents=True)
+    (tmp_path / "lts/a/b").write_bytes(b"x")
+    for verb in (
+        storage.create_with_content("a/c", [b"y"]),
+        storage.write("a/b", 1, [b"y"]),
+        storage.concat("a/d", [ChunkRange("a/b", 0, 1)]),
+        storage.set_read_only("a/b", True),
+        storage.delete("a/b"),
+    ):
+        with pytest.raises(Unavailable, match="unmounted"):
+            await verb
+    assert everything_below(tmp_path / "lts") == ["a/b"]
+    assert (tmp_path / "lts/a/b").read_bytes() == b"x"
+
+    shutil.rmtree(tmp_path / "lts")
+    (tmp_path / "elsewhere").rename(tmp_path / "lts")
+    assert await storage.create_with_content("a/c", [b"y"]) == 1
+    assert await storage.write("a/b", 1, [b"y"]) == 2
+
+
+async def test_a_mount_that_goes_away_during_a_creation_gets_the_whole_object(
+    storage: FileSystemChunkStorage, files: ScriptedFiles, tmp_path: Path
+) -> None:
+    """S20: before any of its calls; nothing is in the folder below the mount."""
+    await storage.create_with_content("a/b", [b"x"])
+    for number in range(1, 8):
+
+        def unmount(call: IoCall, number: int = number) -> None:
+            if len(files.calls) == number + 1:
+                (tmp_path / "lts").rename(tmp_path / "elsewhere")
+                (tmp_path / "lts/a").mkdir(parents=True)
+
+        files.calls.clear()
+        files.fail = unmount
+        await storage.create_with_content(f"a/{number}", [b"y"])
+        files.fail = lambda call: None
+        assert len(files.calls) == 8
+        assert not everything_below(tmp_path / "lts")
+
+        shutil.rmtree(tmp_path / "lts")
+        (tmp_path / "elsewhere").rename(tmp_path / "lts")
+        assert await storage.read(f"a/{number}", 0, 2) == b"y"
+
+
+async def test_a_mount_that_goes_away_during_a_listing_does_not_shorten_it(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
+    """S20: what is missing from a listing counts as deleted."""
+    for name in ("a/1", "b/1"):
+        await storage.create_with_content(name, [b"x"])
+    async with aclosing(storage.list("")) as listed:
+        assert (await anext(listed)).name == "a/1"
+        (tmp_path / "lts").rename(tmp_path / "elsewhere")
+        (tmp_path / "lts").mkdir()
+        with pytest.raises(Unavailable, match="unmounted"):
+            await anext(listed)
+
+
 async def test_a_read_only_file_refuses_writes_of_every_instance(
     storage: FileSystemChunkStorage, tmp_path: Path
 ) -> None:
@@ -361,7 +428,7 @@ async def test_a_delete_beside_another_that_removes_their_folder_is_durable_and_
     files.calls.clear()
     await storage.delete("a/b/1")
 
-    assert files.calls[:3] == ["Unlink", "SyncFolder", "SyncFolder"]
+    assert files.calls[1:4] == ["Unlink", "SyncFolder", "SyncFolder"]
     assert [info async for info in storage.list("")] == []
 
 

@@ -25,7 +25,7 @@ class WatchedFiles(LocalFiles):
         self.listed: list[str] = []
 
     def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> WatchedFiles:
-        self._perform = super().lane(name, width, nofollow_root)._perform
+        self._drive = super().lane(name, width, nofollow_root)._drive
         return self
 
     async def run(self, program: Program[T]) -> T:
