@@ -3,6 +3,8 @@ J10)."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from tierlog.journal.manifest.store_record import (
@@ -13,7 +15,7 @@ from tierlog.journal.manifest.store_record import (
 )
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
+from tierlog.storage_backends.base.errors import ChunkExists, DataCorruption, StoreMismatch
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 
 RECORD = StoreRecord(b"S" * 16, 4)
@@ -83,6 +85,24 @@ async def test_a_storage_that_overwrites_is_refused_and_loses_nothing() -> None:
         with pytest.raises(StoreMismatch, match="needs conditional creation"):
             await ensure_store_record(chunks, b"S" * 16, 4)
         assert await read_store_record(chunks) == RECORD
+
+
+class AnswersLost(MemoryChunkStorage):
+    """Every answer to a creation is lost, and what exists is read back."""
+
+    def _add(self, name: str, data: bytearray) -> int:
+        with suppress(ChunkExists):
+            return super()._add(name, data)
+        if self.state.chunks[name].data != data:
+            raise ChunkExists(name)
+        return len(data)
+
+
+@pytest.mark.anyio
+async def test_lost_answers_are_not_taken_for_a_storage_that_overwrites() -> None:
+    chunks = await opened(AnswersLost)
+    await ensure_store_record(chunks, b"S" * 16, 4)
+    assert await read_store_record(chunks) == RECORD
 
 
 @pytest.mark.anyio
