@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from enum import Enum
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import attrs
@@ -137,14 +137,7 @@ class FaultyChunkStorage(ChunkStorage):
         return await self._call("write", name, lambda: self.inner.write(name, offset, data), prefix)
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
-        fault = self._next("read", name)
-        data = await self._apply(fault, name, lambda: self.inner.read(name, offset, size), None)
-        if fault is None or fault.kind is not FaultKind.FLIP or not data:
-            return data
-
-        flipped = bytearray(data)
-        flipped[fault.bit // 8 % len(data)] ^= 1 << fault.bit % 8
-        return bytes(flipped)
+        return await self._call("read", name, lambda: self.inner.read(name, offset, size))
 
     async def delete(self, name: str) -> None:
         await self._call("delete", name, lambda: self.inner.delete(name))
@@ -212,10 +205,20 @@ class FaultyChunkStorage(ChunkStorage):
             raise OutcomeUnknown(f"scripted: no answer for {name}")
 
         result = await act()
+        if fault and kind is FaultKind.FLIP and isinstance(result, bytes):
+            return cast(T, _flipped(result, fault.bit))
+
         if kind is FaultKind.AFTER:
             raise OutcomeUnknown(f"scripted: the answer for {name} is lost")
 
         return result
+
+
+def _flipped(data: bytes, bit: int) -> bytes:
+    flipped = bytearray(data)
+    if flipped:
+        flipped[bit // 8 % len(flipped)] ^= 1 << bit % 8
+    return bytes(flipped)
 
 
 async def _gather(listing: AsyncGenerator[ChunkInfo, None]) -> list[ChunkInfo]:

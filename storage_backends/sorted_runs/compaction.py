@@ -20,20 +20,25 @@ MergeRuns = Callable[[MergeOrder], Awaitable[list[RunEntry]]]
 
 async def compact(merge: Merge, name: str, copies: LocalCopies, merge_runs: MergeRuns) -> list[RunEntry]:
     """The new runs, named after ``name``, whose local copies are durable. Inputs without a sound local copy
-    are fetched first. Raises ``DataCorruption`` if long-term storage has a damaged one, ``Unavailable`` or
-    ``StorageFull``."""
+    are fetched first. Raises ``DataCorruption`` if long-term storage has a damaged one, or the local disk
+    damages one again; ``Unavailable`` or ``StorageFull``."""
     order = MergeOrder(copies.folder, merge.generations, merge.drop_tombstones_to, name)
-    by_name = {run.name: run for run in merge.runs}
+    not_replaced = {run.name: run for run in merge.runs}
     while True:
         for run in merge.runs:
             await copies.fetch(run)
         try:
             winners = await merge_runs(order)
         except DataCorruption as error:
-            # The copy was sound when it was verified: it is fetched again.
-            damaged = by_name.get(error.file)
-            if damaged is None or not await copies.distrust(damaged):
-                raise
+            # A copy is replaced once: a disk that damages what it stores would keep a merge going for ever.
+            damaged = not_replaced.pop(error.file, None)
+            if damaged is None:
+                raise DataCorruption(
+                    f"{error.reason}; its local copy had just been replaced: check the local disk",
+                    file=error.file,
+                    offset=error.offset,
+                ) from error
+            await copies.distrust(damaged)
             continue
 
         for run in winners:

@@ -35,14 +35,17 @@ class Merge:
 
 def next_merge(runs: RunList, oldest_reader: int, fan_out: int = FAN_OUT) -> Merge | None:
     """The merge that is due, or None. ``oldest_reader`` is the version from which the slowest reader of
-    changes continues: tombstones above it stay. So do all tombstones of a merge that leaves older runs, where
-    they hide rows."""
+    changes continues, or ``VERSION_MAX``: tombstones above it stay. So do all tombstones of a merge that
+    leaves older runs, where they hide rows."""
     generations = runs.generations()
     tiers = [_digits(sum(run.length for run in generation), fan_out) for generation in generations]
     for start, tier in enumerate(tiers):
         end = next((at for at in range(start, len(tiers)) if tiers[at] > tier), len(tiers))
         if end - start >= fan_out:
-            return Merge(tuple(generations[start:end]), oldest_reader if end == len(tiers) else 0)
+            merged = tuple(generations[start:end])
+            # No tombstone above the merged rows is dropped: the changes after them stay complete.
+            greatest = max(run.summary.max_version for generation in merged for run in generation)
+            return Merge(merged, min(oldest_reader, greatest) if end == len(tiers) else 0)
     return None
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Collection, Mapping, Sequence
 
+import anyio
 import attrs
 
 from ..base.checksum import Buffer, crc32c
@@ -42,6 +43,8 @@ class LocalCopies(RunSource):
         self._held: dict[str, RunEntry] = {}
         """By file name."""
         self._writing: LockTable[str] = LockTable()
+        self._fetching = anyio.Lock()
+        """One whole run at a time is in memory (rule M5)."""
         self._local_reads = self._remote_reads = self._damaged = 0
 
     @property
@@ -75,14 +78,19 @@ class LocalCopies(RunSource):
     async def fetch(self, run: RunEntry) -> None:
         """Make sure that there is a copy. Raises what ``RunSource.read_range`` and ``add`` raise, and
         ``DataCorruption`` if long-term storage holds other bytes."""
-        if file_name(run) not in self._held:
-            await self.add(run, [await self._read_whole(run)])
+        if file_name(run) in self._held:
+            return
 
-    async def retain(self, runs: Collection[RunEntry]) -> None:
-        """Remove the copies of all other runs. What cannot be removed is left to the next ``open``."""
-        kept = {file_name(run) for run in runs}
-        for name in [name for name in self._held if name not in kept]:
-            await self._drop(name)
+        async with self._fetching:
+            if file_name(run) not in self._held:
+                await self.add(run, [await self._read_whole(run)])
+
+    async def remove(self, runs: Collection[RunEntry]) -> None:
+        """Remove the copies of runs that left the manifest, or that will never be in it. What cannot be
+        removed is left to the next ``open``."""
+        for run in runs:
+            async with self._writing.holding(run.name):
+                await self._drop(run)
 
     async def read_range(self, run: RunEntry, offset: int, length: int) -> bytes:
         if file_name(run) in self._held:
@@ -100,15 +108,12 @@ class LocalCopies(RunSource):
         return await self._remote.read_range(run, offset, length)
 
     async def distrust(self, run: RunEntry) -> bool:
-        if file_name(run) not in self._held:
-            return False
-
-        self._damaged += 1
-        data = await self._read_whole(run)
-        try:
-            await self.add(run, [data])
-        except (StorageFull, Unavailable):
-            await self._drop(file_name(run))  # Reads go to long-term storage.
+        async with self._fetching:
+            if file_name(run) in self._held:
+                self._damaged += 1
+                data = await self._read_whole(run)
+                if file_name(run) in self._held:  # else it was removed meanwhile
+                    await self._replace(run, data)
         return True
 
     def statistics(self) -> LocalCopyStatistics:
@@ -120,9 +125,15 @@ class LocalCopies(RunSource):
             damaged=self._damaged,
         )
 
-    async def _drop(self, name: str) -> None:
-        self._held.pop(name, None)
-        await self._files.run(_unlink(f"{self._folder}/{name}"))
+    async def _replace(self, run: RunEntry, data: bytes) -> None:
+        try:
+            await self.add(run, [data])
+        except (StorageFull, Unavailable):
+            await self._drop(run)  # Reads go to long-term storage.
+
+    async def _drop(self, run: RunEntry) -> None:
+        if self._held.pop(file_name(run), None) is not None:
+            await self._files.run(_unlink(path_of(self._folder, run)))
 
     async def _read_whole(self, run: RunEntry) -> bytes:
         self._remote_reads += 1

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
+
+from anyio.lowlevel import checkpoint
 
 from ..base.codec import DecodeError
 from ..base.errors import DataCorruption
@@ -13,6 +16,10 @@ from .run_entry import RunEntry
 from .table import TableView
 from .tail import Tail
 
+_SLICE_KEYS = 128
+_SLICE_COMPARED = 512
+"""Keys times runs."""
+
 
 async def find_row(view: TableView, reader: RunReader, key: bytes) -> Row | None:
     """The newest row of ``key``, a tombstone too; None if the view has none. Raises ``Unavailable`` if a run
@@ -21,13 +28,32 @@ async def find_row(view: TableView, reader: RunReader, key: bytes) -> Row | None
 
 
 async def find_rows(view: TableView, reader: RunReader, keys: Iterable[bytes]) -> dict[bytes, Row]:
-    """As ``find_row``, for several keys: each block is read once."""
+    """As ``find_row``, for any number of keys, in slices between which the loop gets a turn. Keys of one
+    slice that lie in the same block read it once."""
+    found: dict[bytes, Row] = {}
+    rest = iter(tuple(keys))
+    while part := tuple(islice(rest, _SLICE_KEYS)):
+        await _find_some(view, reader, part, found)
+        if len(part) == _SLICE_KEYS:
+            await checkpoint()
+    return found
+
+
+async def _find_some(
+    view: TableView, reader: RunReader, keys: Iterable[bytes], found: dict[bytes, Row]
+) -> None:
     unique = dict.fromkeys(keys)
-    found = {key: row for key in unique if (row := view.find_in_memory(key)) is not None}
+    found.update({key: row for key in unique if (row := view.find_in_memory(key)) is not None})
+    compared = 0
     for run in view.runs:
+        compared += len(unique)
+        if compared > _SLICE_COMPARED:
+            compared = 0
+            await checkpoint()
         wanted = [key for key in unique if run.covers(key) and _may_be_newer(run, found.get(key))]
         if not wanted:
             continue
+
         tail = reader.cached_tail(run) or await reader.tail(run)
         numbers = {key: number for key in wanted if (number := tail.find_block(key)) is not None}
         if numbers:
@@ -36,7 +62,6 @@ async def find_rows(view: TableView, reader: RunReader, keys: Iterable[bytes]) -
                 row = _find(run, tail, number, blocks[number], key)
                 if row is not None and _is_newer(row, found.get(key)):
                     found[key] = row
-    return found
 
 
 def _may_be_newer(run: RunEntry, row: Row | None) -> bool:

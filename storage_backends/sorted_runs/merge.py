@@ -8,14 +8,16 @@ one run.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import attrs
 
 from ..base.codec import DecodeError
 from ..base.errors import DataCorruption
-from ..base.files import Close, FileHandle, Open, Program, Read, Sync, Write
+from ..base.files import Close, FileHandle, IoCall, Open, Program, Read, Sync, Write
 from .block import check_block, rows_of_block
 from .encoder import RUN_BYTES_MAX, RunEncoder
 from .merging import Merger
@@ -46,7 +48,8 @@ class MergeOrder:
 
 def merge_runs(order: MergeOrder) -> Program[list[RunEntry]]:
     """Write the merged runs and return their entries, in the order of keys; none if every row was a dropped
-    tombstone. Raises ``DataCorruption`` with the name of a damaged run, and ``OSError``."""
+    tombstone. Raises ``DataCorruption`` with the name of a run that is damaged, missing or unreadable, and
+    ``OSError``."""
     sources = [_Source(order.folder, generation) for generation in order.generations]
     output = _Output(order)
     try:
@@ -98,8 +101,9 @@ class _Source:
             yield Close(handle)
 
     def _open(self, run: RunEntry) -> Program[None]:
-        self._handle = yield Open(path_of(self._folder, run))
-        data = yield Read(self._handle, run.length - run.tail_length, run.tail_length)
+        start = run.length - run.tail_length
+        self._handle = yield from _of_input(run, 0, Open(path_of(self._folder, run)))
+        data = yield from _of_input(run, start, Read(self._handle, start, run.tail_length))
         self._tail = decode_tail(data, run.name, run.length)
 
     def _read(self, run: RunEntry, tail: Tail) -> Program[Iterator[Row]]:
@@ -108,13 +112,26 @@ class _Source:
         start = tail.offsets[first]
         while end < tail.blocks and (end == first or tail.offsets[end + 1] - start <= _READ_BYTES):
             end += 1
-        data = yield Read(self._handle, start, tail.offsets[end] - start)
+        data = yield from _of_input(run, start, Read(self._handle, start, tail.offsets[end] - start))
         self._number = end
         pieces = [
             (tail.offsets[number], data[tail.offsets[number] - start : tail.offsets[number + 1] - start])
             for number in range(first, end)
         ]
         return chain.from_iterable(_rows(run, offset, block) for offset, block in pieces)
+
+
+def _of_input(run: RunEntry, offset: int, call: IoCall) -> Program[Any]:
+    """The result of ``call``. A file that is missing or unreadable is reported as a damaged one: with its
+    name, so that it is fetched again."""
+    try:
+        return (yield call)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
+        raise DataCorruption(
+            f"the local copy of a sorted run cannot be read: {error}", file=run.name, offset=offset
+        ) from error
 
 
 def _rows(run: RunEntry, offset: int, block: bytes) -> Iterator[Row]:

@@ -53,9 +53,10 @@ def has_interpreter() -> bool:
 
 async def merge(order: MergeOrder, files: Files) -> list[RunEntry]:
     """Carry out ``order`` and return the entries of the new runs, whose files are durable. Raises
-    ``DataCorruption`` with the name of a damaged run, ``StoreMismatch`` for one of a newer format,
-    ``StorageFull``, or ``Unavailable`` if the helper failed; then repeat it later. Cancellation ends the
-    helper; what it wrote is removed by the next ``LocalCopies.open``, or by the same merge."""
+    ``DataCorruption`` with the name of a run that is damaged, missing or unreadable, ``StoreMismatch`` for
+    one of a newer format, ``StorageFull``, or ``Unavailable`` if the helper failed; then repeat it later.
+    Cancellation ends the helper; what it wrote is removed by the next ``LocalCopies.open``, or by the same
+    merge."""
     if not has_interpreter():
         try:
             return await files.run(merge_runs(order))

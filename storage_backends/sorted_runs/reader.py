@@ -7,8 +7,10 @@ nothing behind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from ..base.chunk_storage import ChunkStorage
 from ..base.codec import DecodeError
@@ -20,6 +22,7 @@ from .block_cache import BlockCache, BlockCacheStatistics
 from .run_entry import RunEntry
 from .tail import Tail, decode_tail
 
+T = TypeVar("T")
 _TAIL = -1
 """The number of a run's tail in the cache."""
 _READS_MAX = 8
@@ -62,6 +65,7 @@ class RunReader:
         self._source = source
         self._cache = cache
         self._reading: LockTable[tuple[str, int]] = LockTable()
+        self._replacing: LockTable[str] = LockTable()
 
     def statistics(self) -> BlockCacheStatistics:
         return self._cache.statistics()
@@ -85,7 +89,7 @@ class RunReader:
             if (tail := self.cached_tail(run)) is not None:
                 return tail  # Another lookup has read it.
 
-            tail = await self._verified_tail(run)
+            tail = await self._sound(run, partial(self._read_tail, run))
             self._cache.put(run.name, _TAIL, tail, tail.memory)
             return tail
 
@@ -104,12 +108,7 @@ class RunReader:
 
     async def blocks(self, run: RunEntry, tail: Tail, first: int, end: int) -> list[bytes]:
         """The blocks ``first .. end`` in one read, for scans: they are not entered into the cache."""
-        try:
-            return await self._read_blocks(run, tail, first, end)
-        except DataCorruption:
-            if not await self._source.distrust(run):
-                raise
-        return await self._read_blocks(run, tail, first, end)
+        return await self._sound(run, partial(self._read_blocks, run, tail, first, end))
 
     async def some_blocks(self, run: RunEntry, tail: Tail, numbers: Iterable[int]) -> dict[int, bytes]:
         """Those blocks by number; what is not cached is read, several at a time."""
@@ -129,13 +128,19 @@ class RunReader:
         """Read the tails of all ``runs`` into the cache, several at a time: lookups then take one read."""
         await in_parallel(_READS_MAX, [partial(self.tail, run) for run in runs])
 
-    async def _verified_tail(self, run: RunEntry) -> Tail:
-        try:
-            return await self._read_tail(run)
-        except DataCorruption:
-            if not await self._source.distrust(run):
-                raise
-        return await self._read_tail(run)
+    async def _sound(self, run: RunEntry, read: Callable[[], Awaitable[T]]) -> T:
+        """What ``read`` returns; if that is damaged, of a replaced run. Many readers may meet the same
+        damage: the first one replaces the run, the others read again."""
+        with suppress(DataCorruption):
+            return await read()
+
+        async with self._replacing.holding(run.name):
+            try:
+                return await read()
+            except DataCorruption:
+                if not await self._source.distrust(run):
+                    raise
+            return await read()
 
     async def _read_tail(self, run: RunEntry) -> Tail:
         data = await self._read(run, run.length - run.tail_length, run.tail_length)

@@ -26,9 +26,14 @@ from tierlog.storage_backends.sorted_runs.compaction_policy import FAN_OUT, Merg
 from tierlog.storage_backends.sorted_runs.encoder import BLOCK_BYTES, RUN_BYTES_MAX
 from tierlog.storage_backends.sorted_runs.merge import MergeOrder, merge_runs
 from tierlog.storage_backends.sorted_runs.reader import RunSource
-from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.rows import VERSION_MAX, Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
-from tierlog.storage_backends.sorted_runs.run_files import path_of, read_range, write_run
+from tierlog.storage_backends.sorted_runs.run_files import (
+    path_of,
+    read_range,
+    temporary_path,
+    write_run,
+)
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_changes
 from tierlog.storage_backends.sorted_runs.summary import RunSummary
@@ -109,7 +114,7 @@ def test_a_merge_takes_adjacent_generations_and_ends(lengths: list[int]) -> None
         assert taken == [
             run for run in runs if taken[-1].first_cycle <= run.first_cycle <= taken[0].last_cycle
         ]
-        assert merge.drop_tombstones_to == (7 if runs.runs[-1] is taken[-1] else 0)
+        assert merge.drop_tombstones_to == (min(7, taken[0].last_cycle) if runs.runs[-1] is taken[-1] else 0)
         size = sum(run.length for run in taken)
         runs = runs.replaced(taken, [entry(taken[-1].first_cycle, taken[0].last_cycle, size)])
         merges += 1
@@ -198,6 +203,19 @@ def test_m7_dropped_tombstones_are_remembered_even_if_nothing_else_is_left() -> 
         assert (view.has_changes_since(8), view.has_changes_since(7)) == (True, False)
 
 
+def test_m7_changes_after_the_merged_runs_are_complete() -> None:
+    """Also for a caller without a reader of changes, who gives the greatest version."""
+    table = Table(RunList([entry(cycle, cycle, 100) for cycle in range(1, FAN_OUT + 1)]))
+    merge = next_merge(table.runs, VERSION_MAX)
+    assert merge is not None
+
+    table.compact(merge, [entry(1, FAN_OUT, 1000)])
+
+    with Table(table.runs).view() as view:
+        assert view.version == FAN_OUT
+        assert (view.has_changes_since(FAN_OUT), view.has_changes_since(FAN_OUT - 1)) == (True, False)
+
+
 def test_nothing_is_left_of_tombstones_only(tmp_path: Path) -> None:
     run = write(tmp_path, "in/1", 1, [Row(b"a", 3, None)])
 
@@ -239,11 +257,21 @@ async def test_the_helper_reports_damage_with_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_missing_file_is_unavailable(tmp_path: Path) -> None:
+async def test_m7_a_missing_file_is_reported_with_its_run(tmp_path: Path) -> None:
     order = inputs(tmp_path)
     os.remove(path_of(order.folder, order.generations[0][0]))
 
-    with pytest.raises(Unavailable, match="No such file"):
+    with pytest.raises(DataCorruption, match="No such file") as caught:
+        await helper.merge(order, LocalFiles())
+    assert caught.value.file == "in/2"
+
+
+@pytest.mark.anyio
+async def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
+    order = inputs(tmp_path)
+    os.makedirs(temporary_path(order.folder, "merged/1-0000"))
+
+    with pytest.raises(Unavailable, match="on the local disk"):
         await helper.merge(order, LocalFiles())
 
 
@@ -311,7 +339,7 @@ async def test_a_merge_that_fails_closes_its_files(failing: type[IoCall]) -> Non
         await files.run(write_run("/runs", runs[-1], [data]))
     is_broken = True
 
-    with pytest.raises(OSError, match="scripted"):
+    with pytest.raises((OSError, DataCorruption), match="scripted"):
         await files.run(merge_runs(MergeOrder("/runs", [[run] for run in runs], 0, "merged/1", 1000)))
     assert [disk.find(path).handles for path in disk.files_below("/runs")] == [0] * len(
         disk.files_below("/runs")
@@ -406,6 +434,6 @@ async def test_without_an_interpreter_a_thread_merges(
     (merged,) = await helper.merge(order, LocalFiles())
 
     assert merged.summary.rows == 750
-    os.remove(path_of(order.folder, order.generations[0][0]))
-    with pytest.raises(Unavailable, match="No such file"):
+    os.makedirs(temporary_path(order.folder, "merged/1-0000"))
+    with pytest.raises(Unavailable, match="on the local disk"):
         await helper.merge(order, LocalFiles())

@@ -14,6 +14,7 @@ from simulation.disk import Keep, SimulatedDisk
 from simulation.file_layer import Fail, LosePower, SimulatedFiles
 
 from support.chunked import world_of
+from support.scripted_chunks import Hang, ScriptedChunks
 from support.sorted_runs import WatchedRuns, encode, entry_of, numbered, reader_of
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
@@ -22,7 +23,7 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from tierlog.storage_backends.base.files import IoCall, Open, Read, Write
+from tierlog.storage_backends.base.files import IoCall, Open, Read, Rename, Write
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
@@ -206,7 +207,7 @@ async def test_what_the_manifest_does_not_name_is_removed(tmp_path: Path) -> Non
     again = await opened(tmp_path, source, OTHER)
 
     assert os.listdir(tmp_path / "runs") == [file_name(OTHER)]
-    await again.retain([])
+    await again.remove([OTHER])
     assert os.listdir(tmp_path / "runs") == []
     with pytest.raises(Unavailable, match="missing"):
         await find(again, OTHER)
@@ -258,7 +259,7 @@ async def publish(copies: LocalCopies, chunks: MemoryChunkStorage) -> None:
     (merged,) = await copies._files.run(merge_runs(order))
     copies.adopt(merged)
     await put_run(chunks, merged, [await whole(copies, merged)])
-    await copies.retain([merged])
+    await copies.remove([RUN, OTHER])
 
 
 _MERGED, MERGED_DATA = encode(numbered(50, version=100), 8 << 10)
@@ -304,7 +305,7 @@ async def crash_at(call: int, keep: Keep) -> bool:
         run, data = known[name]
         assert before[name] == await whole(copies, run) == data
     assert copies.statistics().remote_reads == 0
-    await copies.retain([])
+    await copies.remove([run for run, _ in known.values()])
     await publish(copies, chunks)
     after = {info.name: await chunks.read(info.name, 0, info.length) async for info in chunks.list("")}
     assert before.items() <= after.items()
@@ -321,20 +322,28 @@ async def test_m2_after_power_loss_at_every_call_the_same_bytes_are_put(keep: Ke
         call += 1
 
 
+MERGE = Merge(((OTHER,), (RUN,)), 0)
+
+
 async def merge_locally(order: MergeOrder) -> list[RunEntry]:
     return await LocalFiles().run(merge_runs(order))
 
 
-@pytest.mark.parametrize("damaged", [(RUN,), (RUN, OTHER)], ids=["one", "both"])
-async def test_m7_a_merge_replaces_damaged_inputs(tmp_path: Path, damaged: tuple[RunEntry, ...]) -> None:
-    copies = await opened(tmp_path, await remote((RUN, DATA), (OTHER, OTHER_DATA)))
+async def with_both(folder: Path, source: WatchedRuns) -> LocalCopies:
+    copies = await opened(folder, source)
     for run, data in ((RUN, DATA), (OTHER, OTHER_DATA)):
         await copies.add(run, [data])
+    return copies
+
+
+@pytest.mark.parametrize("damaged", [(RUN,), (RUN, OTHER)], ids=["one", "both"])
+async def test_m7_a_merge_replaces_damaged_inputs(tmp_path: Path, damaged: tuple[RunEntry, ...]) -> None:
+    copies = await with_both(tmp_path, await remote((RUN, DATA), (OTHER, OTHER_DATA)))
     for run in damaged:
         path = tmp_path / "runs" / file_name(run)
         path.write_bytes(b"\xff" + path.read_bytes()[1:])
 
-    merged = await compact(Merge(((OTHER,), (RUN,)), 0), "system/runs/3", copies, merge_locally)
+    merged = await compact(MERGE, "system/runs/3", copies, merge_locally)
 
     assert merged == [MERGED]
     assert await whole(copies, MERGED) == MERGED_DATA
@@ -347,7 +356,7 @@ async def test_a_merge_of_runs_that_are_damaged_everywhere_is_refused(tmp_path: 
     copies = await opened(tmp_path, source)
 
     with pytest.raises(DataCorruption) as caught:
-        await compact(Merge(((OTHER,), (RUN,)), 0), "system/runs/3", copies, merge_locally)
+        await compact(MERGE, "system/runs/3", copies, merge_locally)
     assert caught.value.file == RUN.name
 
 
@@ -355,10 +364,151 @@ async def test_a_merge_fetches_what_is_not_here(tmp_path: Path) -> None:
     source = await remote((RUN, DATA), (OTHER, OTHER_DATA))
     copies = await opened(tmp_path, source)
 
-    merged = await compact(Merge(((OTHER,), (RUN,)), 0), "system/runs/3", copies, merge_locally)
+    merged = await compact(MERGE, "system/runs/3", copies, merge_locally)
 
     assert merged == [MERGED]
     assert {read.length for read in source.reads} == {RUN.length, OTHER.length}
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["found by the merge", "found by a lookup"])
+async def test_m7_a_merge_fetches_an_input_whose_file_vanished(tmp_path: Path, is_known: bool) -> None:
+    copies = await with_both(tmp_path, await remote((RUN, DATA), (OTHER, OTHER_DATA)))
+    os.remove(tmp_path / "runs" / file_name(RUN))
+
+    async def merge(order: MergeOrder) -> list[RunEntry]:
+        try:
+            return await merge_locally(order)
+        except DataCorruption:
+            if is_known:
+                await find(copies)
+            raise
+
+    assert await compact(MERGE, "system/runs/3", copies, merge) == [MERGED]
+    assert (tmp_path / "runs" / file_name(RUN)).read_bytes() == DATA
+
+
+async def test_m7_a_merge_fetches_an_input_with_a_bad_sector() -> None:
+    """The file is on the disk, and reading it fails until it is written anew."""
+    bad: set[str] = set()
+
+    def fail(index: int, call: IoCall) -> Fail | None:
+        if isinstance(call, Rename):
+            bad.discard(call.target)
+        is_bad = isinstance(call, Open) and call.path in bad
+        return Fail(OSError(errno.EIO, "bad sector")) if is_bad else None
+
+    files = SimulatedFiles(SimulatedDisk(Random(1)), fail)
+    copies = LocalCopies(files, FOLDER, await remote((RUN, DATA)))
+    await copies.open([])
+    for run, data in ((RUN, DATA), (OTHER, OTHER_DATA)):
+        await copies.add(run, [data])
+    bad.add(f"{FOLDER}/{file_name(RUN)}")
+
+    async def merge(order: MergeOrder) -> list[RunEntry]:
+        return await files.run(merge_runs(order))
+
+    assert await compact(MERGE, "system/runs/3", copies, merge) == [MERGED]
+
+
+async def test_m7_a_merge_ends_on_a_disk_that_damages_what_it_stores(tmp_path: Path) -> None:
+    source = await remote((RUN, DATA), (OTHER, OTHER_DATA))
+    copies = await with_both(tmp_path, source)
+    merges = 0
+
+    async def damage_and_merge(order: MergeOrder) -> list[RunEntry]:
+        nonlocal merges
+        merges += 1
+        assert merges < 10
+        (tmp_path / "runs" / file_name(RUN)).write_bytes(b"\xff" + DATA[1:])
+        return await merge_locally(order)
+
+    with pytest.raises(DataCorruption, match="check the local disk") as caught:
+        await compact(MERGE, "system/runs/3", copies, damage_and_merge)
+
+    assert caught.value.file == RUN.name
+    assert merges == 2
+    assert [read.length for read in source.reads] == [RUN.length]
+
+
+async def test_m5_lookups_over_a_damaged_copy_fetch_the_run_once(tmp_path: Path) -> None:
+    source = await remote((RUN, DATA))
+    copies = await opened(tmp_path, source)
+    await copies.add(RUN, [DATA])
+    reader = reader_of(copies)
+    tail = await reader.tail(RUN)
+    (tmp_path / "runs" / file_name(RUN)).write_bytes(bytes(tail.offsets[-1]) + DATA[tail.offsets[-1] :])
+    view = TableView((), RunList([RUN]), 1 << 60)
+    found: list[Row | None] = []
+
+    async def look_up(key: bytes) -> None:
+        found.append(await find_row(view, reader, key))
+
+    async with anyio.create_task_group() as group:
+        for row in numbered(50):
+            group.start_soon(look_up, row.key)
+
+    assert {row.key for row in found if row} == {row.key for row in numbered(50)}
+    assert [read.length for read in source.reads] == [RUN.length]
+    assert copies.statistics().damaged == 1
+
+
+async def test_m5_whole_runs_are_fetched_one_at_a_time(tmp_path: Path) -> None:
+    runs = [
+        entry_of(numbered(50, version=100 * cycle), f"system/runs/{cycle}", cycle) for cycle in range(1, 5)
+    ]
+    chunks = ScriptedChunks()
+    await chunks.open()
+    copies = LocalCopies(LocalFiles(), str(tmp_path / "runs"), StoredRuns(chunks))
+    await copies.open([])
+    for run, data in runs:
+        await put_run(chunks, run, [data])
+    for run, data in runs[:2]:  # two that must be replaced, two that are not here
+        await copies.add(run, [data])
+    hangs = [Hang() for _ in runs]
+    chunks.plan("read", *hangs)
+
+    async with anyio.create_task_group() as group:
+        for (run, _), ask in zip(
+            runs, (copies.distrust, copies.distrust, copies.fetch, copies.fetch), strict=True
+        ):
+            group.start_soon(ask, run)
+        for number, hang in enumerate(hangs, 1):
+            while chunks.count("read") < number:
+                await anyio.wait_all_tasks_blocked()
+            assert chunks.count("read") == number
+            hang.release.set()
+
+    assert copies.statistics().copies == 4
+
+
+async def test_m6_copies_of_runs_that_no_manifest_names_yet_stay(tmp_path: Path) -> None:
+    """A cycle ends, and an earlier merge's inputs go, between a merge and its put."""
+    copies = await with_both(tmp_path, await remote())
+    merged = await compact(MERGE, "system/runs/3", copies, merge_locally)
+
+    await copies.remove([RUN, OTHER])
+
+    assert await whole(copies, merged[0]) == MERGED_DATA
+    assert os.listdir(tmp_path / "runs") == [file_name(MERGED)]
+
+
+async def test_m6_a_copy_that_is_removed_while_it_is_replaced_does_not_return(tmp_path: Path) -> None:
+    chunks = ScriptedChunks()
+    await chunks.open()
+    await put_run(chunks, RUN, [DATA])
+    copies = LocalCopies(LocalFiles(), str(tmp_path / "runs"), StoredRuns(chunks))
+    await copies.open([])
+    await copies.add(RUN, [DATA])
+    hang = Hang()
+    chunks.plan("read", hang)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(copies.distrust, RUN)
+        await anyio.wait_all_tasks_blocked()
+        await copies.remove([RUN])
+        hang.release.set()
+
+    assert os.listdir(tmp_path / "runs") == []
 
 
 async def crash_of_a_put(call: int, keep: Keep) -> bool:

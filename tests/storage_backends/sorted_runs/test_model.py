@@ -123,7 +123,7 @@ class Tables(RuleBasedStateMachine):
         for run in winners:
             self.run(put_run(self.chunks, run, [self.run(self.copies.read_range(run, 0, run.length))]))
         self.table.compact(merge, winners)
-        self.run(self.copies.retain(list(self.table.runs)))
+        self.run(self.copies.remove(merge.runs))
 
     @rule(back=st.integers(0, 5))
     def readers_of_changes_continue(self, back: int) -> None:
