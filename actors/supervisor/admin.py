@@ -49,7 +49,14 @@ from ..gateway.wire.bodies import (
     SegmentNames,
     Transactions,
 )
-from ..gateway.wire.errors import Conflict, CrossOrigin, NoSuchContainer, NoSuchHost, NoSuchPath
+from ..gateway.wire.errors import (
+    Conflict,
+    CrossOrigin,
+    NoSuchContainer,
+    NoSuchHost,
+    NoSuchPath,
+    from_problem,
+)
 from ..telemetry.metrics import CONTENT_TYPE
 from ..telemetry.tracing import Tracing
 from .assignment import AssignmentPhase
@@ -175,7 +182,8 @@ async def page(call: AdminCall) -> Answer:
 
 @endpoint("GET", paths.HEALTH, "health")
 async def health(call: AdminCall) -> SupervisorHealth:
-    """Whether the supervisor is alive, and the health of the hosts' long-term storage."""
+    """Whether the supervisor is alive, and which hosts see long-term storage unhealthy, which is no reason to
+    restart anything."""
     return SupervisorHealth("ok", call.server.supervisor.view().unhealthy_storage())
 
 
@@ -412,28 +420,41 @@ def _unserved(supervisor: Supervisor, index: int) -> Unavailable:
 
 
 async def _ask_all(server: AdminContext, method: str, path: str) -> list[dict[str, Any]]:
-    """The documents that the hosts answer, each asked once. ``Unavailable`` if a container has no host
-    now."""
+    """The documents that the hosts answer, each asked once. Raises what one of them refused it with, or
+    ``Unavailable`` if a container has no host now."""
     assignments = server.supervisor.map().containers
     for assignment in assignments:
         if assignment.url is None:
             raise _unserved(server.supervisor, assignment.container)
 
     answers: list[dict[str, Any]] = []
+    refusals: list[TierlogError] = []
     with server.proxied():
         async with anyio.create_task_group() as tasks:
             for url in sorted({assignment.url for assignment in assignments if assignment.url is not None}):
-                tasks.start_soon(_ask, server.hosts, method, url + path, answers)
-    if any(not answer for answer in answers):
-        raise Unavailable("a host did not answer: ask again")
-    return [answer["document"] for answer in answers]
+                tasks.start_soon(_ask, server.hosts, method, url + path, answers, refusals)
+    if refusals:
+        raise refusals[0]
+    return answers
 
 
-async def _ask(client: httpx.AsyncClient, method: str, url: str, answers: list[dict[str, Any]]) -> None:
+async def _ask(
+    client: httpx.AsyncClient,
+    method: str,
+    url: str,
+    answers: list[dict[str, Any]],
+    refusals: list[TierlogError],
+) -> None:
     import httpx
 
     try:
         answer = await client.request(method, url)
-        answers.append({"document": answer.json() if answer.content else {}} if answer.is_success else {})
+        if answer.is_success:
+            answers.append(answer.json() if answer.content else {})
+            return
+
+        refusal = from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
     except (httpx.HTTPError, ValueError):
-        answers.append({})
+        refusal = Unavailable("a host did not answer: ask again")
+    # The hosts were chosen here, so no other one has to be asked.
+    refusals.append(Unavailable(str(refusal)) if isinstance(refusal, NotOwner) else refusal)

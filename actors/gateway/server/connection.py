@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import select
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,9 @@ _HEAD_TOO_LARGE = f"the head of a request has at most {HEAD_BYTES_MAX} bytes and
 _PIPELINE_FULL = f"at most {PIPELINE_MAX} requests of one connection wait: read their answers first"
 _NO_ROOM = "this server has as many connections as it takes: close some, or try again later"
 _HEAD_LATE = "the head of the request was not complete in time: nothing was done, send it again"
+_FRAMING_TOO_LARGE = "the chunk extensions or trailers of a body are too large, and ignored: leave them out"
 _VERSIONS = ("1.1", "1.0")
+_AUTHORITY_END = re.compile(rb"[/?#]")
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings", b"connection")
 
 
@@ -207,7 +210,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._parsed is None:
             self._framing_bytes = 0
         elif self._framing_bytes > len(self._buffer) + HEAD_BYTES_MAX:
-            self._refuse(TooLarge(_HEAD_TOO_LARGE))
+            self._refuse(TooLarge(_FRAMING_TOO_LARGE))
             return
 
         if self._in_head:
@@ -322,7 +325,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._head_bytes = 0
         expects_continue = self._check_framing(version)
         url = httptools.parse_url(self._url)
-        path = url.path.decode("ascii")
+        if url.host is not None:
+            self._name_server(version)
+        raw_path = url.path or b"/"
+        path = raw_path.decode("ascii")
         request = Exchange(self, version != "1.0" and self._parser.should_keep_alive(), expects_continue)
         request.scope = {
             **self._addresses,
@@ -332,7 +338,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             "method": method.decode("ascii"),
             "root_path": "",
             "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
+            "raw_path": raw_path,
             "query_string": url.query or b"",
             "headers": self._headers,
             "tierlog.large_body": request.large_body,
@@ -355,6 +361,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._line_end = found + len(line)
         if found < 0:
             raise InvalidArgument(_NOT_HTTP)
+
+    def _name_server(self, version: str) -> None:
+        """The authority of an absolute target stands for ``Host`` (RFC 9112, 3.2.2), which only HTTP/1.0 may
+        leave out."""
+        authority = _AUTHORITY_END.split(self._url.partition(b"://")[2], maxsplit=1)[0]
+        if version == "1.0" and all(name != b"host" for name, _ in self._headers):
+            self._headers.append((b"host", b""))
+        self._headers = [(name, authority if name == b"host" else value) for name, value in self._headers]
 
     def _check_framing(self, version: str) -> bool:
         """Refuses a body whose end or coding is in doubt. Returns whether the client waits for a go-ahead."""

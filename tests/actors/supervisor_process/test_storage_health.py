@@ -45,6 +45,9 @@ def test_s7_a_chunk_root_that_disappears_is_reported_and_waited_for(folder: Path
         )
         assert reported["host-0"]["state"] == "unreachable"
         assert "unmounted?" in reported["host-0"]["cause"]
+        flush = service.client.post("/v1/flush")
+        assert flush.status_code == 503
+        assert "unmounted?" in flush.json()["detail"]
         host = service.host("host-0")
         assert host["storage"] == reported["host-0"]
         assert "unmounted?" in service.client.get("/").text

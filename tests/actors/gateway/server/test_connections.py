@@ -147,6 +147,28 @@ async def test_h9_trailers_without_end_are_refused(a: Service, line: bytes) -> N
     answer = await ask(a, head + line * ((1 << 20) // len(line)))
 
     assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"trailers" in answer
+    assert await contents(a) == b""
+
+
+@pytest.mark.parametrize("size, status", [(320 << 10, 200), ((576 << 10) + 1, 413)])
+async def test_h9_a_chunk_extension_is_ignored_and_bounded(a: Service, size: int, status: int) -> None:
+    extension = b";" + b"a" * (size - 1)
+
+    answer = await ask(
+        a, APPEND + b"transfer-encoding: chunked\r\n\r\n1" + extension + b"\r\nx\r\n0\r\n\r\n" + LAST
+    )
+
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize("trailer", [b"content-length: 1", b"transfer-encoding: chunked"])
+async def test_h9_a_trailer_that_frames_a_body_is_refused(a: Service, trailer: bytes) -> None:
+    chunks = b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+
+    answer = await ask(a, APPEND + chunks + trailer + b"\r\n\r\n" + LAST)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
     assert await contents(a) == b""
 
 

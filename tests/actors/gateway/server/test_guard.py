@@ -90,6 +90,46 @@ async def test_h18_a_request_of_http_1_0_needs_no_host_but_may_name_no_other(por
     assert (await ask(port, "GET /health HTTP/1.0", "host: evil.example")).startswith(b"HTTP/1.1 421 ")
 
 
+@pytest.mark.parametrize(
+    "authority, status",
+    [
+        ("evil.example", 421),
+        ("localhost@evil.example", 421),
+        ("evil.example@localhost", 421),
+        ("[::1]:8470", 200),
+        ("Store.example.org:8470", 200),
+    ],
+)
+@pytest.mark.parametrize("headers", [("HTTP/1.1", "host: localhost"), ("HTTP/1.0",)])
+async def test_h18_the_authority_of_an_absolute_target_stands_for_the_host(
+    port: int, authority: str, status: int, headers: tuple[str, ...]
+) -> None:
+    protocol, *host = headers
+
+    answer = await ask(port, f"GET http://{authority}/health {protocol}", *host)
+
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_h18_an_absolute_target_does_not_replace_a_missing_host_and_may_have_no_path(port: int) -> None:
+    assert (await ask(port, "GET http://localhost/health HTTP/1.1")).startswith(b"HTTP/1.1 400 ")
+    answer = await ask(port, "GET http://localhost HTTP/1.1", "host: localhost")
+    assert (
+        answer.partition(b"\r\n")[0]
+        == (await ask(port, "GET / HTTP/1.1", "host: localhost")).partition(b"\r\n")[0]
+    )
+
+
+async def test_h18_an_origin_is_compared_with_the_authority_of_an_absolute_target(port: int) -> None:
+    line = "POST http://127.0.0.1/v1/none HTTP/1.1"
+
+    own = await ask(port, line, "host: localhost", "origin: http://127.0.0.1")
+    other = await ask(port, line, "host: localhost", "origin: http://localhost")
+
+    assert own.startswith(b"HTTP/1.1 404 ")
+    assert other.startswith(b"HTTP/1.1 403 ")
+
+
 PAGES = [
     ["origin: http://evil.example"],
     ["origin: null"],
