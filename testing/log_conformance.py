@@ -67,6 +67,7 @@ class DurableDataLogConformance(ABC):
             (2, 0, 3),
             (3, 0, 0),
         ]
+        assert found.tags == {1: 7}
         assert list((await contents(log)).items()) == [(1, b"one"), (2, b"two"), (3, b"")]
         assert list(await contents(log, 3)) == [3]
         await log.close()
@@ -189,6 +190,7 @@ class DurableDataLogConformance(ABC):
 
         log, found = await self.opened()
         assert [group.number for group in found.groups] == [4, 5]
+        assert found.tags == {group.number: group.tag for group in found.groups if group.tag}
         assert await contents(log) == {4: b"4", 5: b"5"}
         assert found.next_group == 6
         await log.close()

@@ -41,7 +41,6 @@ TAG_CHECKPOINT_END = 1
 _PART_RECORDS = 256
 _PART_BYTES = 1 << 20
 _FILES_MAX = 8
-_SMALL_FILE_BYTES = 4 << 20
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
 _RELOG_BYTES = 1 << 20
@@ -54,6 +53,8 @@ class CheckpointOptions:
     more."""
     pinned_groups_bytes: int = 256 << 20
     """Log bytes without unflushed data above which a segment that keeps them is re-logged."""
+    small_file_bytes: int = 4 << 20
+    """Log files are small that hold less than this on average: less than one that rolls."""
 
 
 @attrs.frozen
@@ -99,9 +100,16 @@ class Checkpointer:
         return logged > max(enough, 4 * self._state.checkpoint_bytes) or self._has_many_files()
 
     def _has_many_files(self) -> bool:
-        """Whether owners that lived briefly left many small files, each of which makes an opening slower."""
+        """Whether owners that lived briefly left many small files, each of which makes an opening slower, and
+        there is room to log again what is in them. On a nearly full disk they stay: that must not keep a
+        container from opening (rule W6)."""
         log = self._log.statistics()
-        return log.files > self._files_left + _FILES_MAX + log.retained_bytes // _SMALL_FILE_BYTES
+        small = log.retained_bytes // self._options.small_file_bytes
+        if log.files <= self._files_left + _FILES_MAX + small:
+            return False
+
+        size = self._cache.unflushed_bytes + max(self._state.checkpoint_bytes, _PART_BYTES)
+        return self._log.has_room(size)
 
     async def run(self, wake: Callable[[], anyio.Event]) -> None:
         """Write a checkpoint whenever one is due. ``wake()`` gives an event that is set when more was

@@ -154,8 +154,8 @@ class Recovery:
         return RecoveryReport(groups, operations, begin_sequence)
 
     async def _newest_checkpoint(self) -> CheckpointEnd | None:
-        found = reversed(self._opened.groups)
-        tagged = next((group.number for group in found if group.tag == TAG_CHECKPOINT_END), None)
+        ends = (number for number, tag in self._opened.tags.items() if tag == TAG_CHECKPOINT_END)
+        tagged = max(ends, default=None)
         if tagged is None:
             return None
 

@@ -179,7 +179,11 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
             config.writer.flush_age, config.writer.concurrent_segments, config.writer.error_pause
         ),
         collector=CollectorOptions(config.gc.delay, config.gc.attempts, config.gc.concurrent_deletes),
-        checkpoint=CheckpointOptions(config.checkpoint.wal_bytes, 4 * config.checkpoint.wal_bytes),
+        checkpoint=CheckpointOptions(
+            config.checkpoint.wal_bytes,
+            4 * config.checkpoint.wal_bytes,
+            small_file_bytes=min(4 << 20, config.wal.file_size // 2),
+        ),
         tombstone=config.transactions.tombstone,
         close_timeout=config.timeouts.close,
         events=event_source,

@@ -26,7 +26,7 @@ Errors: ``NotOwner``, ``Unavailable``, ``StorageFull``, ``DataCorruption`` (file
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -62,6 +62,8 @@ class OpenedLog:
     groups: Sequence[GroupInfo]
     """Every group from the newest durable truncation address on, in order and without gaps. The last one was
     re-logged."""
+    tags: Mapping[int, int]
+    """The tags of the few groups with one, by number: there may be millions of others."""
     next_group: int
     """The number of the next appended group; 1 in a new log."""
 

@@ -39,6 +39,10 @@ class FrameTable(Sequence[Frame]):
         """The newest truncation address in the frames; 0 if there is none."""
         return max((address for _, address in self._marks.values()), default=0)
 
+    def tags(self) -> dict[int, int]:
+        """The tags of the frames with one, by number, in order."""
+        return {self._first + index: tag for index, (tag, _) in self._marks.items() if tag}
+
     def __len__(self) -> int:
         return len(self._bounds) - 1
 

@@ -139,7 +139,8 @@ class LocalLog(DurableDataLog):
         self._life.step(LogEvent.OPENED)
         # The opening logged the last group again, in a file of its own epoch (W4).
         groups = found.history.groups(last_epoch=found.epoch)
-        return OpenedLog(found.epoch, found.history_epoch, groups, found.history.next_group)
+        tags, next_group = found.history.tags(), found.history.next_group
+        return OpenedLog(found.epoch, found.history_epoch, groups, tags, next_group)
 
     def _open(self, above: int, after: Collection[int] | None) -> Program[Opened]:
         try:
@@ -170,7 +171,8 @@ class LocalLog(DurableDataLog):
         self._epoch, self._next_group = found.epoch, found.history.next_group
         self._index = _index_of(found.history, None)
         self._life.step(LogEvent.INSPECTED)
-        return OpenedLog(found.epoch, found.epoch, found.history.groups(), found.history.next_group)
+        groups, tags = found.history.groups(), found.history.tags()
+        return OpenedLog(found.epoch, found.epoch, groups, tags, found.history.next_group)
 
     async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)

@@ -108,6 +108,11 @@ class History:
         again."""
         return _Groups(self, last_epoch)
 
+    def tags(self) -> Mapping[int, int]:
+        """The tags of the groups with one, by number, from the truncation address on."""
+        found = (item for wal in self.files for item in wal.frames.tags().items())
+        return {number: tag for number, tag in found if number >= self.truncate_before}
+
     def sealed_parts(self) -> tuple[Part, ...]:
         """W4: the seal set of an opener: each file up to the last group, without the files that have no other
         group.

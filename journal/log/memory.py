@@ -98,12 +98,14 @@ class MemoryLog(DurableDataLog):
         self._next_group = self._journal.next_group
         self._truncate_before = self._journal.truncate_before
         self._life.step(LogEvent.OPENED)
-        return OpenedLog(self._epoch, before, self._recover(), self._next_group)
+        return self._opened(before)
 
-    def _recover(self) -> list[GroupInfo]:
+    def _opened(self, history_epoch: int) -> OpenedLog:
         self._recovered = self._journal.readable()
         self._windows = sorted({stored.window for stored in self._recovered})
-        return [stored.info for stored in self._recovered]
+        groups = [stored.info for stored in self._recovered]
+        tags = {group.number: group.tag for group in groups if group.tag}
+        return OpenedLog(self._epoch, history_epoch, groups, tags, self._next_group)
 
     def _take_epoch(self, epoch: int) -> None:
         """Fence earlier owners and re-log the last group under the new epoch (W4)."""
@@ -123,7 +125,7 @@ class MemoryLog(DurableDataLog):
         await self._checkpoint()
         self._epoch, self._next_group = self._journal.epoch, self._journal.next_group
         self._life.step(LogEvent.INSPECTED)
-        return OpenedLog(self._epoch, self._epoch, self._recover(), self._next_group)
+        return self._opened(self._epoch)
 
     async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)

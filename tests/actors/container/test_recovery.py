@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
 import pytest
 
-from support.container_parts import NAME, ROLLING, record_of
+from support.container_parts import NAME, ROLLING, Parts, record_of
 from support.operations import SAMPLES
 from support.recovered import Script
 from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
+from tierlog.actors.container.recovery import Recovery
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import NO_CYCLE
+from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import (
     CheckpointBegin,
     CheckpointEnd,
@@ -329,3 +336,32 @@ async def test_a_tag_without_its_end_is_refused() -> None:
     script = Script()
     script.group(CREATE, tag=TAG_CHECKPOINT_END)
     await refused(script, "tagged as the end of a checkpoint and holds none")
+
+
+async def test_the_checkpoint_is_found_without_a_look_at_every_group() -> None:
+    """A log may have a million groups: one step of the event loop went over all of them."""
+
+    class Groups(Sequence[GroupInfo]):
+        def __len__(self) -> int:
+            return len(opened.groups)
+
+        def __getitem__(self, index: Any) -> Any:
+            looks.append(index)
+            return opened.groups[index]
+
+    looks: list[int] = []
+    script, parts = Script(), Parts()
+    for _ in range(20):
+        script.group(Barrier())
+    checkpoint(script)
+    for _ in range(20):
+        script.group(Barrier())
+    await script.recover()
+    log = script.service.log("c")
+    opened = await log.open()
+    parts.state.epoch = opened.epoch
+    counted = attrs.evolve(opened, groups=Groups())
+    recovery = Recovery(log, counted, parts.state, parts.publisher, parts.cache, active_max=100)
+    report = await recovery.run()
+
+    assert (report.checkpoint_sequence, looks) == (21, [])

@@ -7,17 +7,21 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import pytest
 from simulation.disk import SimulatedDisk
 from simulation.file_layer import SimulatedFiles
 
 from support.crash_world import FOLDER, Ending, Limits, live_and_end, opened
+from support.stores import KIB, config
 from tierlog import open_store
-from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.settings.configuration import StoreConfig, WalConfig, WriterConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.files import IoCall, Sync
 
 pytestmark = pytest.mark.anyio
+
+MIB = 1 << 20
 
 PATIENT = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
 """Neither size nor age makes a checkpoint or a flush due."""
@@ -85,6 +89,47 @@ async def test_w9_log_files_of_killed_owners_do_not_add_up(syncs: int) -> None:
         assert acked <= len(found) <= 40
 
 
+async def test_w6_files_of_brief_owners_stay_if_the_disk_is_full() -> None:
+    """To log their bytes again needs more than the reserve; the container opens, and goes on, without that."""
+    disk, data = SimulatedDisk(Random(1), capacity=8 << 20), bytes(20_000)
+
+    async def append(store: SegmentStore) -> None:
+        await store.append("a/s", data)
+
+    async with opened(SimulatedFiles(disk), 0, PATIENT) as store:
+        await store.create_segment("a/s")
+    for process in range(1, 9):
+        await live_and_end(SimulatedFiles(disk), process, Ending(), append, PATIENT)
+    files = wal_files(disk)
+    disk.allocate(disk.create("/filler"), disk.free() - (32 << 10))
+    for process in range(9, 12):
+        async with opened(SimulatedFiles(disk), process, PATIENT) as store:
+            assert await store.read("a/s", 0, len(data)) == data
+            await anyio.wait_all_tasks_blocked()
+            assert store.local_containers[0].statistics().restarts == 0
+    assert wal_files(disk) >= files > 7
+
+    disk.unlink("/filler")
+    async with opened(SimulatedFiles(disk), 12, PATIENT) as store:
+        assert await store.append("a/s", b"x") == 8 * len(data)
+        assert wal_files(disk) < 3
+
+
+async def test_f4_an_owner_that_fills_small_log_files_logs_nothing_again(tmp_path: Path) -> None:
+    """Files that rolled are not those of brief owners: to log their bytes again would free nothing."""
+    writer = WriterConfig(flush_bytes=4 * MIB, flush_age=3600.0)
+    options = config(wal=WalConfig(file_size=64 * KIB, reserve=64 * KIB, low_water=0), writer=writer)
+    async with open_store(tmp_path / "data", containers=1, config=options) as store:
+        await store.create_segment("s")
+        for _ in range(40):
+            await store.append("s", bytes(32 * KIB))
+        await anyio.wait_all_tasks_blocked()
+        current = store.statistics().containers[0].current
+        assert current is not None
+        assert current.checkpoints.relogged_bytes == 0
+        assert current.log.files > 18
+
+
 async def open_briefly(folder: Path, **options: Any) -> float:
     """Append one byte; returns the seconds from the opening to its ack."""
     begin = time.perf_counter()
@@ -101,10 +146,10 @@ def allocated(folder: Path) -> int:
 
 async def test_what_is_left_on_the_disk_is_what_the_reserves_need(tmp_path: Path) -> None:
     """A hundred openings left 1.2 GiB of allocated blocks once."""
-    config = StoreConfig(containers=1)
+    usual = StoreConfig(containers=1)
     for _ in range(30):
-        await open_briefly(tmp_path / "data", containers=1, config=config)
-    assert allocated(tmp_path) < config.wal.reserve + (1 << 20)
+        await open_briefly(tmp_path / "data", containers=1, config=usual)
+    assert allocated(tmp_path) < usual.wal.reserve + (1 << 20)
 
 
 @pytest.mark.extended
