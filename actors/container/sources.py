@@ -179,6 +179,9 @@ class ContainerCollectorSource:
     def history_checked(self) -> None:
         self._history.forget()
 
+    async def look(self) -> None:
+        await self._container.ownership.prove()
+
     async def prove(self) -> None:
         await self._container.ownership.prove_anew()
 

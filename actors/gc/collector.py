@@ -3,7 +3,8 @@
 Owns: the queue of garbage in memory, its delay, and the names of transactions under way. It is the
 ``GarbageSink`` of chunked storage. Does not own: what is garbage (``rules.py``).
 
-The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. The listing is
+The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. A listing
+counts only behind a look at the chain: long-term storage may not be mounted (rule G5). The listing is
 repeated twice, for chunks that a dead owner's late put creates after the first one (rule G5), and whenever
 names found no room in the queue, which is bounded (rule G2). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
@@ -129,6 +130,10 @@ class CollectorSource(Protocol):
 
     def history_checked(self) -> None:
         """All of them were given to ``check_history``."""
+
+    async def look(self) -> None:
+        """Returns if long-term storage has this owner's element and no other history's is newer (rule
+        J7)."""
 
     async def prove(self) -> None:
         """Returns once an element counts that this owner has created since the call (rule J9)."""
@@ -314,13 +319,17 @@ class Collector:
         source = self._source
         left_out, self._has_left_out = self._has_left_out, False
         try:
+            await source.look()
             names = await self._list_garbage()
+        except CLAIM_REFUSED:
+            raise
         except TierlogError as error:
             self._has_left_out |= left_out
             _log.warning("gc_listing_failed", prefix=source.chunk_prefix, error=str(error))
             return False
 
         if not source.is_confirmed:
+            self._has_left_out |= left_out
             return False
 
         if left_out:

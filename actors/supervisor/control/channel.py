@@ -69,10 +69,10 @@ def living_listener(path: str) -> int | None:
         probe.settimeout(1)
         try:
             probe.connect(path)
-        except TimeoutError:
-            return 0  # it does not accept
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):
             return None
+        except OSError:
+            return 0  # It does not accept, or its queue of connections is full.
         return peer_pid(probe)
 
 

@@ -64,6 +64,7 @@ class World:
     released: Released = attrs.field(factory=Released)
     barriers: list[float] = attrs.field(factory=list)
     barrier_error: BaseException | None = None
+    look_error: BaseException | None = None
     proof_error: BaseException | None = None
     confirmed: anyio.Event = attrs.field(factory=_set_event)
     requested: int = 0
@@ -87,6 +88,11 @@ class World:
 
     def history_checked(self) -> None:
         self.compared.append("")
+
+    async def look(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.look_error is not None:
+            raise self.look_error
 
     async def prove(self) -> None:
         await anyio.lowlevel.checkpoint()

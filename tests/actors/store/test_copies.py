@@ -410,6 +410,22 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_segments_
         assert world.chunk_names >= newer
 
 
+async def test_a_listing_of_storage_that_is_not_mounted_does_not_hide_a_restored_log() -> None:
+    """G4, G5: the first listing is due while the mount is missing, and would be empty."""
+    async with anyio.create_task_group() as tasks:
+        world, chunks = await restored_in_place(tasks, append_more)
+        mounted = dict(world.memory.chunks)
+        world.memory.chunks.clear()
+        async with world.owner() as owner:
+            await anyio.sleep(10)
+            world.memory.chunks.update(mounted)
+            await owner.store.append("s", bytes(300_000))
+            await owner.store.flush()
+            await anyio.sleep(200_000)
+            assert reason_of(owner) is Reason.RESTORED
+            assert world.chunk_names > chunks
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 async def test_chunks_of_deleted_segments_are_no_proof_of_a_restored_log(checkpoint: bool) -> None:
     """G4: the newest segment is gone, and a checkpoint took its creation out of the log; another was flushed

@@ -7,6 +7,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -108,6 +109,23 @@ async def test_sockets_of_killed_supervisors_are_removed_and_those_of_living_one
             names = {entry.name for entry in room.iterdir()}
         assert living_listener(f"{room}/living") == os.getpid()
     assert names == {"a-file", "living", "starting.new", "control"}
+
+
+async def test_v1_a_supervisor_that_is_too_busy_to_accept_keeps_its_socket(path: str) -> None:
+    """Its queue of connections is full."""
+    make_private_folder(os.path.dirname(path))
+    with ExitStack() as opened:
+        busy = opened.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(path)
+        busy.listen(1)
+        with pytest.raises(BlockingIOError):
+            for _ in range(10):
+                waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(path)
+        with pytest.raises(Unavailable, match="process unknown already supervises this store"):
+            await listen(path)
+        assert os.path.exists(path)
 
 
 class Pair:
