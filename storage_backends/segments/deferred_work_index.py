@@ -29,6 +29,8 @@ class DeferredWorkIndex:
         self._store = store
         self._known: dict[str, DeferredWorkRecord] | None = None
         self._loading = anyio.Lock()
+        self._is_outdated = False
+        """Whether the outcome of a commit was unknown during the read."""
         self._written: dict[str, DeferredWorkRecord | None] = {}
         """By commits during the read."""
         self._changed: dict[str, None] = {}
@@ -54,8 +56,11 @@ class DeferredWorkIndex:
 
     async def _current(self) -> dict[str, DeferredWorkRecord]:
         async with self._loading:
-            if self._known is None:
-                self._known = await self._load()
+            while self._known is None:
+                self._is_outdated = False
+                known = await self._load()
+                if not self._is_outdated:
+                    self._known = known
         return self._known
 
     async def _load(self) -> dict[str, DeferredWorkRecord]:
@@ -85,9 +90,10 @@ class DeferredWorkIndex:
             _apply(self._known, written)
 
     def invalidate(self) -> None:
-        """A commit's outcome is unknown: read again."""
+        """A commit's outcome is unknown: read again, also if a read is under way."""
         self._changed.update(dict.fromkeys(self._known or ()))
         self._known = None
+        self._is_outdated = True
 
 
 def _apply(known: dict[str, DeferredWorkRecord], written: Mapping[str, DeferredWorkRecord | None]) -> None:

@@ -322,6 +322,43 @@ async def test_g2_more_released_files_than_the_queue_holds_are_found_by_their_re
         assert not released.recorded
 
 
+async def test_g2_released_files_that_found_no_room_are_found_after_the_container_was_unconfirmed() -> None:
+    """The listing that looks for them shows that the log is older than long-term storage (G4)."""
+    files = [f"app/old$offset.{number}" for number in range(10)]
+    options, released = attrs.evolve(OPTIONS, names_max=4), Released(dict.fromkeys(files))
+    async with collecting(*files, options=options, released=released) as (world, _):
+        listed: list[str] = []
+
+        def script(call: Call) -> None:
+            if call.verb == "list" and not listed:
+                listed.append(call.name)
+                world.confirmed = anyio.Event()
+
+        world.chunks.script = script
+        world.cycle(1)
+        await anyio.sleep(200)
+        assert listed
+        assert len(released.recorded) == 6
+
+        world.confirmed.set()
+        await collect_all(world)
+        assert not released.recorded
+
+
+async def test_g5_a_listing_behind_a_failed_look_is_repeated() -> None:
+    """Long-term storage may not be mounted: what it lists is neither garbage nor a check of the history."""
+    async with collecting(chunk(1, 1), look_error=Unavailable("empty")) as (world, collector):
+        world.cycle(1)
+        await anyio.sleep(61)
+        assert not world.compared
+        assert not collector.statistics().orphans_found
+
+        world.look_error = None
+        await collect_all(world)
+        assert world.compared[:2] == [chunk(1, 1), ""]
+        assert not await world.left()
+
+
 async def test_g2_a_slow_or_failing_deletion_does_not_delay_the_others() -> None:
     """G2."""
     async with collecting(*map(chunk, range(4))) as (world, collector):

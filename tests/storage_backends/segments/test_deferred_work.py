@@ -17,9 +17,11 @@ from tierlog.storage_backends.base.errors import (
     SegmentNotFound,
     Unavailable,
 )
+from tierlog.storage_backends.segments.deferred_work_index import DeferredWorkIndex
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
 from tierlog.storage_backends.segments.options import ChunkedOptions
-from tierlog.storage_backends.segments.records import DeferredWorkKind
+from tierlog.storage_backends.segments.records import DeferredWorkKind, DeferredWorkRecord
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -372,3 +374,22 @@ async def test_s10_a_mostly_truncated_first_chunk_is_moved_by_a_step() -> None:
     assert await owner.lengths() == [2]
     assert await owner.content() == bytes([18, 19])
     await check_nothing_is_left(owner, SID)
+
+
+async def test_s11_work_is_read_again_if_a_commit_becomes_unknown_during_the_read() -> None:
+    """The commit of a step has removed it, behind the read of its record; its answer was lost."""
+    work = DeferredWorkRecord(DeferredWorkKind.DELETE, SID)
+
+    class StepDuringTheRead(MemoryMetadataStore):
+        async def get(self, key: str) -> tuple[int, bytes] | None:
+            found = await super().get(key)
+            if found is not None:
+                await self.commit({key: found[0]}, {key: None})
+                index.invalidate()
+            return found
+
+    store = StepDuringTheRead(MemoryMetadataState())
+    index = DeferredWorkIndex(store)
+    await store.commit({work.key: 0}, {work.key: work.encode()})
+    assert await index.read() == []
+    assert await index.changes() == {work.key: None}
