@@ -108,7 +108,7 @@ def _read(data: Data, container: int | None) -> JournalReport:
 
 
 def _fields(container: int, stored: StoredElement) -> dict[str, Any]:
-    from ...journal.manifest.element import RunList
+    from ...journal.manifest.element import StoredRunList
 
     element = stored.element
     owner, progress, runs = element.owner, element.progress, element.runs
@@ -128,6 +128,6 @@ def _fields(container: int, stored: StoredElement) -> dict[str, Any]:
         "location": owner.location,
         **{name: getattr(progress, name) for name in ("cycle", "cut", "newest_segment")},
         **{name: getattr(progress, name) for name in ("highest_version", "highest_cycle")},
-        "runs": [runs.name] if isinstance(runs, RunList) else [run.name for run in runs],
+        "runs": [runs.name] if isinstance(runs, StoredRunList) else [run.name for run in runs],
         "pins": [f"{pin.name} {pin.cycle}" for pin in element.pins],
     }

@@ -47,6 +47,7 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.segments.records.claim import ClaimRecord
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
+from ...storage_backends.sorted_runs.run_list import RunList
 from ..folder.fingerprint import Fingerprint
 from ..telemetry.logging import get_logger
 from .claims import Claim, delete_claims, find_foreign_claims, leave_last_claim, list_claims
@@ -375,7 +376,7 @@ class StorageOwnership:
                 predecessor=predecessor,
                 time_ms=self._source.now_ms(),
                 progress=self._progress(published, found, kind, cut),
-                runs=() if published is None else published.runs,
+                runs=RunList() if published is None else published.runs,
                 pins=() if published is None else published.pins,
             ).encode()
         )

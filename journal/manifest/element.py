@@ -5,10 +5,10 @@
 
 Layout, version 1: ``magic u32, version u8, kind u8, n u64, epoch u64, store id 16 bytes, log id 16 bytes,
 owner id 16 bytes, folder 16 bytes, location text, predecessor (n u64, CRC u32), time u64, cycle u64, cut u64,
-newest segment u64, highest version u64, highest cycle u64``; then the run list: ``0 u8, count u32, count
-times (name text, length u64, CRC u32, first cycle u64, last cycle u64, rows u64)``, or ``1 u8, name text,
-length u64, CRC u32`` of the object that has it; then the pins: ``count u32, count times (name text, cycle
-u64)``; and ``CRC32C u32`` of everything before, which is the element's own CRC."""
+newest segment u64, highest version u64, highest cycle u64``; then the run list: ``0 u8, 0 u32`` if there are
+no runs and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has it, or ``2 u8`` and
+the list itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle u64)``; and
+``CRC32C u32`` of everything before, which is the element's own CRC."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import attrs
 
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from ...storage_backends.sorted_runs.run_list import RunList
 
 CONTAINERS_PREFIX = "_system/containers/"
 """Of the system objects of all containers."""
@@ -26,7 +27,7 @@ ELEMENT_BYTES_MAX = 64 << 10
 """A longer run list is moved to an object of its own, which the element names."""
 _MAGIC = 0x544C454C  # "TLEL"
 _VERSION = 1
-_INLINE, _SEPARATE = 0, 1
+_NO_RUNS, _SEPARATE, _INLINE = 0, 1, 2
 
 
 class Kind(IntEnum):
@@ -54,19 +55,7 @@ NOTHING = Position(0, 0)
 """The predecessor of the first element."""
 
 
-class Run(NamedTuple):
-    """A sorted run of the system table."""
-
-    name: str
-    length: int
-    crc: int
-    first_cycle: int
-    last_cycle: int
-    """The cycles whose changes it has."""
-    rows: int
-
-
-class RunList(NamedTuple):
+class StoredRunList(NamedTuple):
     """An object with the run list of an element."""
 
     name: str
@@ -119,8 +108,8 @@ class Element:
     time_ms: int
     """When it was made, in milliseconds since 1970; for display."""
     progress: Progress
-    runs: tuple[Run, ...] | RunList = ()
-    """The runs that make up the tables, newest first."""
+    runs: RunList | StoredRunList = RunList()
+    """The runs that make up the system table."""
     pins: tuple[Pin, ...] = ()
 
     def encode(self) -> bytes:
@@ -131,13 +120,12 @@ class Element:
         out.u64(self.predecessor.n).u32(self.predecessor.crc).u64(self.time_ms)
         for number in attrs.astuple(progress):
             out.u64(number)
-        if isinstance(self.runs, RunList):
+        if isinstance(self.runs, StoredRunList):
             out.u8(_SEPARATE).text(self.runs.name).u64(self.runs.length).u32(self.runs.crc)
+        elif self.runs == RunList():
+            out.u8(_NO_RUNS).u32(0)
         else:
-            out.u8(_INLINE).u32(len(self.runs))
-            for run in self.runs:
-                out.text(run.name).u64(run.length).u32(run.crc)
-                out.u64(run.first_cycle).u64(run.last_cycle).u64(run.rows)
+            out.u8(_INLINE).raw(self.runs.encode())
         out.u32(len(self.pins))
         for pin in self.pins:
             out.text(pin.name).u64(pin.cycle)
@@ -180,14 +168,20 @@ def _kind(number: int) -> Kind:
         raise DecodeError(f"{number} is no kind of element that this code knows") from error
 
 
-def _decode_runs(fields: Decoder) -> tuple[Run, ...] | RunList:
-    if fields.flag():
-        return RunList(fields.text(), fields.u64(), fields.u32())
+def _decode_runs(fields: Decoder) -> RunList | StoredRunList:
+    form = fields.u8()
+    if form == _SEPARATE:
+        return StoredRunList(fields.text(), fields.u64(), fields.u32())
 
-    return tuple(
-        Run(fields.text(), fields.u64(), fields.u32(), fields.u64(), fields.u64(), fields.u64())
-        for _ in range(fields.u32())
-    )
+    if form == _INLINE:
+        runs = RunList.decode(fields)
+    elif form == _NO_RUNS and fields.u32() == 0:
+        return RunList()
+    else:
+        raise DecodeError(f"the run list has no form that this code knows: {form}")
+    if runs == RunList():
+        raise DecodeError("an empty run list has another form")
+    return runs
 
 
 def position_of(content: bytes) -> Position:

@@ -1,5 +1,7 @@
 """The run list: the runs that make a table, from new to old. Immutable: a change makes another list, so a
-lookup that holds one is not disturbed (rule M3)."""
+lookup that holds one is not disturbed (rule M3).
+
+Layout: u64 ``changes_from``, u32 count, count times blob entry (``run_entry.py``)."""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from itertools import groupby, pairwise
 
 import attrs
 
+from ..base.codec import DecodeError, Decoder, Encoder
 from ..base.errors import DataCorruption
 from .run_entry import RunEntry
 
@@ -51,6 +54,25 @@ class RunList:
         names = {run.name for run in losers}
         kept = (run for run in self.runs if run.name not in names)
         return RunList([*kept, *winners], max(self.changes_from, dropped_to))
+
+    def encode(self) -> bytes:
+        fields = Encoder().u64(self.changes_from).u32(len(self.runs))
+        for run in self.runs:
+            fields.blob(run.encode())
+        return fields.finish()
+
+    @classmethod
+    def decode(cls, fields: Decoder) -> RunList:
+        """Raises ``DecodeError``."""
+        changes_from = fields.u64()
+        runs = tuple(RunEntry.decode(fields.blob()) for _ in range(fields.u32()))
+        try:
+            decoded = cls(runs, changes_from)
+        except DataCorruption as error:
+            raise DecodeError(error.reason) from error
+        if decoded.runs != runs:
+            raise DecodeError("the runs are not in order")
+        return decoded
 
     @property
     def max_version(self) -> int:

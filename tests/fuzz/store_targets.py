@@ -43,7 +43,7 @@ from tierlog.actors.maintenance.backup_objects import (
     encode_segment,
 )
 from tierlog.journal.manifest.chain import element_name, journal_prefix, list_elements, read_element
-from tierlog.journal.manifest.element import Element, RunList
+from tierlog.journal.manifest.element import Element, StoredRunList
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
@@ -66,6 +66,7 @@ from tierlog.storage_backends.segments.records.claim import CLAIM_PREFIX, ClaimR
 from tierlog.storage_backends.segments.records.imported import ImportedRecord
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.storage_backends.segments.transaction import decode_record
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 T = TypeVar("T")
 u64 = st.integers(0, (1 << 64) - 1)
@@ -250,7 +251,10 @@ _IDENTITIES = [
     Target(
         "element behind a right checksum",
         lambda body: Element.decode(sealed(body)),
-        [ELEMENT.encode()[:-4], attrs.evolve(ELEMENT, runs=RunList("list", 9, 7)).encode()[:-4]],
+        [
+            attrs.evolve(ELEMENT, runs=runs).encode()[:-4]
+            for runs in (ELEMENT.runs, RunList(), RunList((), 9), StoredRunList("list", 9, 7))
+        ],
         encode=lambda element: element.encode()[:-4],
         values=elements,
     ),

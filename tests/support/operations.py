@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tierlog.journal.manifest.element import Element, Kind, Owner, Pin, Position, Progress, Run, RunList
+from tierlog.journal.manifest.element import Element, Kind, Owner, Pin, Position, Progress, StoredRunList
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
@@ -33,6 +33,9 @@ from tierlog.journal.operations.segment_image import MergedRange, SegmentImage, 
 from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
+from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.run_list import RunList
+from tierlog.storage_backends.sorted_runs.summary import RunSummary
 
 SID = 0x7_0000_0002
 
@@ -58,7 +61,15 @@ ELEMENT = Element(
     predecessor=Position(0x11, 0xCAFE),
     time_ms=1_700_000_000_123,
     progress=Progress(cycle=3, cut=1200, newest_segment=SID, highest_version=1201, highest_cycle=4),
-    runs=(Run("tables/0/a", 4096, 0xBEEF, 2, 3, 17), Run("tables/0/größer", 1 << 33, 1, 1, 1, 1 << 20)),
+    runs=RunList(
+        (
+            RunEntry("tables/0/a", 4096, 0xBEEF, 300, 2, 3, RunSummary(17, 1, 900, 1200, b"a/x", b"n/y")),
+            RunEntry(
+                "tables/0/größer", 1 << 33, 1, 1 << 20, 1, 1, RunSummary(1 << 20, 0, 1, 899, b"a", b"w")
+            ),
+        ),
+        changes_from=899,
+    ),
     pins=(Pin("daily", 2),),
 )
 
@@ -147,6 +158,28 @@ transactions = st.builds(
     TransactionImage, u64, text, text, st.sampled_from(TransactionStatus), tokens, u64, text, u64, u64
 )
 
+_versions = st.tuples(u64, u64).map(sorted)
+_keys = st.tuples(st.binary(min_size=1, max_size=9), st.binary(min_size=1, max_size=9)).map(sorted)
+_summaries = st.builds(
+    lambda versions, keys, rows, tombstones: RunSummary(rows, min(rows, tombstones), *versions, *keys),
+    _versions,
+    _keys,
+    st.integers(1, (1 << 32) - 1),
+    u32,
+)
+_run_lists = st.builds(
+    lambda cycles, names, summaries, changes_from: RunList(
+        [
+            RunEntry(f"r{name}", 1 << 32, name, name, cycle, cycle, summary)
+            for cycle, name, summary in zip(cycles, names, summaries, strict=False)
+        ],
+        changes_from,
+    ),
+    st.lists(u64, max_size=3, unique=True),
+    st.lists(u32, max_size=3),
+    st.lists(_summaries, max_size=3),
+    u64,
+)
 positions = st.builds(Position, u64, u32)
 ids = st.binary(min_size=16, max_size=16)
 elements = st.builds(
@@ -158,8 +191,7 @@ elements = st.builds(
     predecessor=positions,
     time_ms=u64,
     progress=st.builds(Progress, u64, u64, u64, u64, u64),
-    runs=st.lists(st.builds(Run, text, u64, u32, u64, u64, u64), max_size=3).map(tuple)
-    | st.builds(RunList, text, u64, u32),
+    runs=_run_lists | st.builds(StoredRunList, text, u64, u32),
     pins=st.lists(st.builds(Pin, text, u64), max_size=3).map(tuple),
 )
 

@@ -9,11 +9,22 @@ import pytest
 from hypothesis import given
 
 from support.operations import ELEMENT, elements
-from tierlog.journal.manifest.element import Element, Position, RunList, position_of
+from tierlog.journal.manifest.element import Element, Position, StoredRunList, position_of
 from tierlog.storage_backends.base.checksum import crc32c
-from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.codec import DecodeError, Encoder
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
-GOLDEN = bytes.fromhex((Path(__file__).parents[2] / "golden" / "element_v1.hex").read_text())
+_FOLDER = Path(__file__).parents[2] / "golden"
+GOLDEN = bytes.fromhex((_FOLDER / "element_v1.hex").read_text())
+GOLDEN_WITHOUT_RUNS = bytes.fromhex((_FOLDER / "element_without_runs_v1.hex").read_text())
+
+
+def _blobs(runs: RunList | StoredRunList, *numbers: int) -> bytes:
+    assert isinstance(runs, RunList)
+    fields = Encoder()
+    for number in numbers:
+        fields.blob(runs.runs[number].encode())
+    return fields.finish()
 
 
 def test_an_element_has_its_golden_bytes() -> None:
@@ -21,12 +32,42 @@ def test_an_element_has_its_golden_bytes() -> None:
     assert Element.decode(GOLDEN) == ELEMENT
 
 
+def test_an_element_without_runs_has_its_golden_bytes() -> None:
+    element = attrs.evolve(ELEMENT, runs=RunList())
+    assert element.encode() == GOLDEN_WITHOUT_RUNS
+    assert Element.decode(GOLDEN_WITHOUT_RUNS) == element
+
+
+def test_m7_a_run_list_without_runs_keeps_the_version_that_changes_begin_from() -> None:
+    element = attrs.evolve(ELEMENT, runs=RunList((), 8))
+    assert Element.decode(element.encode()) == element
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (b"\0\0\0\0\1", "no form"),
+        (b"\3\0\0\0\0", "no form"),
+        (b"\2" + RunList().encode(), "another form"),
+        (b"\2" + bytes(8) + b"\0\0\0\2" + _blobs(ELEMENT.runs, 1, 0), "not in order"),
+        (b"\2" + bytes(8) + b"\0\0\0\2" + _blobs(ELEMENT.runs, 0, 0), "overlap"),
+    ],
+    ids=["runs without a list", "unknown", "empty", "disordered", "overlapping"],
+)
+def test_another_run_list_behind_a_right_checksum_is_refused(form: bytes, reason: str) -> None:
+    without = attrs.evolve(ELEMENT, runs=RunList()).encode()[:-4]
+    pins = len(attrs.evolve(ELEMENT, runs=RunList(), pins=()).encode()) - 8
+    body = without[: pins - 5] + form + without[pins:]
+    with pytest.raises(DecodeError, match=reason):
+        Element.decode(body + crc32c(body).to_bytes(4, "big"))
+
+
 def test_its_position_is_its_number_and_its_last_four_bytes() -> None:
     assert position_of(GOLDEN) == Position(ELEMENT.n, crc32c(GOLDEN[:-4]))
 
 
 def test_a_run_list_may_be_an_object_of_its_own() -> None:
-    element = attrs.evolve(ELEMENT, runs=RunList("tables/0/list", 1 << 20, 0xFEED))
+    element = attrs.evolve(ELEMENT, runs=StoredRunList("tables/0/list", 1 << 20, 0xFEED))
     assert Element.decode(element.encode()) == element
 
 
