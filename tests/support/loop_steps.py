@@ -87,5 +87,6 @@ def recorded_steps(limit: float) -> Iterator[LoopSteps]:
                 yield steps
             finally:
                 asyncio.Handle._run = run  # type: ignore[method-assign]
+        steps.end("the step in which the recording ends")
     finally:
         gc.callbacks.remove(steps.collected)
