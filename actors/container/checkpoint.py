@@ -40,6 +40,8 @@ TAG_CHECKPOINT_END = 1
 """The tag of a group with a ``CheckpointEnd``: recovery finds it without decoding payloads."""
 _PART_RECORDS = 256
 _PART_BYTES = 1 << 20
+_ENDS_BYTES = 512
+"""What a group adds to its records, and what begin, end and manifest take together, at most."""
 _FILES_MAX = 8
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
@@ -116,10 +118,28 @@ class Checkpointer:
         logged."""
         while True:
             event = wake()
-            if self.is_due():
+            if self.is_due() and await self.has_room():
                 await self.checkpoint()
             else:
                 await event.wait()
+
+    async def has_room(self) -> bool:
+        """Whether a checkpoint fits into the log. On a full disk it must fit into the reserve: one that does
+        not would end the owner, and every later one (rule W6)."""
+        if self._log.has_room(0):
+            return True
+
+        snapshot, size = self._state.begin_snapshot(), _ENDS_BYTES
+        try:
+            while self._log.has_reserve(size):
+                if not (records := snapshot.take(_PART_RECORDS, _PART_BYTES)).size:
+                    return True
+
+                size += records.size + _ENDS_BYTES
+                await anyio.lowlevel.checkpoint()
+        finally:
+            self._state.end_snapshot()
+        return False
 
     async def checkpoint(self) -> None:
         self._count += 1

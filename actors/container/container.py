@@ -274,7 +274,8 @@ class Container:
         await self.wait_durable()
         self.state.end_snapshot()
         with anyio.move_on_after(self.options.close_timeout):
-            await checkpointer.checkpoint()
+            if await checkpointer.has_room():
+                await checkpointer.checkpoint()
 
     async def _run_pipeline(self, pipeline: Pipeline, ending: Callable[[], None]) -> None:
         try:

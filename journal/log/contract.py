@@ -136,6 +136,10 @@ class DurableDataLog(ABC):
         W6); internal groups use the reserve."""
 
     @abstractmethod
+    def has_reserve(self, size: int) -> bool:
+        """Whether internal groups of ``size`` bytes in all can be appended even if the disk is full."""
+
+    @abstractmethod
     async def check_space(self) -> bool:
         """Measure free space now, without appending. Returns whether there is room for user appends; always
         True where space is not limited."""

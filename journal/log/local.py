@@ -374,6 +374,10 @@ class LocalLog(DurableDataLog):
     def has_room(self, size: int) -> bool:
         return self._gauge.has_room(size)
 
+    def has_reserve(self, size: int) -> bool:
+        current = self._current
+        return self.has_room(size) or (current is not None and current.position + size <= current.allocated)
+
     async def check_space(self) -> bool:
         """Measure free space and restore the reserves. For a caller that waits for room without appending."""
         self._require_owner("check_space")

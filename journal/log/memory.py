@@ -199,6 +199,9 @@ class MemoryLog(DurableDataLog):
     def has_room(self, size: int) -> bool:
         return True
 
+    def has_reserve(self, size: int) -> bool:
+        return True
+
     async def check_space(self) -> bool:
         await anyio.lowlevel.checkpoint()
         return self.has_room(0)

@@ -90,6 +90,9 @@ class ServiceLog(DurableDataLog):
     def has_room(self, size: int) -> bool:
         return self._inner.has_room(size)
 
+    def has_reserve(self, size: int) -> bool:
+        return self._inner.has_reserve(size)
+
     async def check_space(self) -> bool:
         return await self._call("check_space", 0, self._inner.check_space)
 

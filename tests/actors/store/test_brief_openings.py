@@ -115,6 +115,28 @@ async def test_w6_files_of_brief_owners_stay_if_the_disk_is_full() -> None:
         assert wal_files(disk) < 3
 
 
+async def test_w6_a_checkpoint_above_the_reserve_is_not_begun() -> None:
+    """It ended each owner on a full disk, until the reserve was used up."""
+    disk = SimulatedDisk(Random(1), capacity=8 << 20)
+    names = [f"a/{number:0100}" for number in range(300)]
+
+    async def fill(store: SegmentStore) -> None:
+        for name in names:
+            await store.create_segment(name)
+        await store.append(names[0], b"abc")
+        await store.flush()
+
+    await live_and_end(SimulatedFiles(disk), 0, Ending(), fill, PATIENT)
+    disk.allocate(disk.create("/filler"), disk.free() - (8 << 10))
+    async with opened(SimulatedFiles(disk), 1, PATIENT) as store:
+        await anyio.wait_all_tasks_blocked()
+        assert await store.read(names[0], 0, 3) == b"abc"
+        statistics = store.local_containers[0].statistics()
+        assert statistics.restarts == 0
+        assert statistics.current is not None
+        assert statistics.current.checkpoints.checkpoints == 0
+
+
 async def test_f4_an_owner_that_fills_small_log_files_logs_nothing_again(tmp_path: Path) -> None:
     """Files that rolled are not those of brief owners: to log their bytes again would free nothing."""
     writer = WriterConfig(flush_bytes=4 * MIB, flush_age=3600.0)
