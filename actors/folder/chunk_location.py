@@ -71,12 +71,13 @@ async def recorded_location(files: Files, folder: StoreFolder) -> ChunkLocation:
 
 
 def make_chunk_storage(
-    location: ChunkLocation, files: Files, folder: StoreFolder, world: World
+    location: ChunkLocation, files: Files, folder: StoreFolder, world: World, *, create: bool
 ) -> ChunkStorage:
-    """The chunk storage of an owner, not open yet. Raises ``ConfigError`` if what S3 needs is not
-    installed."""
+    """The chunk storage of an owner, not open yet. ``create``: its opening makes the folder ``lts/`` if that
+    is missing; otherwise that counts as not mounted (rule S20). Raises ``ConfigError`` if what S3 needs is
+    not installed."""
     if not location.chunks:
-        return FileSystemChunkStorage(files, folder.chunks, world)
+        return FileSystemChunkStorage(files, folder.chunks, world, create=create)
 
     _require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkStorage
@@ -97,12 +98,28 @@ def make_chunk_reader(
     return S3ChunkReader(parse_location(location.chunks), _s3_options(location), world)
 
 
+async def create_chunk_folder(
+    location: ChunkLocation, files: Files, folder: StoreFolder, world: World
+) -> None:
+    """Make ``lts/`` for a new store. Raises ``InvalidArgument`` if that is impossible, ``Unavailable`` if it
+    is now."""
+    if not location.chunks:
+        await run_program(files, _make_folder(folder.chunks), folder.path)
+        storage = make_chunk_storage(location, files, folder, world, create=True)
+        await storage.open()
+        await storage.close()
+
+
 async def check_location(location: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
     """Raise what would keep an owner from opening the location, so that a service reports it once."""
     if location.chunks:
         storage = make_chunk_reader(location, files, folder, world)
         await storage.open()
         await storage.close()
+
+
+def _make_folder(path: str) -> Program[None]:
+    yield MakeFolder(path)
 
 
 def _s3_options(location: ChunkLocation) -> S3Options:

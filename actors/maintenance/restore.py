@@ -253,7 +253,7 @@ class _Restore:
         segments: Sequence[SegmentBackup],
         released: Sequence[ReleasedFile],
     ) -> None:
-        chunks = make_chunk_storage(self._location, self._files, self._folder, self._world)
+        chunks = make_chunk_storage(self._location, self._files, self._folder, self._world, create=True)
         opener = StoreOpener(
             folder=self._building,
             config=self._config,

@@ -36,7 +36,13 @@ from ..container.container import ContainerOptions
 from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
 from ..folder import lock_files
-from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
+from ..folder.chunk_location import (
+    ChunkLocation,
+    create_chunk_folder,
+    make_chunk_reader,
+    make_chunk_storage,
+    resolve_location,
+)
 from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity, create_identity, identity_file, read_identity
 from ..folder.layout_version import apply_layout_mode
@@ -84,9 +90,14 @@ async def locate_chunks(
 ) -> ChunkLocation:
     """The chunk location of the store in ``folder``, which is recorded if the folder is new. Then nothing is
     made there before long-term storage answers and is known to belong to no other store (rule W8)."""
-    if await run_program(files, read_identity(folder.wal), folder.wal) is None:
+    is_new = await run_program(files, read_identity(folder.wal), folder.wal) is None
+    if is_new:
         await _refuse_claimed(ChunkLocation(config.chunks, config.s3), files, folder, world)
-    return await resolve_location(files, folder, config, world)
+    location = await resolve_location(files, folder, config, world)
+    if is_new:
+        # Before the identity: an existing store takes a missing folder for one that is not mounted.
+        await create_chunk_folder(location, files, folder, world)
+    return location
 
 
 async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
@@ -413,7 +424,8 @@ class StoreOpener:
     async def _own_chunks(self) -> ChunkStorage:
         """The chunk storage at this folder's chunk location."""
         location = await locate_chunks(self.files, self.folder, self.config, self.world)
-        return make_chunk_storage(location, self.files, self.folder, self.world)
+        # An operator who adopts the folder may have emptied long-term storage on purpose.
+        return make_chunk_storage(location, self.files, self.folder, self.world, create=self.adopt)
 
     async def _prepare_folder(self) -> None:
         await run_program(self.files, remove_empty_restore_folders(self.folder), self.folder.path)

@@ -67,9 +67,12 @@ T = TypeVar("T")
 
 class FileSystemChunkStorage(BaseChunkStorage):
     """``root`` is an absolute path; at most ``threads`` calls run at a time; ``world`` provides ids for
-    temporary names."""
+    temporary names. Without ``create``, ``open`` does not make the root: one that is missing or has no
+    identification is not mounted (rule S20)."""
 
-    def __init__(self, files: Files, root: str, world: World, *, threads: int = 8) -> None:
+    def __init__(
+        self, files: Files, root: str, world: World, *, threads: int = 8, create: bool = True
+    ) -> None:
         super().__init__()
         if not root.startswith("/"):
             raise InvalidArgument(f"the root of a chunk storage must be an absolute path, not {root!r}")
@@ -77,6 +80,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         self._files = files.lane("chunks", threads, nofollow_root=root.rstrip("/"))
         self._root = root.rstrip("/")
         self._world = world
+        self._may_create = create
         self._folders = Folders(self._root)
 
     @property
@@ -178,7 +182,14 @@ class FileSystemChunkStorage(BaseChunkStorage):
         return f"{self._root}/{name}"
 
     def _prepare(self) -> Program[None]:
-        yield MakeFolder(self._root)
+        if self._may_create:
+            yield MakeFolder(self._root)
+        else:
+            try:
+                yield from self._require_root()
+            except Unavailable:
+                return  # Every later call reports it until the root is mounted.
+
         entries: Sequence[FolderEntry] = yield ListFolder(self._root)
         for entry in entries:
             if entry.name.startswith(TEMPORARY):

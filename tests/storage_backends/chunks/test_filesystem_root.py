@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.chunked import world_of
-from tierlog.storage_backends.base.errors import InvalidArgument
+from tierlog.storage_backends.base.errors import InvalidArgument, Unavailable
 from tierlog.storage_backends.base.files import IoCall, ListFolder, Program, T
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
@@ -65,4 +65,27 @@ async def test_invalid_chunk_names_are_neither_listed_nor_opened(tmp_path: Path)
     assert [info.name async for info in storage.list("")] == ["a/b"]
     assert files.listed == [f"{tmp_path}/".rstrip("/"), f"{tmp_path}/a"]
     assert await storage.used_space() == 1
+    await storage.close()
+
+
+async def test_s20_a_root_that_is_missing_at_the_opening_is_not_made_where_it_must_exist(
+    tmp_path: Path,
+) -> None:
+    """It is not mounted. Once it is, the same storage works."""
+    made = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "mounted"), world_of(1))
+    await made.open()
+    await made.close()
+    storage = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), world_of(2), create=False)
+    await storage.open()
+    for prepare in (lambda: None, (tmp_path / "lts").mkdir):
+        prepare()
+        with pytest.raises(Unavailable, match="unmounted"):
+            await storage.create_with_content("a", [b"x"])
+        with pytest.raises(Unavailable, match="unmounted"):
+            [info async for info in storage.list("")]
+    assert not list((tmp_path / "lts").iterdir())
+
+    (tmp_path / "lts").rmdir()
+    (tmp_path / "mounted").rename(tmp_path / "lts")
+    assert await storage.create_with_content("a", [b"x"]) == 1
     await storage.close()
