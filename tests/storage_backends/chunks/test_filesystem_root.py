@@ -77,8 +77,9 @@ async def test_s20_a_root_that_is_missing_at_the_opening_is_not_made_where_it_mu
     await made.close()
     storage = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), world_of(2), create=False)
     await storage.open()
-    for prepare in (lambda: None, (tmp_path / "lts").mkdir):
-        prepare()
+    for has_mount_point in (False, True):
+        if has_mount_point:
+            (tmp_path / "lts").mkdir()
         with pytest.raises(Unavailable, match="unmounted"):
             await storage.create_with_content("a", [b"x"])
         with pytest.raises(Unavailable, match="unmounted"):
