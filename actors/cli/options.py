@@ -11,11 +11,13 @@ import typer
 from ..telemetry.logging import is_logging, log_to_stderr
 
 DEFAULT_DATA = Path("tierlog-data")
+_NUMBER_MAX = (1 << 63) - 1
+"""No number of a store is larger."""
 _DIGITS_MAX = 40
 """More than any number here needs; Python itself refuses to convert thousands."""
 
 
-def whole_number(least: int | None = None, most: int | None = None) -> Callable[[object], int]:
+def whole_number(least: int = -_NUMBER_MAX, most: int = _NUMBER_MAX) -> Callable[[object], int]:
     """A parser of an option or argument, whose errors are plain sentences."""
 
     def parse(value: object) -> int:
@@ -25,9 +27,9 @@ def whole_number(least: int | None = None, most: int | None = None) -> Callable[
         if len(text) > _DIGITS_MAX:
             raise typer.BadParameter(f"it must have at most {_DIGITS_MAX} digits")
         number = int(text)
-        if least is not None and number < least:
+        if number < least:
             raise typer.BadParameter(f"it must be at least {least}")
-        if most is not None and number > most:
+        if number > most:
             raise typer.BadParameter(f"it must be at most {most}")
         return number
 

@@ -81,7 +81,8 @@ def tail(
             "--offset",
             parser=whole_number(),
             metavar="NUMBER",
-            help="The first byte to read; negative: from the end; default: the segment's start.",
+            help="The first byte to read; negative: from the end; default: the segment's start. One beyond "
+            "the end is waited for.",
         ),
     ] = None,
     data: Data = DEFAULT_DATA,

@@ -123,8 +123,12 @@ def _is_a_file(folder: StoreFolder) -> InvalidArgument:
 
 
 async def check_folder(files: Files, folder: StoreFolder) -> None:
-    """Refuse to make a store among other files, or inside the folder of another store. Warn if other users
-    may change the folder."""
+    """Refuse to make a store among other files, or inside the folder of another store."""
+    await run_program(files, _check_folder(folder), folder.path)
+
+
+async def report_shared(files: Files, folder: StoreFolder) -> None:
+    """Warn if other users may change the folder."""
     shared = await run_program(files, _find_shared(folder), folder.path)
     if shared:
         _log.warning(
@@ -132,7 +136,6 @@ async def check_folder(files: Files, folder: StoreFolder) -> None:
             folders=shared,
             advice=f"other users may change the store: chmod -R go= {folder.path}",
         )
-    await run_program(files, _check_folder(folder), folder.path)
 
 
 def _find_shared(folder: StoreFolder) -> Program[list[str]]:

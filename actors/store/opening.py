@@ -54,6 +54,7 @@ from ..folder.paths import (
     existing_identity,
     remove_empty_restore_folders,
     remove_temporary_files,
+    report_shared,
     run_program,
 )
 from ..gc.collector import CollectorOptions
@@ -392,6 +393,7 @@ class StoreOpener:
     @asynccontextmanager
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
+        await report_shared(self.files, self.folder)
         await check_folder(self.files, self.folder)
         chunks = await self._chunks()
         identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)

@@ -26,7 +26,7 @@ from ...storage_backends.files.local import LocalFiles
 from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR, Owner
-from ..folder.paths import StoreFolder, check_folder, live_owners
+from ..folder.paths import StoreFolder, check_folder, live_owners, report_shared
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..kernel.backoff import Backoff
@@ -135,6 +135,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
+        await report_shared(files, options.folder)
         await check_folder(files, options.folder)
         location = await locate_chunks(files, options.folder, options.config, world)
         await check_location(location, files, options.folder, world)

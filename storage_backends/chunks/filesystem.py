@@ -181,9 +181,18 @@ class FileSystemChunkStorage(BaseChunkStorage):
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
+    def _make_root(self) -> Program[None]:
+        try:
+            yield MakeFolder(self._root)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise InvalidArgument(
+                f"no folder can be made at {self._root}, because a file has this name or is on the way: name "
+                f"another one"
+            ) from error
+
     def _prepare(self) -> Program[None]:
         if self._may_create:
-            yield MakeFolder(self._root)
+            yield from self._make_root()
         else:
             try:
                 yield from self._require_root()

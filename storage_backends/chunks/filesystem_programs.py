@@ -27,6 +27,7 @@ from ..base.errors import (
     Unavailable,
 )
 from ..base.files import (
+    NOT_A_FILE,
     Close,
     FileHandle,
     IoCall,
@@ -70,8 +71,9 @@ def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
     if progress.changed:
         return OutcomeUnknown(f"chunk {name} may have been changed: {error}")
 
-    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
-        return ChunkNotFound(f"there is no chunk {name}", chunk=name)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, *NOT_A_FILE):
+        why = ": what has its name is not a regular file" if error.errno in NOT_A_FILE else ""
+        return ChunkNotFound(f"there is no chunk {name}{why}", chunk=name)
 
     if error.errno == errno.EEXIST:
         return ChunkExists(f"chunk {name} exists already", chunk=name)

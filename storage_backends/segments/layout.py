@@ -30,8 +30,8 @@ class LayoutChanged(Exception):
     """A record or chunk that the layout names is gone: truncated or deleted in the meantime, or lost.
     ``name`` is the chunk's."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, reason: str = "a chunk's metadata record is missing") -> None:
+        super().__init__(reason)
         self.name = name
 
 

@@ -298,7 +298,7 @@ class SegmentTransaction:
         try:
             return await layout.locate(offset)
         except LayoutChanged as gone:  # the transaction holds the segment, so nothing else has changed it
-            raise DataCorruption("a chunk's metadata record is missing", file=gone.name) from gone
+            raise DataCorruption(str(gone), file=gone.name) from gone
 
     def defer(self, work: DeferredWorkRecord) -> None:
         """Record what is left to do, with this owner's epoch."""

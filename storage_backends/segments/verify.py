@@ -41,8 +41,8 @@ async def find_missing(chunks: ChunkStorage, record: ChunkRecord) -> Flaw | None
     """Return a flaw if the chunk is missing or shorter than its record says. Reads no bytes."""
     try:
         length = (await chunks.info(record.name)).length
-    except ChunkNotFound:
-        return Flaw(f"a chunk of {record.length} B is missing")
+    except ChunkNotFound as error:
+        return Flaw(f"a chunk of {record.length} B is missing: {error}")
 
     return (
         Flaw(f"the chunk is shorter than the {record.length} bytes that were committed", length)

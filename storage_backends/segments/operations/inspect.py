@@ -43,7 +43,7 @@ async def chunks(context: StorageContext, segment: int) -> list[tuple[int, Chunk
             return await _walk(layout)
         except LayoutChanged as gone:
             if await layout.is_current():
-                raise DataCorruption("a chunk's metadata record is missing", file=gone.name) from gone
+                raise DataCorruption(str(gone), file=gone.name) from gone
 
 
 async def _walk(layout: Layout) -> list[tuple[int, ChunkRecord]]:

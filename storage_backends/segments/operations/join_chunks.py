@@ -154,7 +154,7 @@ async def _read(context: StorageContext, name: str, offset: int, size: int) -> b
     try:
         data = await context.chunks.read(name, offset, size)
     except ChunkNotFound as missing:
-        raise DataCorruption("a chunk is missing from storage", file=name) from missing
+        raise DataCorruption(f"a chunk is missing from storage: {missing}", file=name) from missing
 
     if len(data) != size:
         raise DataCorruption(

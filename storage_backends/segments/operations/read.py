@@ -63,9 +63,7 @@ async def on_layout(
             return await look(layout)
         except LayoutChanged as gone:
             if await layout.is_current():
-                raise DataCorruption(
-                    "a chunk is missing from storage or from the metadata", file=gone.name
-                ) from gone
+                raise DataCorruption(str(gone), file=gone.name) from gone
 
             context.layouts.discard(segment)
 
@@ -154,7 +152,7 @@ async def _fetch(context: StorageContext, request: _Request) -> bytes:
     try:
         data = await context.chunks.read(request.chunk.name, request.offset, request.size)
     except ChunkNotFound as missing:
-        raise LayoutChanged(request.chunk.name) from missing
+        raise LayoutChanged(request.chunk.name, f"a chunk is missing from storage: {missing}") from missing
 
     _verify(request, data)
     return data

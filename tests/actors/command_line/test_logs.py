@@ -37,6 +37,13 @@ def test_the_level_comes_from_an_option_a_variable_or_the_file(folder: Path, way
     assert "log_opened" in [json.loads(line)["event"] for line in lines]
 
 
+def test_a_folder_that_other_users_may_change_is_reported_once(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+    assert create(folder, "--log-level", "warning").count("folder_shared") == 1
+
+
 def test_an_option_overrides_the_variable(folder: Path) -> None:
     assert create(folder, "--log-level", "error", TIERLOG_LOG_LEVEL="info") == ""
 

@@ -28,6 +28,10 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
         (("segment", "read", NAME, "--offset", "-1"), "'--offset': it must be at least 0;"),
         (("segment", "read", NAME, "--offset", "x"), "'--offset': it must be a whole number;"),
         (("segment", "read", NAME, "--offset", "9" * 5_000), "'--offset': it must have at most 40 digits;"),
+        (
+            ("segment", "append", NAME, "--writer", "w", "--event-number", str(1 << 63)),
+            "'--event-number': it must be at most 9223372036854775807;",
+        ),
         (("serve", "--hosts", "257"), "'--hosts': it must be at most 256;"),
         (("--log-level", "loud", "segment", "ls"), "): 'loud' is not one of 'auto', 'error'"),
         (
@@ -297,6 +301,31 @@ def test_a_missing_chunk_is_named(run: Run, folder: Path) -> None:
     assert problem["file"] == str(chunk)
     assert "backup" in problem["advice"]
     assert fingerprint(folder) == before
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_chunk_that_is_not_a_regular_file_is_reported_as_that(
+    run: Run, folder: Path, make: Callable[[Path], None]
+) -> None:
+    make_store(folder)
+    (chunk,) = chunk_files(folder)
+    chunk.unlink()
+    make(chunk)
+
+    done = run("chunks", "verify", NAME)
+
+    assert done.code == 1
+    assert "not a regular file" in done.out
+
+
+def test_a_backup_to_a_file_is_refused_with_its_name(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    os.mkfifo(tmp_path / "pipe")
+
+    done = run("backup", "b", "--to", "pipe")
+
+    assert done.code == 1
+    assert f"no folder can be made at {tmp_path}/pipe" in done.err
 
 
 def test_a_flipped_bit_in_a_chunk_is_found_by_the_deep_examination(run: Run, folder: Path) -> None:
