@@ -541,8 +541,8 @@ class StorageWriter:
                     await self._make_room(plan)
                 return error
 
-            # It changed meanwhile. If it was deleted, maybe with what it is merged into, the next cycle removes
-            # what is left of it (rule F4); if it was merged, its target's flush has its bytes.
+            # It changed meanwhile. If it was deleted, maybe with its merge target, the next cycle removes what
+            # is left of it (rule F4); if it was merged, its target's flush has its bytes.
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
             if segment is not None and not is_deleted and not segment.is_flushed:

@@ -82,8 +82,8 @@ async def ensure_store_record(chunks: ChunkStorage, store: bytes, containers: in
         except ChunkExists:
             found = await read_store_record(chunks) or found
     check_store_record(found, store, containers)
-    # Other bytes than the record's: a creation whose answer is lost counts as done if what is read back is equal
-    # (rule A9).
+    # Other bytes than the record's: a creation whose answer is lost counts as done if what is read back is
+    # equal (rule A9).
     try:
         await chunks.create_with_content(STORE_RECORD, [found.encode(), b"\0"])
     except ChunkExists:

@@ -595,8 +595,8 @@ class Read(Op):
 
 @attrs.frozen
 class NextBlock(Read):
-    """A read that waits for bytes: it returns none only at the end of a sealed segment. All reads of a tail are
-    of one segment, not of a later one of the name."""
+    """A read that waits for bytes: it returns none only at the end of a sealed segment. All reads of a tail
+    are of one segment, not of a later one of the name."""
 
     segment_id: int = 0
     """The segment of the tail's earlier blocks; 0 for the first one."""

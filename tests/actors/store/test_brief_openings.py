@@ -90,7 +90,7 @@ async def test_w9_log_files_of_killed_owners_do_not_add_up(syncs: int) -> None:
 
 
 async def test_w6_files_of_brief_owners_stay_if_the_disk_is_full() -> None:
-    """To log their bytes again needs more than the reserve; the container opens, and goes on, without that."""
+    """To log their bytes again needs more than the reserve; the container opens without that."""
     disk, data = SimulatedDisk(Random(1), capacity=8 << 20), bytes(20_000)
 
     async def append(store: SegmentStore) -> None:

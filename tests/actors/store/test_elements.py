@@ -1,4 +1,4 @@
-"""The elements that an owner creates, in virtual time: cycles, proofs, unknown outcomes, crashes (rules J1 to J11)."""
+"""The elements that an owner creates, in virtual time: cycles, proofs, unknown outcomes, crashes (J1 to J11)."""
 
 from __future__ import annotations
 
