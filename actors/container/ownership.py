@@ -239,7 +239,11 @@ class StorageOwnership:
 
         try:
             async with self._lock:
-                await self._open(self._found)
+                survey = self._found
+                if decide(self._known, survey.position) in (Step.EMPTY, Step.WENT_BACK, Step.FOREIGN):
+                    # The owner before this one may have gone on until the log was opened, which fenced it.
+                    survey = await self._survey()
+                await self._open(survey)
         except CLAIM_REFUSED:
             raise
         except (Unavailable, OutcomeUnknown, StorageFull) as error:

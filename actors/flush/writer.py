@@ -186,6 +186,8 @@ class StorageWriter:
         """The cut of the newest ``CycleComplete``: cuts only grow."""
         self._unpublished: int | None = None
         """The cut of a complete full cycle of which long-term storage does not know."""
+        self._published = -1
+        """The cut of the newest one of this owner of which it knows."""
         self.failing: dict[int, TierlogError] = {}
         """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append;
         only the writer changes it."""
@@ -306,7 +308,7 @@ class StorageWriter:
             await self._source.log(record)
             self._observer.cycle_completed(number)
             self._report_progress()
-            if is_full:
+            if is_full and (progressed or self._source.client_sequence > self._published):
                 self._unpublished = self._recorded_cut
         if (error := await self._publish_cycle()) is not None:
             self._full_cut = None
@@ -332,7 +334,7 @@ class StorageWriter:
             self._dirty_since = now - self._options.flush_age
             return error
 
-        self._unpublished = None
+        self._published, self._unpublished = self._unpublished, None
         return None
 
     def _begin_cycle(self) -> None:
@@ -541,8 +543,8 @@ class StorageWriter:
                     await self._make_room(plan)
                 return error
 
-            # It changed meanwhile. If it was deleted, maybe with its merge target, the next cycle removes what
-            # is left of it (rule F4); if it was merged, its target's flush has its bytes.
+            # It changed meanwhile. What is left of a deleted one, maybe deleted with its merge target, is
+            # removed by the next cycle (rule F4); a merged one's bytes are in its target's flush.
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
             if segment is not None and not is_deleted and not segment.is_flushed:

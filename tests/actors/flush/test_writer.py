@@ -249,6 +249,9 @@ async def test_j5_a_flush_is_answered_once_long_term_storage_says_that_it_is_com
         await anyio.sleep(10)
         assert len(world.published) == 1
         await writer.flush()
+        assert len(world.published) == 1  # it says already that all is flushed
+        world.parts.do(append(NAME, b"abc"))
+        await writer.flush()
         assert len(world.published) == 2
 
 

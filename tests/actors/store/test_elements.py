@@ -1,4 +1,4 @@
-"""The elements that an owner creates, in virtual time: cycles, proofs, unknown outcomes, crashes (J1 to J11)."""
+"""The elements that an owner creates, in virtual time: cycles, proofs, unknown outcomes, crashes (J1-J11)."""
 
 from __future__ import annotations
 
@@ -238,3 +238,52 @@ async def test_a_storage_without_conditional_creation_is_refused() -> None:
 def overwrite(world: ContainerWorld, call: Call) -> None:
     if call.verb == "create_with_content":
         world.memory.chunks.pop(call.name, None)
+
+
+async def test_an_owner_that_goes_on_until_it_is_fenced_makes_no_refusal_of_its_successor() -> None:
+    """J6: the successor reads the chain before it opens the log; the owner before creates an element between
+    the two."""
+    world = ContainerWorld()
+    reading = anyio.Event()
+
+    def slow(call: Call) -> Fault | None:
+        if call.verb != "read" or "/journal/" not in call.name or reading.is_set():
+            return None
+        reading.set()
+        return Fault(FaultKind.DELAY, seconds=5)
+
+    async with world.owner() as first:
+        await make(first.store, "s", b"abc")
+        await first.store.flush()
+        await first.store.append("s", b"def")
+        world.chunks.script = slow
+        async with anyio.create_task_group() as tasks:
+            second: list[Owner] = []
+
+            async def succeed() -> None:
+                second.append(await world.start(tasks))
+
+            tasks.start_soon(succeed)
+            await reading.wait()
+            await first.store.flush()
+            await first.ended.wait()
+            while not second:
+                await anyio.sleep(1)
+            assert newest_of(second[0]).epoch == second[0].container.state.epoch
+            assert await read_all(second[0].store, "s") == b"abcdef"
+            second[0].container.stop()
+
+
+async def test_flushing_a_clean_container_again_creates_nothing() -> None:
+    """F5: what an element would say, the newest one says."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+        before = creations(world)
+        for _ in range(3):
+            await owner.store.flush()
+        assert creations(world) == before
+        await owner.store.seal_segment("s")
+        await owner.store.flush()
+        assert len(creations(world)) == len(before) + 1
