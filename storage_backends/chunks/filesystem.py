@@ -286,7 +286,8 @@ class FileSystemChunkStorage(BaseChunkStorage):
             if not isinstance(problem, ChunkNotFound):
                 raise problem from error
             raise Unavailable(
-                f"the chunk root {self._root} is missing (unmounted?); mount it and try again"
+                f"the chunk root {self._root} is missing (unmounted?): it has no {IDENTIFICATION}. Mount it "
+                f"and try again; if its chunks are there, create that file, empty"
             ) from error
 
 

@@ -21,6 +21,7 @@ from support.damage import (
     IDENTITY,
     LIVES,
     REGISTER,
+    ROOT_MARK,
     SYSTEM,
     WAL,
     Damage,
@@ -234,9 +235,11 @@ def test_zeroed_pages(moment: str) -> None:
 
 @every_image
 def test_a_missing_file(moment: str) -> None:
-    """The store record, and what only marks or reserves, may be missing; everything else is missed."""
+    """The store record, and what only marks or reserves, may be missing; everything else is missed. Without
+    its identification, long-term storage counts as not mounted (S20)."""
     found = image(moment)
-    vital = [IDENTITY, REGISTER, newest_element(found), *found.paths(WAL), *found.paths(CHUNKS)]
+    system = [IDENTITY, REGISTER, newest_element(found), ROOT_MARK]
+    vital = [*system, *found.paths(WAL), *found.paths(CHUNKS)]
     others = [path for path in files_of(found.disk) if path not in vital]
     assert judge_all(found, [{path: None} for path in vital]) == (0, len(vital))
     assert judge_all(found, [{path: None} for path in others]) == (len(others), 0)

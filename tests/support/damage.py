@@ -29,10 +29,12 @@ from support.oracle import Unseen, View, observe
 from support.virtual import run_virtual
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.frames import FRAME_HEADER_BYTES
-from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError
+from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError, Unavailable
+from tierlog.storage_backends.chunks.filesystem_programs import IDENTIFICATION
 
 Damage = Mapping[str, bytes | None]
 IDENTITY, REGISTER = f"{FOLDER}/wal/store", f"{FOLDER}/wal/0000/register"
+ROOT_MARK = f"{FOLDER}/lts/{IDENTIFICATION}"
 WAL, CHUNKS, SYSTEM = "/data/wal/0000/0", "/lts/containers/", "/lts/_system/"
 SWEPT = ("/wal/owners/", "/lts/.tmp-")
 """What an opening sweeps before it looks at anything."""
@@ -248,8 +250,8 @@ async def check(found: Image, damage: Damage, *, strays: bool = False) -> bool:
             else:
                 await check_chunks(store, disk)
             return True
-    except (DataCorruption, StoreMismatch) as error:
-        refusal = error
+    except (DataCorruption, StoreMismatch, Unavailable) as error:
+        refusal: TierlogError = error
     assert any(leads_to(refusal, found, path, content) for path, content in damage.items()), (
         f"the refusal does not say where the damage is: {refusal}"
     )
