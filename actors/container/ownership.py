@@ -84,6 +84,9 @@ class ManifestSource(Protocol):
     async def log(self, op: Operation) -> object:
         """Returns once it is durable."""
 
+    async def wait_durable(self) -> None:
+        """Return once everything in ``manifest`` is durable. Raises if the ownership ended."""
+
 
 @attrs.frozen
 class Survey:
@@ -345,6 +348,8 @@ class StorageOwnership:
 
                     continue
                 case Step.CREATE_AGAIN if intent is not None:
+                    # Whoever recorded it may have ended before it was durable (rule J3).
+                    await self._source.wait_durable()
                     await self._create(intent)
                 case Step.CREATE_NEXT:
                     own = await self._record(kind, known.base, survey, cut)
@@ -384,7 +389,7 @@ class StorageOwnership:
                 pins=() if published is None else published.pins,
             ).encode()
         )
-        await self._source.log(op)
+        await self._log_whole(op)
         return op
 
     def _progress(self, published: Element | None, found: Element | None, kind: Kind, cut: int) -> Progress:
@@ -413,9 +418,14 @@ class StorageOwnership:
         self._seen = StoredElement(op.position, op.element)
 
     async def _count(self, op: LogElement) -> None:
-        await self._source.log(ElementCreated(op.position))
+        await self._log_whole(ElementCreated(op.position))
         self._created += 1
         self._counted_at = anyio.current_time()
+
+    async def _log_whole(self, op: Operation) -> None:
+        """Log it, and hold the lock until it is durable: its caller may have a time limit."""
+        with anyio.CancelScope(shield=True):
+            await self._source.log(op)
 
     # --- refusals --------------------------------------------------------------------------------
 
@@ -449,7 +459,7 @@ class StorageOwnership:
             return
 
         records = self._source.claim_records()
-        if not survey.claims:
+        if not survey.claims and survey.newest is None:
             chunk = self._source.some_chunk()
             was_claimed = any(record.storage_claimed for record in records.values())
             if was_claimed or (chunk is not None and not await self._chunks.exists(chunk)):

@@ -146,6 +146,9 @@ class ContainerManifestSource:
     async def log(self, op: Operation) -> object:
         return await self._container.log_operation(op)
 
+    async def wait_durable(self) -> None:
+        await self._container.wait_durable()
+
 
 class ContainerCollectorSource:
     """The container as the collector sees it (``CollectorSource``)."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.container_world import OPTIONS, ContainerWorld, read_all, refusal_of
+from support.container_world import OPTIONS, ContainerWorld, cloned, read_all, reason_of, refusal_of
 from support.stores import make
 from tierlog.actors.container.claims import (
     LAST_EPOCH,
@@ -231,3 +231,20 @@ async def test_a_folder_of_an_earlier_version_flushes_nothing_to_storage_without
         with pytest.raises(Unavailable, match="long-term storage is empty"):
             await owner.store.flush()
         assert not world.memory.chunks
+
+
+@pytest.mark.anyio
+async def test_a_copy_from_before_a_folder_was_brought_over_is_refused_until_it_is_adopted() -> None:
+    """J6, J12: long-term storage has elements and no claims; it is not empty, but another history's."""
+    world = await folder_of_an_earlier_version()
+    copy = cloned(world.logs)
+    async with world.owner() as owner:
+        await owner.store.append("s", b"more")
+        await owner.store.flush()
+
+    world.logs = copy
+    assert isinstance(await refusal_of(world), StoreMismatch)
+    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+        assert reason_of(owner) is Reason.ADOPTED
+        assert await read_all(owner.store, "s") == b"abc"
+    assert await refusal_of(world) is None

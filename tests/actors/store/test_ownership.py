@@ -1,7 +1,9 @@
-"""One container whose long-term storage is down, not mounted, empty, or put back, in virtual time (rules J6
-and J7)."""
+"""One container whose long-term storage is down, not mounted, empty, or put back, in virtual time (rules J3,
+J6 and J7)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -13,6 +15,7 @@ from support.container_world import (
     MIB,
     OPTIONS,
     ContainerWorld,
+    Owner,
     cloned,
     create_element,
     read_all,
@@ -23,14 +26,14 @@ from support.container_world import (
     virtual_time,
 )
 from support.stores import make
-from tierlog import StoreMismatch, Unavailable
+from tierlog import StorageFull, StoreMismatch, Unavailable
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.kernel.exits import ExitKind, exit_kind_of
 from tierlog.journal.manifest.chain import element_name
 from tierlog.journal.manifest.store_record import STORE_RECORD
-from tierlog.storage_backends.base.errors import ClaimOutdated
+from tierlog.storage_backends.base.errors import ClaimOutdated, TierlogError
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -274,3 +277,120 @@ async def test_j7_a_flush_that_takes_long_finds_a_copy_of_its_folder() -> None:
             await create_element(world, 2, 9, copy)
         assert isinstance(owner.error, StoreMismatch)
         assert 60 < anyio.current_time() - began < 70, "before the second write, after 64 chunks"
+
+
+# --- an element whose record is not durable yet --------------------------------------------------
+
+
+async def claim(owner: Owner, seconds: float, raised: list[Exception]) -> None:
+    """Claim long-term storage as an import does for its caller, who has a time limit."""
+    with anyio.move_on_after(seconds):
+        try:
+            await owner.container.claim_storage()
+        except TierlogError as error:
+            raised.append(error)
+
+
+def slow_down(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each append to the log take 10 seconds."""
+    append = owner.container.log.append
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        await anyio.sleep(10)
+        return await append(*arguments, **options)
+
+    monkeypatch.setattr(owner.container.log, "append", slow)
+
+
+def elements(world: ContainerWorld) -> list[str]:
+    return sorted(name for name in world.memory.chunks if "/journal/" in name)
+
+
+async def world_with_an_element() -> ContainerWorld:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    world.chunks.script = lambda call: DOWN
+    return world
+
+
+async def test_a_cancelled_claim_lets_nobody_create_its_element_before_the_record_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """J3: the crash loses the record, so an element of it would be foreign to the next owner."""
+    world = await world_with_an_element()
+    before = elements(world)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
+        world.chunks.script = None
+        slow_down(owner, monkeypatch)
+        raised: list[Exception] = []
+        for seconds in (1, 60):
+            tasks.start_soon(claim, owner, seconds, raised)
+        await anyio.sleep(5)
+        assert elements(world) == before
+        await owner.crash()
+
+    assert raised
+    assert elements(world) == before
+    async with world.owner() as owner:
+        assert await read_all(owner.store, "s") == b"abc"
+
+
+async def test_a_claim_whose_record_the_log_refuses_lets_nobody_create_its_element(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """J3."""
+    world = await world_with_an_element()
+    before = elements(world)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
+        world.chunks.script = None
+
+        async def failing(*arguments: Any, **options: Any) -> Any:
+            await anyio.sleep(1)
+            raise StorageFull("the log has no room")
+
+        monkeypatch.setattr(owner.container.log, "append", failing)
+        raised: list[Exception] = []
+        for _ in range(2):
+            tasks.start_soon(claim, owner, 60, raised)
+        await owner.ended.wait()
+
+    assert len(raised) == 2
+    assert elements(world) == before
+    async with world.owner() as owner:
+        assert await read_all(owner.store, "s") == b"abc"
+
+
+async def test_a_claim_that_is_cancelled_while_its_element_is_counted_counts_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """J5: a second ``ElementCreated`` of the same element would end the ownership."""
+    world = await world_with_an_element()
+    async with anyio.create_task_group() as tasks, world.owner() as owner:
+
+        async def fill_the_pipeline() -> None:
+            slow_down(owner, monkeypatch)
+            for size in (1, 5 * MIB):  # one is being written, and the next group is full
+                tasks.start_soon(owner.store.append, "s", bytes(size))
+                await anyio.sleep(0.1)
+
+        def script(call: Call) -> Fault | None:
+            if call.name != element_name(0, 3) or call.verb != "create_with_content":
+                return None
+
+            tasks.start_soon(fill_the_pipeline)
+            return Fault(FaultKind.DELAY, seconds=1)
+
+        await anyio.sleep(1)
+        world.chunks.script = script
+        raised: list[Exception] = []
+        for seconds in (2, 600):
+            tasks.start_soon(claim, owner, seconds, raised)
+        await anyio.sleep(100)
+        assert not raised
+        assert not owner.ended.is_set()
