@@ -182,12 +182,10 @@ class StorageWriter:
         """The cut of a full cycle whose callers are not answered yet; None if there is none."""
         self._full_left: dict[int, None] = {}
         """Segments that are not flushed up to it."""
-        self._recorded_cut = 0
-        """The cut of the newest ``CycleComplete``: cuts only grow."""
+        self._recorded_cut = 0  # Of the newest ``CycleComplete``: cuts only grow.
         self._unpublished: int | None = None
-        """The cut of a complete full cycle of which long-term storage does not know."""
         self._published = -1
-        """The cut of the newest one of this owner of which it knows."""
+        """The cuts of complete full cycles: of the one that has no element yet, and of the last that has."""
         self.failing: dict[int, TierlogError] = {}
         """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append;
         only the writer changes it."""
