@@ -32,13 +32,17 @@ from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.chain import element_name
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
 DATA = bytes(200_000)
 """Four chunks, which roll at 64 KiB."""
 DOWN = Fault(FaultKind.BEFORE)
+
+
+def listings_of_chunks_fail(call: Call) -> Fault | None:
+    return DOWN if call.verb == "list" and call.name == "containers/0000/" else None
 
 
 async def test_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
@@ -366,9 +370,7 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_its_evict
         await flush_without_element(world, owner)
         await owner.crash()
     newer, world.logs = world.chunk_names, backup
-    world.chunks.script = lambda call: (
-        DOWN if call.verb == "list" and call.name == "containers/0000/" else None
-    )
+    world.chunks.script = listings_of_chunks_fail
     async with world.owner() as owner:
         assert len(owner.container.segments.evicted) >= 2
         if verb == "append":
@@ -396,9 +398,7 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_segments_
         await flush_without_element(world, owner)
         await owner.crash()
     newer, world.logs = world.chunk_names, backup
-    world.chunks.script = lambda call: (
-        DOWN if call.verb == "list" and call.name == "containers/0000/" else None
-    )
+    world.chunks.script = listings_of_chunks_fail
     async with world.owner() as owner:
         await make(owner.store, "t", b"abc")
         await owner.store.flush()
@@ -475,9 +475,7 @@ async def test_a_chunk_of_a_source_that_its_target_grew_is_no_proof_of_a_restore
             await owner.store.flush()
         assert stored_bytes(world) == before + 3
         await owner.crash()
-        world.chunks.script = lambda call: (
-            DOWN if call.verb == "list" and call.name == "containers/0000/" else None
-        )
+        world.chunks.script = listings_of_chunks_fail
         async with world.owner() as owner:
             await owner.store.flush()
             await owner.store.truncate_segment("t", 6)

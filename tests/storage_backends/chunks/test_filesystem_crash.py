@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import anyio
 import pytest
 from simulation.disk import Keep, SimulatedDisk
-from simulation.file_layer import FailAfter, LosePower, SimulatedFiles
+from simulation.file_layer import FailAfter, SimulatedFiles
 
 from support.chunked import world_of
+from support.power_loss import ends_before_power_loss
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import ChunkNotFound, OutcomeUnknown
 from tierlog.storage_backends.base.files import IoCall, Unlink
@@ -64,27 +64,12 @@ class Workload:
 async def crash_at(call: int, keep: Keep, seed: int) -> bool:
     """Lose power at the ``call``-th I/O; returns whether the workload had ended before."""
     disk = SimulatedDisk(Random(seed))
-    over = anyio.Event()
     workload = Workload()
-    ended = False
 
-    def lose_power(index: int, _: IoCall) -> LosePower | None:
-        if index != call:
-            return None
-        over.set()
-        return LosePower(written=512)
+    async def work(files: SimulatedFiles) -> None:
+        await workload.run(FileSystemChunkStorage(files, ROOT, world_of(seed)))
 
-    async def work() -> None:
-        nonlocal ended
-        await workload.run(FileSystemChunkStorage(SimulatedFiles(disk, lose_power), ROOT, world_of(seed)))
-        ended = True
-        over.set()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(work)
-        await over.wait()
-        group.cancel_scope.cancel()
-
+    ended = await ends_before_power_loss(disk, call, work)
     after = FileSystemChunkStorage(SimulatedFiles(disk.crash(keep)), ROOT, world_of(seed + 1))
     await after.open()
     found = {info.name: await after.read(info.name, 0, info.length) async for info in after.list("")}

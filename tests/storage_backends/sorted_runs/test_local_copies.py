@@ -11,9 +11,10 @@ import anyio
 import attrs
 import pytest
 from simulation.disk import Keep, SimulatedDisk
-from simulation.file_layer import Fail, LosePower, SimulatedFiles
+from simulation.file_layer import Fail, SimulatedFiles
 
 from support.chunked import world_of
+from support.power_loss import ends_before_power_loss
 from support.scripted_chunks import Hang, ScriptedChunks
 from support.sorted_runs import WatchedRuns, encode, entry_of, numbered, reader_of
 from tierlog.storage_backends.base.errors import (
@@ -275,28 +276,13 @@ async def crash_at(call: int, keep: Keep) -> bool:
     disk = SimulatedDisk(Random(call))
     chunks = MemoryChunkStorage()
     await chunks.open()
-    over = anyio.Event()
-    ended = False
 
-    def lose_power(index: int, _: IoCall) -> LosePower | None:
-        if index != call:
-            return None
-        over.set()
-        return LosePower(written=512)
-
-    async def work() -> None:
-        nonlocal ended
-        copies = LocalCopies(SimulatedFiles(disk, lose_power), FOLDER, StoredRuns(chunks))
+    async def work(files: SimulatedFiles) -> None:
+        copies = LocalCopies(files, FOLDER, StoredRuns(chunks))
         await copies.open([])
         await publish(copies, chunks)
-        ended = True
-        over.set()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(work)
-        await over.wait()
-        group.cancel_scope.cancel()
-
+    ended = await ends_before_power_loss(disk, call, work)
     before = {info.name: await chunks.read(info.name, 0, info.length) async for info in chunks.list("")}
     copies = LocalCopies(SimulatedFiles(disk.crash(keep)), FOLDER, StoredRuns(chunks))
     known = {run.name: (run, data) for run, data in (LIVE_LAST if MERGED.name in before else LIVE_BEFORE)}
@@ -515,28 +501,13 @@ async def crash_of_a_put(call: int, keep: Keep) -> bool:
     """Lose power at the ``call``-th I/O of a put into long-term storage on a file system, and put again.
     Returns whether the put had ended before."""
     disk = SimulatedDisk(Random(call))
-    over = anyio.Event()
-    ended = False
 
-    def lose_power(index: int, _: IoCall) -> LosePower | None:
-        if index != call:
-            return None
-        over.set()
-        return LosePower(written=512)
-
-    async def work() -> None:
-        nonlocal ended
-        chunks = FileSystemChunkStorage(SimulatedFiles(disk, lose_power), "/lts", world_of(1))
+    async def work(files: SimulatedFiles) -> None:
+        chunks = FileSystemChunkStorage(files, "/lts", world_of(1))
         await chunks.open()
         await put_run(chunks, RUN, [DATA])
-        ended = True
-        over.set()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(work)
-        await over.wait()
-        group.cancel_scope.cancel()
-
+    ended = await ends_before_power_loss(disk, call, work)
     chunks = FileSystemChunkStorage(SimulatedFiles(disk.crash(keep)), "/lts", world_of(2))
     await chunks.open()
     is_there = await chunks.exists(RUN.name)
