@@ -367,15 +367,20 @@ async def test_a_tail_of_a_sealed_segment_ends_at_once(store: SegmentStore) -> N
 
 
 async def test_a_tail_ends_with_an_error_when_its_segment_is_deleted(store: SegmentStore) -> None:
-    await store.create_segment("s")
+    await make(store, "s", b"a")
+    begun = anyio.Event()
 
     async def follow() -> None:
-        with pytest.raises(tierlog.SegmentNotFound):
-            await first_block(store, "s")
+        async with aclosing(store.tail("s")) as blocks:
+            assert await anext(blocks) == b"a"
+            begun.set()
+            with pytest.raises(tierlog.SegmentNotFound):
+                await anext(blocks)
 
     with anyio.fail_after(scaled(10)):  # less than a poll may wait
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
+            await begun.wait()  # a client's tail that has no answer yet would follow the new segment
             await anyio.wait_all_tasks_blocked()
             await store.delete_segment("s")
             await store.create_segment("s")
