@@ -107,6 +107,7 @@ class Admission:
         if segment is None or segment.sid not in self._writer.failing:
             return
 
+        # The speculative length: appends that are accepted and not durable yet count too.
         if segment.length - segment.flushed > self._options.segment_bytes:
             self._throttled += 1
             raise self._refusal(
@@ -125,6 +126,7 @@ class Admission:
 
         self._delayed += 1
         share = (unflushed - options.soft_bytes) / max(1, options.hard_bytes - options.soft_bytes)
+        # At its end the append goes on in any case: only the hard limit refuses.
         with anyio.move_on_after(options.delay_max * share):
             await self._writer.progress.wait()
 

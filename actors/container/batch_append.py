@@ -83,6 +83,7 @@ async def _enter_all(
             entered.append(index)
         except (Unavailable, ClosedError) as error:
             if local.active is not container:
+                # With all that follow: an append must not overtake one before it in the batch.
                 return entered, left[position:]
 
             outcomes[index] = error

@@ -143,7 +143,10 @@ class Checkpointer:
 
     async def checkpoint(self) -> None:
         self._count += 1
+        # Unique in the log: parts of a dead owner's unfinished checkpoint may follow the begin, and recovery
+        # must not take them.
         number = self._state.epoch << 32 | self._count
+        # Before the begin, so that the end of this checkpoint already names the higher address.
         await self._relog_old_bytes()
         begin_group, snapshot = await self._ask(SnapshotRequest(number), 0)
         try:
@@ -159,6 +162,7 @@ class Checkpointer:
             self._state.end_snapshot()
 
         end = CheckpointEnd(number, begin_group, snapshot.sequence, snapshot.cycle)
+        # After the parts: what was flushed meanwhile raises the address.
         truncate_before = await self._oldest_unflushed(begin_group)
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
         await self._completed(snapshot, size)
@@ -173,6 +177,7 @@ class Checkpointer:
             return
 
         snapshot = self._state.begin_snapshot()
+        # One part, whatever the number of its records: only its size is limited.
         records = snapshot.take(_PART_BYTES, _PART_BYTES)
         is_whole = not snapshot.take(1, _PART_BYTES).size
         self._state.end_snapshot()
@@ -182,6 +187,8 @@ class Checkpointer:
         self._count += 1
         number, group = self._state.epoch << 32 | self._count, self._log.next_group
         ops: list[Operation] = [*data, CheckpointBegin(number)]
+        # The operations before the checkpoint change nothing that it holds, so it is the state after them as
+        # well. Replay then starts behind them.
         snapshot.sequence += len(ops)
         ops.append(RelogData(self._state.newest_segment, 0, b""))
         ops += [op for op, _ in chain(_manifest(number, snapshot), _operations(number, records))]
@@ -190,6 +197,7 @@ class Checkpointer:
         for op in ops:
             self._state.apply(op)
             payload.add(op)
+        # To the log itself: the pipeline does not run yet.
         await self._log.append(payload.parts, tag=TAG_CHECKPOINT_END, truncate_before=group)
         publish(payload.operations, group)
         await self._completed(snapshot, records.size)

@@ -145,6 +145,7 @@ class Container:
         self._check_interval = options.checkpoint.wal_bytes // 64
         """Payload bytes between two checks whether a checkpoint is due: one per group would cost too much."""
         self._next_check = 0
+        # Weak, so that ``SegmentState.wake`` need not know of it.
         self._waiters: WeakValueDictionary[int, anyio.Event] = WeakValueDictionary()
         """The events of segments that somebody waits for."""
         self._built: ContainerComponents | None = None
@@ -213,6 +214,8 @@ class Container:
             await self._serve(components, started, ending)
             clean = True
         finally:
+            # Before any waiter is answered: a call that is refused is tried again only if this ownership is
+            # not the active one any more.
             ending()
             # Waiters first: closing the log may take up to ``close_timeout``.
             self._answer_waiters(clean)
@@ -235,6 +238,8 @@ class Container:
         last_full_cut = self.state.cycle.cut if self.state.cycle.full else 0
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run_pipeline, components.pipeline, ending)
+            # The pipeline runs already, because the intent of the element is logged through it (J3). The
+            # helpers do not: what they do needs the claim.
             await self.ownership.begin()
             async with anyio.create_task_group() as helpers:
                 protect = self.options.protect
@@ -313,6 +318,8 @@ class Container:
         if components.pipeline.payload_bytes >= self._next_check or not self.log.has_room(0):
             self._next_check = components.pipeline.payload_bytes + self._check_interval
             if components.checkpointer.is_due():
+                # An event is replaced, because it cannot be cleared. The checkpointer takes the new one
+                # before it asks whether a checkpoint is due, so it misses none.
                 self._checkpoint_due.set()
                 self._checkpoint_due = anyio.Event()
 
@@ -330,6 +337,7 @@ class Container:
 
     async def _ask_or_import(self, request: Request, size: int) -> Any:
         """The same, after an import of the segment if the answer depends on one."""
+        # A create must not succeed beside a segment of that name in the legacy layout.
         if isinstance(request, CreateRequest):
             await self._import_missing(request.name)
         while True:

@@ -45,6 +45,7 @@ class RecoveredHistory:
     def note_loaded(self, segment: SegmentState) -> None:
         """An evicted segment comes back into memory, and may be changed next."""
         if self._is_noting:
+            # The first load counts: by the next one this ownership may have appended to it.
             self._lengths.setdefault(segment.sid, segment.length)
 
     def forget(self) -> None:

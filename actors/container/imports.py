@@ -67,6 +67,8 @@ class SegmentImporter:
             await self._ask(request, size)
             return
 
+        # Before the first piece, so that a refusal leaves nothing to remove. The operation is decided again,
+        # in order with all others.
         check_name_free(self._state, name, is_legacy=request.is_legacy)
         check_files_free(self._state, name, (chunk.name for _, chunk in chain.chunks))
         request.adopted = self._state.take_segment_id()

@@ -146,6 +146,7 @@ class Leases:
 
         self._open.pop(key, None)
         self._drop_checks()
+        # The dict is in the order of expiry, so a transaction that ended again goes to its end.
         self._ended.pop(key, None)
         self._ended[key] = (record, now + self._tombstone)
         self._wake_by(self._next_time())
@@ -176,6 +177,7 @@ class Leases:
 
     def _seen(self, record: TransactionImage) -> tuple[int, int]:
         staged = self._state.transactions.staged(record).values()
+        # Without loading them: a check of an idle transaction must not bring its segments back into memory.
         return len(staged), sum(map(self._state.segments.length_of, staged))
 
     async def _check_due(self, now: float) -> None:

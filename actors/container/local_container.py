@@ -92,6 +92,7 @@ class LocalContainer:
             )
         finally:
             if self._ended is None:
+                # Cancelled: callers must not wait for an ownership that will not come.
                 self._ended = CLEAN_EXIT
             self._change(None)
 
@@ -203,6 +204,7 @@ class LocalContainer:
             ) from cause
 
         if isinstance(cause, TierlogError):
+            # One error is raised to many callers, and each would add its own frames to the traceback.
             raise cause.with_traceback(None)
 
         raise Unavailable(f"container {self.index} stopped for good: {ended}") from cause

@@ -187,6 +187,7 @@ class Pipeline:
                 continue
 
             if op is None:
+                # C1: what it has read may not be durable, so it waits for the group.
                 group.reads.append((request.reply, answer))
                 continue
 
@@ -243,6 +244,7 @@ class Pipeline:
                 self._taken.set()
                 self._taken = None
             await self._commit_one(group)
+            # Only when it is published: until then ``_fail_unanswered`` has to answer its callers.
             self._in_flight = None
 
     async def _commit_one(self, group: Group) -> None:

@@ -147,6 +147,7 @@ class Recovery:
                     operations += self._replay(number, first, ops, begin_sequence)
                 # Replay is bound by the CPU; the other containers of the process must run too.
                 await anyio.lowlevel.checkpoint()
+                # Replay loads what it changes: a long log would bring every segment into memory.
                 while self._publisher.evict_idle(self._active_max):
                     await anyio.lowlevel.checkpoint()
 
@@ -174,6 +175,8 @@ class Recovery:
     async def _load(self, end: CheckpointEnd) -> None:
         """The state as it was at the checkpoint's begin."""
         records = _CheckpointRecords(end.checkpoint, self._state)
+        # These groups are read once more, for the operations between the parts: to keep them would take the
+        # memory of all appends since the begin.
         async with aclosing(self._log.read(end.begin_group)) as groups:
             async for number, payload in groups:
                 for op in _decode(number, payload)[1]:
@@ -209,6 +212,8 @@ class Recovery:
     def _restore_segment(self, data: bytes) -> None:
         segment = SegmentState.from_image(decode_image(data))
         self._state.restore(segment)
+        # At once and not by a later eviction, or the recovery of a million segments would hold them all in
+        # full (C4).
         if len(self._state.segments.by_id) > self._active_max and segment.is_idle:
             self._state.segments.replace_by_image(segment.sid, data)
         else:
@@ -224,6 +229,7 @@ class Recovery:
         were."""
         skip = max(0, begin_sequence - first + 1)
         if skip:
+            # The group of the begin may have operations before it, which the snapshot includes (C7).
             self._restore_data(number, ops[:skip])
             ops = ops[skip:]
 
@@ -240,6 +246,8 @@ class Recovery:
                 apply(op)
 
             self._publisher.publish(ops, number)
+        # What apply functions raise for an impossible change (C5). Anything else is a bug of this code and
+        # must not be reported as corruption.
         except (DecodeError, ValueError, KeyError) as error:
             sequence = self._state.sequence
             raise DataCorruption(
@@ -261,6 +269,7 @@ class Recovery:
     def _check_segment(self, segment: SegmentState) -> None:
         position = segment.flushed
         for merge in segment.merges:
+            # A merged range is checked with its source, which stays in the table until it is spliced.
             self._check_range(segment, position, merge.offset)
             position = merge.offset + merge.length
         self._check_range(segment, position, segment.length)

@@ -212,6 +212,7 @@ class SegmentState:
         segment = cls(image.sid, image.name, image.rolling_size)
         segment.status = image.status
         segment.sealed = image.sealed
+        # An evicted segment is wholly durable, and so is all that comes before a checkpoint in the log.
         segment.length = segment.durable_length = image.length
         segment.start_offset = image.start_offset
         segment.attributes = dict(image.values)
@@ -302,6 +303,7 @@ class SegmentTable:
         segment.status = status
 
     def remove(self, sid: int) -> None:
+        # Never an evicted one: whoever removes a segment has changed it before, which loads it.
         if self.by_id.pop(sid, None) is not None:
             self._ids.remove(sid)
             self.dirty.pop(sid, None)
@@ -314,6 +316,7 @@ class SegmentTable:
     def _still_dirty(self, sids: Sequence[int]) -> Iterator[SegmentState]:
         for sid in sids:
             segment = self.by_id.get(sid)
+            # Removed, clean by now, or evicted, which only clean ones are.
             if segment is None or segment.is_clean:
                 self.dirty.pop(sid, None)
             else:
@@ -330,6 +333,7 @@ class SegmentTable:
 
     def freeze(self) -> FrozenView[int, bytes]:
         """The images of all segments, as of now."""
+        # C7: nothing is encoded here. An image is made when a part takes it, or before the first change.
         return FrozenView(self._ids.runs(), self._image_of)
 
     def _image_of(self, sid: int) -> bytes | None:
@@ -355,6 +359,8 @@ class SegmentTable:
             if segment is None:
                 continue
 
+            # Not at the first visit: a segment that is used now and then would be evicted and loaded over and
+            # over.
             if segment.is_idle and segment.touched == segment.seen:
                 image = segment.image()
                 self.replace_by_image(sid, image)

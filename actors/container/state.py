@@ -227,4 +227,6 @@ class ContainerState:
         self.checkpoint_bytes = size
         self.sequence = sequence
         self.cycle = cycle
+        # A checkpoint does not say which operations clients caused. If all segments are clean, none makes a
+        # cycle due, so an idle store stays quiet after its opening (F5).
         self.client_sequence = sequence if self.segments.dirty else min(sequence, cycle.cut)

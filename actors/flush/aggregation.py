@@ -127,6 +127,7 @@ def capture(segment: FlushableSegment, cut: int) -> SegmentFlush:
         segment.start_offset,
         segment.sealed,
         segment.rolling_size,
+        # A copy: the list goes on to change while the flush is under way.
         tuple(segment.merges),
         cut,
     )

@@ -33,6 +33,7 @@ def decide_due(
     due (rule F6), if one is."""
     aged = dirty_since is not None and now >= dirty_since + flush_age
     if requested or aged or segments_by_size:
+        # A pause holds up requests too: each attempt against a storage that fails costs a cycle.
         if now < not_before:
             return Due(False, wait=not_before - now)
 

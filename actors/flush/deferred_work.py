@@ -133,6 +133,7 @@ class DeferredWork:
     async def _run_step(self, work: DeferredWorkRecord) -> bool:
         """Do one step; returns whether it was done."""
         try:
+            # J7: a cycle that had nothing to flush has not claimed long-term storage.
             await self._claim()
         except CLAIM_REFUSED:
             raise
@@ -154,6 +155,7 @@ class DeferredWork:
 
     def _fail(self, work: DeferredWorkRecord, error: TierlogError) -> None:
         now = anyio.current_time()
+        # The exponent is bounded as well: a float overflows after about a thousand failures.
         pause = min(PAUSE_MAX, self._error_pause * 2 ** min(self._queue.failures(work.key), 16))
         self._queue.failed(work.key, now + pause)
         self._not_before = now + self._error_pause

@@ -55,6 +55,7 @@ class FlushOrder:
     def add(self, segment: int, name: str, sources: Sequence[int] = ()) -> None:
         """``sources``: the segments merged into it, all of which are added later. So merges form no circle,
         and a source knows its targets: its bucket is the earliest of theirs and its own."""
+        # A source must not wait behind the barrier that its target is in front of.
         bucket = min([bucket_of(name), *(self._bucket[target] for target in self._targets.get(segment, ()))])
         self._bucket[segment] = bucket
         self._open[bucket] += 1
@@ -94,6 +95,8 @@ class FlushOrder:
         given_up: dict[int, None] = {}
         stack = [segment]
         while stack:
+            # A target without the splice of one source cannot have those behind it: its bytes are in offset
+            # order (F3).
             for target in self._targets.get(stack.pop(), ()):
                 if target in self._bucket and target not in given_up:
                     given_up[target] = None

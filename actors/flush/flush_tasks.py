@@ -96,6 +96,7 @@ class FlushTasks:
             await anyio.lowlevel.checkpoint()
         done_before, in_time, had_plans = self.done, True, bool(plans)
         while True:
+            # The slot first: what is taken from the order must be begun.
             while self._has_slot() and (sid := order.take()) is not None:
                 flush = self._under_way[sid] = _Flush(anyio.current_time() + self._deadline)
                 tasks.start_soon(self._run_one, plans.pop(sid), flush)
@@ -122,6 +123,7 @@ class FlushTasks:
 
     def _has_slot(self) -> bool:
         running = len(self._under_way) - self._late
+        # F5: while nothing can be flushed, one flush is enough to find out whether that is still so.
         limit = 1 if self._is_cautious else self._limit
         return running < limit and len(self._under_way) < 2 * self._limit and not self._retry_in()
 
@@ -170,6 +172,8 @@ class FlushTasks:
             self._late -= 1
             self._on_late_end({} if error is None else {plan.sid: error})
         elif error is None:
+            # Not for a late one: its cycle has given up the segment, and the order may be that of the next
+            # cycle.
             self._order.flushed(plan.sid)
         else:
             self.errors.update(dict.fromkeys(self._order.give_up(plan.sid), error))

@@ -137,6 +137,7 @@ class SegmentFlusher:
         if plan.deleted or segment is None or not segment.has_record:
             return False
 
+        # F1: only as far as bytes are flushed, because a record cannot start behind its length.
         record = await self._storage.info(plan.sid)
         start = min(plan.start_offset, record.length)
         if start <= record.start_offset:
@@ -149,6 +150,7 @@ class SegmentFlusher:
 
     async def _delete(self, plan: SegmentFlush) -> None:
         """Remove the record in this cycle; the chunks are deleted after its ``CycleComplete`` (rule F2)."""
+        # It has no record if it was deleted before its first flush.
         if await self._storage.exists(plan.sid):
             with self._storage.begin(plan.sid) as txn:
                 await self._storage.delete(txn)
@@ -199,6 +201,7 @@ class SegmentFlusher:
                 # Only a delete makes unflushed bytes unknown.
                 raise _deleted(plan)
 
+            # J7: here and not once for a flush, because a long backlog takes minutes.
             await self._keep_proven()
             taken = DataPiece(piece.start, piece.start + sum(map(len, data)))
             return await self._storage.write(txn, piece.start, data, list(self._starts(segment, taken)))

@@ -76,6 +76,7 @@ class WorkQueue:
             if entry is not None and entry.not_before is None and entry.failures == failures:
                 return entry.work
 
+            # Left behind by a change, whose own entry is further down.
             heappop(self._ready)
         return None
 

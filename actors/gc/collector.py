@@ -240,6 +240,7 @@ class Collector:
         ``request_cycle()`` asks for a flush cycle: chunks of dead owners wait for one.
         """
         await self._source.wait_confirmed()
+        # From records, so it needs no listing and works while long-term storage is down.
         await self._take_over(await self._source.released.names(), request_cycle)
         begin = anyio.current_time()
         self._listings = [begin + seconds for seconds in self._options.listings]
@@ -284,6 +285,8 @@ class Collector:
             ):
                 found.append(garbage)
             else:
+                # Referenced or of a transaction under way, for now. Dropped, it would be found by the next
+                # opening only.
                 self._queue.put(attrs.evolve(garbage, due=now + self._pause))
         return found
 
@@ -294,6 +297,7 @@ class Collector:
 
     def _is_listing_due(self) -> bool:
         if self._has_left_out:
+            # Not as soon as one name has room: each listing goes through the whole prefix.
             return len(self._queue) <= self._options.names_max // 2
 
         return bool(self._listings) and self._listings[0] <= anyio.current_time()
@@ -303,6 +307,7 @@ class Collector:
         for part in in_slices(self._retry_later.take(anyio.current_time())):
             for garbage in part:
                 self._queue.put(garbage)
+                # As if these had been used up: a second failure in this round sends it to the next one.
                 self._attempts[garbage.name] = self._options.attempts
             await anyio.lowlevel.checkpoint()
 
@@ -427,6 +432,7 @@ class Collector:
         # G1: what ``_ready`` decided still holds after the barrier. Names are never used twice (S2), and only
         # this owner could add a record.
         await self._source.barrier()
+        # G2: a delete that hangs takes one of these places, and the others go on.
         limit = anyio.CapacityLimiter(self._options.concurrent_deletes)
         done: list[str] = []
         async with anyio.create_task_group() as tasks:
@@ -449,6 +455,7 @@ class Collector:
             else:
                 self._deleted += 1
 
+        # A chunk that is gone counts as well: storage has answered.
         self._retry_later.reset_pause(anyio.current_time())
         self._queue.drop(garbage.name)
         self._attempts.pop(garbage.name, None)

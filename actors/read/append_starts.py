@@ -97,6 +97,7 @@ class AppendStarts:
         )
         for merge in segment.merges:
             source = self._segment_of(merge.source)
+            # The splice is flushed: the target's own records have the starts.
             if source is None or merge.offset < segment.flushed:
                 continue
 

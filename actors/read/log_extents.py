@@ -32,6 +32,7 @@ class LogExtents:
     def add(self, start: int, end: int, window: int) -> None:
         """Add bytes behind all others."""
         ends = self._ends
+        # Only within a window: a reader loads windows, and truncation keeps whole groups.
         if ends and ends[-1] == start and self._windows[-1] == window:
             ends[-1] = end
             return

@@ -217,6 +217,7 @@ class ReadAhead:
             return stream
 
         for key, other in reversed(self._streams.items()):
+            # The most recent readers first: two readers of one segment may both fit.
             if key[0] == sid and other.last_offset < offset < key[1]:
                 return self._streams.pop(key)
         return None
@@ -228,6 +229,7 @@ class ReadAhead:
         key = (stream.sid, end)
         other = self._streams.pop(key, None)
         if other is not None and other.windows and not stream.windows:
+            # Its windows are what this reader needs next.
             stream = other
         elif other is not None:
             self._drop_windows(other)
@@ -306,6 +308,7 @@ class ReadAhead:
         if self._tasks is None or not self._budget.begin(window.size):
             return False
 
+        # A reader counts from its first window on, so that those without leave their share to others.
         self._budget.streams += not stream.windows
         self._held += window.size
         stream.windows.append(window)

@@ -129,6 +129,7 @@ class Reader:
                 return await self._read_merged(segment, merge, offset, end)
 
             if merge.offset > offset:
+                # A read has one source: what follows comes with the next one.
                 end = min(end, merge.offset)
                 break
 
@@ -159,6 +160,7 @@ class Reader:
             return slices[0] if len(slices) == 1 else b"".join(slices)
 
         cached = self._cache.next_cached(segment.sid, offset)
+        # Only up to the next cached block: the rest comes from memory.
         stop = min(end, segment.flushed, end if cached is None else cached)
         data = await self._storage.read(segment.sid, offset, stop - offset, segment.flushed)
         if not data:

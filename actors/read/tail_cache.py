@@ -102,6 +102,8 @@ class TailCache:
         if group != self._group:
             self._group = group
             self._window = group if self._window_of is None else self._window_of(group)
+        # Out of order only in replay and after a checkpoint has logged bytes again; live appends come in
+        # order (C1).
         if offset < tail.end:
             self._add_unknown(sid, tail, offset, data)
         else:
@@ -126,6 +128,7 @@ class TailCache:
                 and len(last) + size <= BLOCK_BYTES
                 and tail.starts[-1] + len(last) == offset
             ):
+                # In place: nobody has a view of a ``bytearray`` (see ``slices``), so it can grow.
                 last += data
                 self._total += size
                 return
@@ -164,6 +167,7 @@ class TailCache:
         before = tail.flushed
         tail.flushed = flushed
         self.unflushed_bytes -= tail.extents.drop_below(flushed)
+        # Blocks below were counted out by earlier calls.
         index = max(0, bisect_right(tail.starts, before) - 1)
         while index < len(tail.starts) and tail.starts[index] < flushed:
             start = tail.starts[index]

@@ -20,6 +20,7 @@ class FrameTable(Sequence[Frame]):
         self._first = first
         self._bounds = array("Q", (start,))
         """Where each frame begins, and where the last one ends."""
+        # Not in the array, where they would triple what each frame takes.
         self._marks: dict[int, tuple[int, int]] = {}
 
     @property

@@ -42,6 +42,7 @@ _CRC = struct.Struct(">I")
 _POSITION = struct.Struct(">Q")
 _IDENTITY = struct.Struct(">16sQI")
 _SEALS_MAX = 1 << 20
+# The fixed fields have 49 bytes and each seal has 20: a damaged length above this is not read at all.
 _BODY_BYTES_MAX = 64 + 20 * _SEALS_MAX
 
 
@@ -140,6 +141,7 @@ def decode_header(data: Buffer, path: str) -> tuple[FileHeader, int]:
         raise DecodeError("no header")
     if crc32c(memoryview(data)[:end]) != _CRC.unpack_from(data, end)[0]:
         raise DecodeError("the header's CRC does not match")
+    # Only behind a valid CRC: a flipped bit in the version is corruption, not a newer format.
     if version > FORMAT_VERSION:
         raise StoreMismatch(
             f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog"
@@ -189,6 +191,8 @@ def frame_end(view: memoryview, at: int, position: int, salt: int, epoch: int) -
     if at + FRAME_HEADER_BYTES > len(view):
         return None
     magic, size, owner, _, _, _, head_crc, _ = _FRAME.unpack_from(view, at)
+    # The search for frames in a torn tail comes here for each occurrence of the magic, so the checks that
+    # cost nothing come before the CRC.
     if magic != _FRAME_MAGIC or owner != epoch or size > GROUP_BYTES_MAX:
         return None
     fields = view[at : at + _FRAME_FIELDS.size]

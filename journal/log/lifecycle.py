@@ -50,6 +50,7 @@ STATES: StateTable[LogState, LogEvent] = StateTable(
             for state in (LogState.BROKEN, LogState.FENCED, LogState.CLOSED)
             for event in (LogEvent.BREAK, LogEvent.FENCE)
         },
+        # In every state, and again: descriptors are released whatever has happened before (W7).
         **{(state, LogEvent.CLOSE): LogState.CLOSED for state in LogState},
     }
 )
@@ -74,6 +75,7 @@ class LogLifecycle:
 
     def failed(self, error: BaseException) -> None:
         """Rule W6: any failure, a cancellation too, ends this owner."""
+        # Later failures are consequences of the first one, which is the one to report.
         if self.state in _LIVE:
             self._why = str(error) or type(error).__name__
         self.step(LogEvent.FENCE if isinstance(error, NotOwner) else LogEvent.BREAK)

@@ -145,6 +145,8 @@ class LocalLog(DurableDataLog):
     def _open(self, above: int, after: Collection[int] | None) -> Program[Opened]:
         try:
             return (yield from open_log(self._context, above, after))
+        # A program runs to its end in its thread, so no cancellation arrives here. What a refused opening has
+        # opened is closed by the program itself (W7).
         except Exception:
             yield from self._context.close_others()
             raise
@@ -152,6 +154,7 @@ class LocalLog(DurableDataLog):
     def _own(self, epoch: int, owned: TakenOver) -> None:
         assert self._history is not None
         self._epoch = epoch
+        # Encoded once: each append and each read compares the register with it.
         self._epoch_record = encode_epoch(self._context.log_id, epoch, self._context.owner)
         self._current = owned.current
         self._parts = tuple(owned.parts)
@@ -208,8 +211,10 @@ class LocalLog(DurableDataLog):
         window = self._index.find(number)
         path = self._context.layout.wal(window.file)
         with self._mapped_errors():
+            # Opened by name for each read, so that a truncation waits for no reader (W10).
             data = await self._reading.run(read_range(path, window.start, window.end))
         if data is None:
+            # Not a race: whoever needs a group keeps the truncation address at or below it (C10).
             raise DataCorruption(f"the file of group {number} is missing", file=path, offset=window.start)
         return window_payloads(window, data, self._context.log_id, path)
 
@@ -243,6 +248,7 @@ class LocalLog(DurableDataLog):
         # ``check_owner`` reads the old register.
         if len(self._context.handles) > 2:
             yield from self._context.close_others(current.handle, register)
+        # Before a group and not behind one, so that an owner that appends no more leaves no empty file.
         if current.position >= self._options.file_size:
             sealed = self._needed_parts(current)
             rolled = yield from roll(self._context, current, self._next_group, self._truncate_before, sealed)
@@ -252,6 +258,7 @@ class LocalLog(DurableDataLog):
 
         end = current.position + FRAME_HEADER_BYTES + group.size
         allocated = current.allocated
+        # Compared here too: this runs for every group, and most need neither call.
         if allocated < end + self._options.reserve:
             allocated = yield from allocate_ahead(self._options, current, end)
         length = current.length
@@ -282,7 +289,10 @@ class LocalLog(DurableDataLog):
             allocated,
             length,
         )
+        # W3: not synced, so it costs no disk access. A watermark that a power loss takes back requires less
+        # of the log, never more.
         yield from note_watermark(self._context, register, written, self._next_group)
+        # In the same program, which saves a hop to the thread.
         space = (yield from measure_space(self._context.layout)) if self._gauge.due else None
         return _Appended(written, register, parts, space)
 
@@ -295,12 +305,15 @@ class LocalLog(DurableDataLog):
     def _covered(self, parts: Sequence[Part], end: int) -> int:
         """How many of ``parts`` are wholly below the truncation address. ``end`` is the first group after the
         last part."""
+        # A part ends where the next one starts, so it is not needed if that start is at or below the address.
         starts = [*(part.first_group for part in parts[1:]), end]
         return sum(start <= self._truncate_before for start in starts) if parts else 0
 
     def _apply(self, found: _Appended, size: int, truncate_before: int) -> int:
         number = self._next_group
         self._current, self._register, self._parts = found.current, found.register, found.parts
+        # Recovery has read all of it: 8 bytes for each group and the last group's payload are free from now
+        # on (W2).
         self._history = None
         self._next_group = number + 1
         self._truncate_before = max(self._truncate_before, truncate_before)
@@ -358,6 +371,7 @@ class LocalLog(DurableDataLog):
 
     def _remove(self, files: Sequence[FileId]) -> Program[None]:
         yield from unlink_files(self._context.layout, files)
+        # Without it a power loss brings the files back. That is harmless (W5), but it fills the disk again.
         yield SyncFolder(self._context.layout.folder)
 
     # --- ownership and room ----------------------------------------------------------------------
@@ -365,6 +379,7 @@ class LocalLog(DurableDataLog):
     def check_owner(self) -> None:
         register, _ = self._require_owner("check_owner")
         with self._mapped_errors():
+            # Without a hop to the thread: the page cache has the register, and reading it takes about 1 us.
             record = self._files.peek(register, 0, EPOCH_RECORD_BYTES)
         if record != self._epoch_record:
             error = fenced(self._context.layout.register, self._epoch, int.from_bytes(record[24:32], "big"))
@@ -433,6 +448,8 @@ class LocalLog(DurableDataLog):
             if register is not None and current is not None:
                 yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
                 yield from note_watermark(self._context, register, current, self._next_group - 1, clean=True)
+                # Unlike the watermarks of appends: the footer makes every missing byte corruption (W3), after
+                # a power loss too.
                 yield Sync(register)
                 yield from trim(current.handle, current.position)
         except NotOwner:
@@ -474,6 +491,8 @@ def _index_of(history: History, current: CurrentFile | None) -> GroupIndex:
     index, last = GroupIndex(), history.last
     for wal in history.files:
         for frame in wal.frames:
+            # The last group is read from the new file only: its old one is trimmed before it, or unlinked
+            # (W4, W9).
             if current is None or (last is not None and frame.number < last.number):
                 index.add(wal.file, frame.number, frame.position, frame.payload + frame.size)
     if current is not None and last is not None:

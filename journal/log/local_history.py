@@ -225,6 +225,7 @@ class HistoryReader:
 
     def _parse(self, file: FileId, window: Window) -> Program[_Content]:
         path, salt = self._layout.wal(file), file_salt(self._log_id, file)
+        # One byte loads a whole window of 4 MiB, in which nearly every header lies.
         yield from window.load(0, 1)
         yield from window.load(0, header_size(window.view))
         try:
@@ -232,6 +233,8 @@ class HistoryReader:
         except DecodeError:
             return _Content(path, window, None, FrameRun(0, 0, file.epoch, salt, salt))
 
+        # Frames are salted with the log's id: without this check another log's file would pass for a torn
+        # one.
         if header.log_id != self._log_id:
             raise StoreMismatch(
                 f"{path} belongs to log {header.log_id.hex()}, not to {self._log_id.hex()}: the folders "
@@ -253,6 +256,7 @@ class HistoryReader:
     # --- the newest file -------------------------------------------------------------------------
 
     def _find_newest(self, names: Sequence[FileId]) -> Program[WalFile | None]:
+        # A newer file that never took effect leaves the decision to the one before it (W4).
         for file in reversed(names):
             wal = yield from self._visit(file, self._scan_newest)
             if wal is not None:
@@ -322,6 +326,7 @@ class HistoryReader:
         files = [newest]
         truncate_before = newest.truncate_before
         for seal in reversed(newest.header.seals):
+            # Before the next file is opened: one that lies below the address may have been removed (W5).
             if files[0].header.first_group <= max(truncate_before, HISTORY_START):
                 break
             wal = yield from self._read_part(seal, files[0])
@@ -329,6 +334,7 @@ class HistoryReader:
             truncate_before = max(truncate_before, wal.truncate_before)
 
         self._check_start(files[0], max(truncate_before, HISTORY_START))
+        # The newest file is empty if its owner rolled and ended before the next group.
         holder = next((wal for wal in reversed(files) if wal.frames), None)
         last = None if holder is None else (yield from self._read_last(holder))
         return History(files, truncate_before, last, newest.next_number)
@@ -339,6 +345,8 @@ class HistoryReader:
                 raise DataCorruption(
                     "the file's start is damaged", file=content.path, offset=content.run.start
                 )
+            # Only up to the seal: what follows was written by an owner that was fenced, and never acked (W1,
+            # W4).
             wal, _ = yield from self._scan(content, content.header, seal.end)
             self._check_sealed(wal, seal, successor)
             return wal

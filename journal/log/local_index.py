@@ -55,6 +55,8 @@ class GroupIndex:
         if last is None or last.file != file:
             last = _IndexedFile(file, number, end)
             self._files.append(last)
+            # The header belongs to the first window: a re-logged frame is salted with its CRC (W4), and it
+            # says whether the file is still the one that was indexed.
             start = 0
         if not last.numbers or end - last.starts[-1] > INDEXED_BYTES:
             last.numbers.append(number)
@@ -64,6 +66,7 @@ class GroupIndex:
 
     def window_of(self, number: int) -> int:
         """The first group of the window that holds group ``number``, which is durable."""
+        # Called for each group when it is published, which is always in the newest window.
         return self._newest if number >= self._newest else self.find(number).first
 
     def find(self, number: int) -> LogWindow:

@@ -44,6 +44,8 @@ from .frames import FileId, Seal
 from .local_history import History, HistoryReader, Part, list_wal_files
 from .local_writer import CurrentFile, LogContext, Room, begin_file, measure_room, trim_sealed, unlink_files
 
+# A live owner rolls after 64 MiB by default, so a reader is rarely overtaken even once. The last attempt
+# reports any damage.
 _INSPECTIONS_MAX = 5
 
 
@@ -78,6 +80,7 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
     yield from _make_folder(layout.folder)
     names = yield from list_wal_files(layout)
     register = yield from _open_register(context, names)
+    # Before the raise, whose failure must not leak it (W7).
     context.handles.append(register)
     named = max((file.epoch for file in names), default=0)
     # A seal names only epochs below its own file's, so the names cover the seals (W1).
@@ -110,6 +113,8 @@ def take_over(
     current = yield from begin_file(
         context, FileId(epoch, 1), first_group, history.truncate_before, parts, last
     )
+    # Only now: an opener that raises the register after this check finds the new file, durable, when it
+    # lists.
     yield from confirm_epoch(register, context.log_id, epoch, context.owner)
     yield from note_watermark(context, register, current, history.next_group - 1)
     yield Sync(register)
@@ -153,6 +158,7 @@ def _list_state(context: LogContext) -> Program[tuple[RegisterImage | None, list
     try:
         names = yield from list_wal_files(context.layout)
     except FileNotFoundError:
+        # This log was never opened.
         names = []
     return image, names
 

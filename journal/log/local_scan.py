@@ -73,6 +73,7 @@ class Window:
 
     def skip_hole(self, position: int) -> Program[int]:
         """The next position behind the window, from ``position`` on, with anything but zeros."""
+        # Only behind the window: asking for a hole is a system call, and the window's bytes are here already.
         if position < self.start or position + FRAME_HEADER_BYTES > self.end:
             position = yield FindData(self._handle, position)
         return position
@@ -135,8 +136,11 @@ def find_frame(window: Window, position: int, run: FrameRun) -> Program[Frame | 
             continue
 
         position = window.start + found
+        # With the salt of later frames: a re-logged first frame counts only with its header, so behind a
+        # broken one it proves nothing (W4).
         yield from window.load_frame(position, run.salt, run.epoch)
         frame = decode_frame(window.view, position - window.start, position, run.salt, run.epoch)
         if frame is not None:
             return frame
+        # Not behind its payload: the header is not valid, so neither is the length that it names.
         position += 1

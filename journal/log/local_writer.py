@@ -136,6 +136,7 @@ def begin_file(
     context.handles.append(handle)
     try:
         yield Write(handle, 0, buffers)
+        # Before the sync, which makes the new length durable as well.
         length = yield from lengthen(context.options, handle, size, size)
         yield Sync(handle)
         yield SyncFolder(context.layout.folder)
@@ -213,6 +214,7 @@ def roll(
     register: FileHandle = yield Open(context.layout.register, write=True)
     context.handles.append(register)
     yield from confirm_epoch(register, context.log_id, epoch, context.owner)
+    # W9: the header that seals this end is durable, and no group follows.
     yield from trim(current.handle, current.position)
     return fresh, register
 
@@ -284,12 +286,14 @@ def next_allocation(options: LocalLogOptions, allocated: int, end: int) -> int:
     """
     if allocated >= end + options.reserve:
         return allocated
+    # One step more than is needed, so that most groups allocate nothing.
     return end + options.reserve + options.allocation_step
 
 
 def allocate_ahead(options: LocalLogOptions, current: CurrentFile, end: int) -> Program[int]:
     """Keep ``reserve`` bytes allocated behind ``end``. Returns where the allocated blocks end."""
     wanted = next_allocation(options, current.allocated, end)
+    # A disk without room for a whole step may still have room for the reserve.
     for goal in (wanted, end + options.reserve):
         if goal <= current.allocated:
             break
@@ -314,6 +318,7 @@ def lengthen(options: LocalLogOptions, handle: FileHandle, length: int, end: int
                 raise
         else:
             return end + options.length_step
+    # On a full disk the write itself makes the file longer, inside the blocks that are allocated (W6).
     return max(length, end)
 
 

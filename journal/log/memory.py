@@ -160,6 +160,8 @@ class MemoryLog(DurableDataLog):
             )
         self._life.step(LogEvent.BEGIN_APPEND)
         await self._checkpoint()
+        # Behind the await, during which another owner may have opened the log. Nothing is awaited from here
+        # on.
         self.check_owner()
         info = GroupInfo(self._next_group, self._epoch, tag, size, truncate_before)
         self._apply(info, b"".join(buffers))
@@ -185,6 +187,7 @@ class MemoryLog(DurableDataLog):
         self._journal.groups = [
             stored for stored in self._journal.groups if stored.info.number >= self._truncate_before
         ]
+        # The window of the address stays: the groups that are kept begin inside it.
         del self._windows[: max(0, bisect_right(self._windows, self._truncate_before) - 1)]
 
     def check_owner(self) -> None:

@@ -77,6 +77,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         if not root.startswith("/"):
             raise InvalidArgument(f"the root of a chunk storage must be an absolute path, not {root!r}")
 
+        # A lane of its own: a file system that hangs takes these threads and none of the log's (W7).
         self._files = files.lane("chunks", threads, nofollow_root=root.rstrip("/"))
         self._root = root.rstrip("/")
         self._world = world
@@ -134,6 +135,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
             if size:
                 progress.changed = True
                 yield Write(handle, offset, data, bulk=True)
+                # S3: the length that the caller commits must be durable before the commit is.
                 yield Sync(handle)
             return offset + size
 

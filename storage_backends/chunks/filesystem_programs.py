@@ -65,9 +65,11 @@ class Progress:
 
 def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
     """The contract's error for an ``OSError``."""
+    # A full disk is sure to have changed nothing but an append's tail, which no record counts (S3).
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and (progress.appends or not progress.changed):
         return StorageFull(f"no room for chunk {name}: {error}")
 
+    # Whatever the error, once a call that others can see was made.
     if progress.changed:
         return OutcomeUnknown(f"chunk {name} may have been changed: {error}")
 
@@ -127,6 +129,8 @@ class Folders:
                 f"{folder} is a chunk or a link, so it cannot be a folder of chunks"
             ) from error
 
+        # Known only when durable: a chunk whose folder a power loss takes back is gone, although its record
+        # is committed.
         yield SyncFolder(dirname(folder))
         self._known.add(folder)
 
@@ -175,6 +179,7 @@ def publish(
         yield from discard(temporary)
         raise
     yield from discard(temporary)
+    # S2: the name is durable before the caller learns of it.
     yield SyncFolder(dirname(path))
     return size
 

@@ -94,6 +94,7 @@ class MemoryChunkStorage(BaseChunkStorage):
         self._chunk(name).read_only = read_only
 
     async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
+        # A copy, because chunks come and go at each await.
         for name in list(self.state.chunks.irange(max(prefix, after))):
             if not name.startswith(prefix):
                 return

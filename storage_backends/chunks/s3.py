@@ -123,6 +123,8 @@ class S3ChunkStorage(BaseChunkStorage):
             return await self._requests.put_part(self._key(name), name, upload_id, number, data)
 
     async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        # Of this instance only: to ask the service would cost a request for each append, and a segment
+        # appends only to chunks that its own owner has created (S3).
         if name in self._read_only:
             raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
 

@@ -28,10 +28,12 @@ class Concat:
     async def run(self, ranges: Sequence[ChunkRange]) -> None:
         """Raises what ``create_with_content`` raises, and ``BadChunkOffset`` for a range past its source's
         end."""
+        # Before an upload is begun, which a range that is refused would leave to be aborted.
         await self._check_sources(ranges)
         parts = plan_parts(ranges)
         if not parts:
             await self._requests.put(self._key, self._name, [], self._put_id)
+        # One request in place of three: an upload begins, sends and completes.
         elif len(parts) == 1 and isinstance(parts[0], JoinedPart):
             await self._requests.put(self._key, self._name, await self._fetch(parts[0]), self._put_id)
         else:

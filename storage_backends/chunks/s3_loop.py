@@ -69,6 +69,7 @@ class ThreadLoop(RequestLoop):
             import_module("uvloop").new_event_loop() if find_spec("uvloop") else asyncio.new_event_loop()
         )
         self._ended = asyncio.Event()
+        # A daemon, so that a store that was not closed does not keep the process alive.
         self._thread = threading.Thread(target=self._serve, name="tierlog-s3", daemon=True)
 
     async def open(self) -> None:

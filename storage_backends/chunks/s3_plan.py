@@ -55,6 +55,7 @@ def _parts(ranges: Sequence[ChunkRange], part_max: int) -> Iterator[Part]:
     for each in ranges:
         missing = max(0, PART_MIN - sum(part.length for part in short)) if short else 0
         head, rest = _split(each, missing)
+        # Above and not at: the service copies ranges only out of objects larger than this.
         if rest.length > PART_MIN:
             if short:
                 yield JoinedPart((*short, head))

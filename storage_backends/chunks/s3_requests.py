@@ -173,6 +173,7 @@ class S3Requests:
 
     async def close(self) -> None:
         """Close the connections, even when the caller is cancelled."""
+        # Taken first, so that a second close, or one beside it, finds nothing to do.
         loop, self._loop = self._loop, None
         if loop is not None:
             with anyio.CancelScope(shield=True):
@@ -382,6 +383,8 @@ class S3Requests:
             raise mapped(error, request) from error
 
     async def _limited(self, call: Call[T]) -> T:
+        # Of the whole request: the client's own limits are for each silence, and a service that sends a byte
+        # now and then never reaches them.
         async with asyncio.timeout(self._options.request_timeout):
             return await call()
 
@@ -392,6 +395,7 @@ class S3Requests:
                 Bucket=self._bucket, Key=key, Range=f"bytes={offset}-{offset + size - 1}"
             )
         except Exception as error:
+            # The range begins at the object's end or behind it, which is an empty read by the contract.
             if status_of(error) == 416:
                 return b""
             raise

@@ -56,6 +56,8 @@ class DeferredWorkIndex:
 
     async def _current(self) -> dict[str, DeferredWorkRecord]:
         async with self._loading:
+            # Once more if a commit of unknown outcome fell into the read: it may have been applied behind the
+            # scan.
             while self._known is None:
                 self._is_outdated = False
                 known = await self._load()
@@ -78,6 +80,7 @@ class DeferredWorkIndex:
             if number % _STEP == 0:
                 await anyio.lowlevel.checkpoint()
         self.newer = frozenset(newer)
+        # What was committed while the scan went on: it may have passed those keys before.
         _apply(known, self._written)
         return known
 

@@ -74,6 +74,7 @@ class SparseIndex:
         self._starts.insert(index, start)
         self._names.insert(index, name)
         if len(self._starts) > self._limit:
+            # Every second one, so that the rest stays evenly spread.
             del self._starts[1::2], self._names[1::2]
             self.stride *= 2
 
@@ -220,6 +221,8 @@ class LayoutCache:
         """The segment's layout, from the cache or loaded now; ``SegmentNotFound``."""
         layout = self._layouts.get(segment)
         if layout is None:
+            # In the cache before it is loaded: a commit during the load discards it, so that no later read
+            # gets it.
             layout = self._layouts[segment] = Layout(
                 self._store, segment, self._spacing, self.sparse_index(segment)
             )
@@ -259,6 +262,7 @@ class LayoutCache:
         ):
             _, dropped = self._layouts.popitem(last=False)
             chunks -= len(dropped)
+        # Only the layout of the last read is left, and it alone is too large.
         if chunks > self._chunks_max:
             for layout in self._layouts.values():
                 layout.drop_chunks()

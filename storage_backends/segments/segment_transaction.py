@@ -87,6 +87,8 @@ class SegmentTransaction:
         self._require_open()
         self._state = "busy"
         try:
+            # Before anything is sent: an unsound record is a bug, and must not look like a commit of unknown
+            # outcome.
             writes = self.metadata.checked()
         except BaseException:
             self.abort()
@@ -153,6 +155,7 @@ class SegmentTransaction:
                 f"segment {self.id:016x} has no record in tier 2", segment=f"{self.id:016x}"
             )
 
+        # A new segment under the id would be taken apart by the steps of that work.
         for kind in (DeferredWorkKind.DELETE, DeferredWorkKind.SPLICE):
             if await self.metadata.deferred(self.id, kind) is not None:
                 raise RuntimeError(
@@ -194,7 +197,9 @@ class SegmentTransaction:
         PDP-53)."""
         spare = self.context.spare.get(self.id)
         if spare is not None and spare[0] == offset:
+            # S7: the breaker is asked before a name is tracked or used, so that an outage costs none.
             self.context.chunks.admit(spare[1])
+            # Only behind the breaker: after its refusal the name is still there for the next attempt.
             del self.context.spare[self.id]
             self._created[spare[1]] = None
             return spare[1]
@@ -250,6 +255,7 @@ class SegmentTransaction:
     def link(self, last: ChunkRecord, name: str) -> None:
         """Link the chunk ``name`` behind ``last``, which is complete from now on."""
         self.metadata.put(changed(last, next_chunk=name))
+        # A chunk in the middle of a segment never grows, so this instance forgets its length.
         self.begin_append(last.name)
 
     def grow_index(self, chunk: str, chunk_start: int, start: int, end: int) -> None:
@@ -355,6 +361,7 @@ class SegmentTransaction:
     def _doubt(self) -> None:
         self._discard_layouts()
         self._end()
+        # The work records of this commit are stored or not; only another read can tell.
         self.context.deferred_work.invalidate()
         self.context.garbage.doubt(list(self._created | self._dropped))
 

@@ -124,6 +124,7 @@ class MetadataTransaction:
         """Delete ``record``, which this transaction has read or written, at the commit."""
         key = record.key
         self._records[key] = None
+        # What only this transaction has written was never stored: there is nothing to delete.
         if self._versions[key]:
             self._written.add(key)
         else:
@@ -160,6 +161,8 @@ class MetadataTransaction:
 
     async def publish(self, writes: Mapping[str, bytes | None]) -> int:
         """Commit the result of ``checked``."""
+        # Everything that was read is compared, not only what is written: a decision may rest on a record that
+        # stays as it is.
         version = await self._store.commit(self._versions, writes)
         for key in writes:
             record = self._records[key]

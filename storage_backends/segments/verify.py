@@ -25,6 +25,7 @@ class Flaw:
 async def find_flaws(chunks: ChunkStorage, record: ChunkRecord, advance: Callable[[int], None]) -> list[Flaw]:
     """Read all recorded bytes of the chunk and return what is wrong with them. ``advance`` is called with the
     number of bytes of each step."""
+    # First: the reads below would raise for a missing chunk, and report each range of a short one.
     flaw = await find_missing(chunks, record)
     if flaw is not None:
         advance(record.length)

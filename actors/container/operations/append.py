@@ -176,6 +176,7 @@ def _is_repeat(segment: SegmentState, request: AppendRequest, known: WriterState
 
 def _apply(state: ContainerState, op: Append) -> None:
     segment = state.change(op.sid)
+    # C5: a decision cannot lead here. In replay it means that the log is damaged.
     if segment.length != op.offset:
         raise ValueError(f"append at {op.offset} to {segment!r}")
 

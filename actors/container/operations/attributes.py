@@ -35,6 +35,8 @@ class AttributesRequest(Request):
 def _decide(state: ContainerState, request: AttributesRequest) -> Decision:
     segment = state.segments.require(request.name)
     values = resolve_updates(segment, request.updates)
+    # The results are logged and not the conditions: replay evaluates nothing, so an accumulation cannot count
+    # twice.
     return UpdateAttributes(segment.sid, values), dict(values)
 
 
@@ -46,6 +48,7 @@ def resolve_updates(segment: SegmentState, updates: Sequence[AttributeUpdate]) -
         values[update.name] = _resolve(segment, update, current)
 
     if (
+        # The sum of the sizes first: the union makes a set of all names, and is needed near the limit only.
         len(segment.attributes) + len(values) > ATTRIBUTES_MAX
         and len(segment.attributes.keys() | values) > ATTRIBUTES_MAX
     ):

@@ -47,6 +47,7 @@ def _apply(state: ContainerState, op: CreateSegment) -> None:
 
 
 def _publish(publisher: Publisher, op: CreateSegment, group: int) -> None:
+    # It was -1, and readers waited: from here on the segment exists for them (C1).
     publisher.by_id[op.sid].durable_length = 0
     publisher.cache.open_segment(op.sid, 0)
 

@@ -28,6 +28,7 @@ def _decide(state: ContainerState, request: DeleteRequest) -> Decision:
     )
     segment = state.segments.require(request.name)
     aborts = state.transactions.aborts_with_target(segment.name, segment.sid)
+    # T8: in one group, so that no crash leaves an open transaction without its target.
     return [*aborts, DeleteSegment(segment.sid)], None
 
 
@@ -36,6 +37,7 @@ def delete_segment(state: ContainerState, sid: int) -> None:
     segment = state.change(sid)
     state.unname(segment, SegmentStatus.DELETED)
     for merge in segment.merges:
+        # A merged source is known by its id only: after its target nothing else would name it.
         delete_segment(state, merge.source)
 
 

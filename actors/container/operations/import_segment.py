@@ -71,6 +71,8 @@ def decide_import(state: ContainerState, request: ImportRequest) -> tuple[Import
         made = request.chain.records(sid, state.epoch, request.spacing)
     records = [(record.key, record.encode()) for record in made]
     if request.is_legacy:
+        # S14: this record outlives the segment, so that the header file, which stays, cannot bring the name
+        # back.
         records.append((imported_key(name), ImportedRecord(sid).encode()))
 
     return ImportSegment(request.image._replace(sid=sid), tuple(records)), sid
@@ -131,8 +133,10 @@ def _apply(state: ContainerState, op: ImportSegment) -> None:
     for key, value in op.records:
         state.metadata[key] = (state.sequence, value)
     segment = SegmentState.from_image(op.image)
+    # An image is of a durable state, and this one is not durable yet (C1).
     segment.durable_length = -1
     segment.touched = state.sequence
+    # Before it is added, because the table asks whether it is clean.
     state.load_record(segment)
     state.segments.add(segment)
 

@@ -49,6 +49,7 @@ def _apply_relog(state: ContainerState, op: RelogData) -> None:
 def _publish_relog(publisher: Publisher, op: RelogData, group: int) -> None:
     segment = publisher.segments.get(op.sid)
     end = op.offset + len(op.data)
+    # Flushed or deleted while these bytes were on their way through the pipeline.
     if segment is None or end <= segment.flushed or op.sid not in publisher.cache:
         return
 

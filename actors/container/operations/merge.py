@@ -58,6 +58,7 @@ def _check_source(target: SegmentState, source: SegmentState) -> None:
     if not source.sealed:
         raise SegmentNotSealed(f"{source.name!r} must be sealed before it is merged", segment=source.name)
 
+    # Its first bytes may be gone already, and the target cannot have a gap.
     if source.start_offset:
         raise InvalidArgument(
             f"{source.name!r} was truncated at {source.start_offset}: only whole segments can be merged"

@@ -293,6 +293,7 @@ def decide_list_transactions(state: ContainerState, request: ListTransactionsReq
 
 def _decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> Decision:
     record = request.record
+    # Records are immutable, so the same object means that nothing has happened to the transaction.
     if state.transactions.records.get((record.target, record.id)) is not record:
         return None, False
 

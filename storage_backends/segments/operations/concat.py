@@ -23,9 +23,12 @@ async def concat(txn: SegmentTransaction, source_id: int) -> int:
     if target.sealed:
         raise SegmentSealed(f"segment {txn.id:016x} is sealed", segment=f"{txn.id:016x}")
 
+    # S12: the target is held by now. Merges form no circle, so this order cannot deadlock.
     source = _check_source(source_id, await txn.take_source(source_id))
+    # Void with the source: its small chunks are counted for the target.
     await txn.take_deferred(DeferredWorkKind.DEFRAG, source_id)
     txn.metadata.drop(source)
+    # Nothing is written to the source any more, so its unused name is garbage.
     txn.drop_spare(source_id)
     if source.length:
         seam = target.last_chunk_start

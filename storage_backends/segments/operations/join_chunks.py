@@ -74,6 +74,7 @@ async def replace(
 
 async def _make_chunk(txn: SegmentTransaction, start: int, sources: Sequence[Source]) -> ChunkRecord:
     context = txn.context
+    # Before the new chunk is named: a missing source costs no name.
     check = _Check([(source, await _head(context, source)) for source in sources])
     able = context.chunks.capabilities
     inside = joins_inside(
@@ -117,6 +118,7 @@ async def _join_inside(context: StorageContext, name: str, sources: Sequence[Sou
 async def _copy(context: StorageContext, name: str, sources: Sequence[Source], check: _Check) -> None:
     """Appends piece by piece if the storage can, else creates the chunk, at most one rolling size, in one
     call."""
+    # A chunk that cannot grow takes all of its bytes in one call, which the rolling size bounds.
     limit = COPY_BYTES if context.chunks.capabilities.append else sum(source.length for source in sources)
     length = 0
     async with aclosing(_batches(context, sources, check, limit)) as batches:

@@ -130,6 +130,7 @@ async def _fetch_all(context: StorageContext, requests: list[_Request], skip: in
             try:
                 _copy_into(result, offset, size, await _fetch(context, request))
             except (TierlogError, LayoutChanged) as error:
+                # Collected and not raised, so that the caller gets one error and no group of them.
                 errors.append(error)
                 group.cancel_scope.cancel()
 

@@ -76,6 +76,7 @@ async def write(txn: SegmentTransaction, offset: int, data: Sequence[Buffer], st
 async def _append(
     txn: SegmentTransaction, segment: SegmentRecord, chunk: ChunkRecord, source: _Source, size: int
 ) -> SegmentRecord:
+    # S7: before anything is taken from the source or forgotten, so that the refusal leaves all as it was.
     txn.context.chunks.admit(chunk.name)
     data, starts = source.take(size)
     committed = txn.begin_append(chunk.name)
@@ -102,6 +103,7 @@ async def _begin_chunk(
     name = await txn.name_chunk(segment.length)
     try:
         await txn.context.chunks.create_with_content(name, data)
+    # Both promise that nothing was created, so the name is as good as new.
     except (StorageFull, Unavailable):
         txn.spare_chunk(segment.length, name)
         raise
