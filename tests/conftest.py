@@ -6,12 +6,15 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from support.hang_report import end_process
 from support.patience import scaled
 
 _MEMORY = Path("/proc/self/statm")
@@ -91,6 +94,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         gc.collect()
         item.config.stash[_COLLECTED] = _resident_bytes()
     return outcome
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """In place of ``pytest-timeout``'s own report, which a process of ``pytest-xdist`` writes to
+    ``/dev/null``."""
+    timer = threading.Timer(settings.timeout, end_process, (item, settings.timeout))
+    timer.daemon = True
+
+    def cancel() -> None:
+        timer.cancel()
+        timer.join()
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]  # `pytest-timeout` calls it
+    timer.start()
+    return True
 
 
 def _resident_bytes() -> int:

@@ -13,14 +13,13 @@ from random import Random
 import anyio
 import attrs
 import pytest
-import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from simulation.loop import Rounds, run_virtual
 from simulation.model import TRANSACTION_IDS, State
 from simulation.model_calls import Append, Create, Op, Truncate
 from simulation.model_transactions import Abort
 from simulation.view import View, difference, observe, shows
-from trio.testing import MockClock
 
 import tierlog
 from support.container_world import OPTIONS, ContainerWorld, Owner, referenced_chunks
@@ -33,6 +32,8 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 CALLS = ["call"] * 6 + ["transaction call"] * 4
 FIRST = (Create("f"), Create("f#1"), Append("f", (b"base",)), Append("f#1", (b"part",)))
+ROUNDS = Rounds(at_one_time=20_000, in_all=2_000_000)
+"""A store that is busy without end is reported at once, with the tasks that are."""
 
 
 def in_all_sizes(op: Op, random: Random) -> Op:
@@ -226,7 +227,7 @@ def live(steps: list[str], seed: int) -> None:
                 await life.step(step)
             await life.end()
 
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+    run_virtual(main, seed, rounds=ROUNDS)
 
 
 @given(steps=st.lists(st.sampled_from(CALLS + FAILURES), max_size=40), seed=st.integers(0, 1 << 32))
