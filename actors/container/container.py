@@ -286,8 +286,10 @@ class Container:
         try:
             await pipeline.run()
         finally:
-            # In the step in which the pipeline failed its waiters: they go on to the next ownership.
+            # In the step in which the pipeline failed its waiters: they go on to the next ownership. Requests
+            # that it did not take get their answer too: a task that waits for one shielded would never end.
             ending()
+            self._answer_waiters(clean=False)
 
     def _answer_waiters(self, clean: bool) -> None:
         error = (

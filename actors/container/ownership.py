@@ -13,6 +13,7 @@ owner or a later one, creates it again with the same bytes and then goes on."""
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -208,6 +209,12 @@ class StorageOwnership:
         self._seen: StoredElement | None = None
         """The newest element that this owner has read or created."""
         self._history_epoch = 0
+        self._others: deque[int] = deque()
+        """Elements that the first listing showed, by number, until they are deleted."""
+        self._own: deque[int] = deque()
+        """Those that this owner made count."""
+        self._deletes = True
+        """Whether the last attempt to delete old elements had no error."""
         self._lock, self._proving = anyio.Lock(), anyio.Lock()
         self._proven_until = -math.inf
         self.epoch = 0
@@ -297,6 +304,8 @@ class StorageOwnership:
         if step not in (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM):
             await self._refuse(step, survey)
         self._proven_until = until
+        # An operator may have confirmed the container since its newest element.
+        await self._delete_old()
 
     async def complete_cycle(self, cut: int) -> None:
         """Return once an element with this cycle counts (rule J5)."""
@@ -331,6 +340,8 @@ class StorageOwnership:
         claims = () if newest else await list_claims(self._chunks, self.container)
         survey = Survey(newest, numbers, claims)
         survey.check_store(self.identity.store)
+        if self._seen is None:
+            self._others.extend(numbers)
         self._seen = newest or self._seen
         return survey
 
@@ -343,7 +354,7 @@ class StorageOwnership:
                 case Step.CONFIRM if intent is not None:
                     await self._count(intent)
                     if intent is own or self._serves(intent, kind, cut):
-                        await self._delete_old(survey.numbers)
+                        await self._delete_old()
                         return
 
                     continue
@@ -419,6 +430,7 @@ class StorageOwnership:
 
     async def _count(self, op: LogElement) -> None:
         await self._log_whole(ElementCreated(op.position))
+        self._own.append(op.position.n)
         self._created += 1
         self._counted_at = anyio.current_time()
 
@@ -487,22 +499,40 @@ class StorageOwnership:
 
     # --- what is behind --------------------------------------------------------------------------
 
-    async def _delete_old(self, numbers: Sequence[int]) -> None:
-        """Delete elements below the newest two, lowest first (rule J8), and claims of earlier versions."""
+    async def _delete_old(self) -> None:
+        """Delete elements below the newest two, lowest first, and claims of earlier versions; if the container
+        is unconfirmed, elements of this owner only (rule J8)."""
         head = self._source.manifest.head
-        if head is None or self._confirmation.unconfirmed is not None:
+        if head is None:
             return
 
+        is_confirmed = self._confirmation.unconfirmed is None
+        end = head.position.n - 1
         try:
-            if head.position.n == 1:
+            if is_confirmed and head.position.n == 1:
                 await delete_claims(
                     self._chunks, self.container, await list_claims(self._chunks, self.container)
                 )
-            for n in [n for n in numbers if n < head.position.n - 1][:_DELETED_MAX]:
-                with suppress(ChunkNotFound):
-                    await self._chunks.delete(element_name(self.container, n))
+            left = _DELETED_MAX
+            for numbers in (self._others, self._own) if is_confirmed else (self._own,):
+                while left and numbers and numbers[0] < end:
+                    await self._delete(numbers)
+                    left -= 1
+            self._deletes = True
         except TierlogError as error:
-            _log.warning("elements_not_deleted", container=self.container, error=str(error))
+            if self._deletes:  # once for all attempts of an outage (rule S7)
+                _log.warning("elements_not_deleted", container=self.container, error=str(error))
+            self._deletes = False
+
+    async def _delete(self, numbers: deque[int]) -> None:
+        """Delete the first of the elements."""
+        n = numbers.popleft()
+        try:
+            with suppress(ChunkNotFound):
+                await self._chunks.delete(element_name(self.container, n))
+        except BaseException:
+            numbers.appendleft(n)
+            raise
 
     def statistics(self) -> ManifestStatistics:
         manifest = self._source.manifest

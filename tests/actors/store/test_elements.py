@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
@@ -15,7 +16,7 @@ from tierlog.journal.manifest.chain import element_name, read_chain
 from tierlog.journal.manifest.element import Element, Kind
 from tierlog.storage_backends.base.errors import OutcomeUnknown
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
-from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -146,7 +147,7 @@ async def test_an_owner_that_ends_anywhere_in_a_flush_leaves_a_chain_that_goes_o
         flushing = anyio.CancelScope()
 
         async def flush() -> None:
-            with flushing:
+            with flushing, suppress(Unavailable):
                 await owner.store.flush()
 
         tasks.start_soon(flush)
@@ -174,21 +175,40 @@ async def test_a_hundred_openings_leave_two_elements() -> None:
     assert report.problems == ()
 
 
-async def test_elements_that_were_kept_are_deleted_little_by_little() -> None:
-    """J8: as an unconfirmed container leaves them."""
+async def flush_more(owner: Owner, times: int = 1) -> None:
+    for _ in range(times):
+        await owner.store.append("s", b"x")
+        await owner.store.flush()
+
+
+async def test_elements_that_could_not_be_deleted_are_deleted_little_by_little() -> None:
+    """J8."""
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")
-        await owner.container.confirmation.mark(UnconfirmedRecord(Reason.RESTORED))
-        for number in range(100):
-            await owner.store.append("s", b"%d" % number)
-            await owner.store.flush()
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        await flush_more(owner, 100)
         assert len((await read_chain(world.chunks, 0)).elements) == 101
-        await owner.container.confirmation.confirm()
-        for left in (70, 39, 8, 2):
-            await owner.store.append("s", b"x")
-            await owner.store.flush()
+        world.chunks.script = None
+        for left in (38, 2):
+            await flush_more(owner)
             assert len((await read_chain(world.chunks, 0)).elements) == left
+
+
+async def test_an_unconfirmed_container_keeps_what_others_created_until_it_is_confirmed() -> None:
+    """J8: it deletes its own elements, so that they do not add up. Once it is confirmed, the others go
+    without a call and without another element."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await flush_more(owner)
+        await owner.container.confirmation.mark(UnconfirmedRecord(Reason.RESTORED))
+    async with world.owner() as owner:
+        await flush_more(owner, 20)
+        assert [each.element.n for each in (await read_chain(world.chunks, 0)).elements] == [23, 22, 2, 1]
+        await owner.container.confirmation.confirm()
+        await anyio.sleep(1)
+        assert [each.element.n for each in (await read_chain(world.chunks, 0)).elements] == [23, 22]
 
 
 async def test_a_batch_of_deletions_creates_one_element_after_its_decision() -> None:

@@ -366,6 +366,39 @@ async def test_a_claim_whose_record_the_log_refuses_lets_nobody_create_its_eleme
         assert await read_all(owner.store, "s") == b"abc"
 
 
+async def test_a_container_whose_log_fails_ends_although_a_claim_waits_for_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A4: the pipeline ends before it took the record, which is waited for shielded."""
+    world = await world_with_an_element()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
+        world.chunks.script = None
+
+        async def failing(*arguments: Any, **options: Any) -> Any:
+            await anyio.sleep(5)
+            raise StorageFull("the log has no room")
+
+        monkeypatch.setattr(owner.container.log, "append", failing)
+        raised: list[Exception] = []
+        for size in (1, 5 * MIB):  # one is being written, and the next group is full
+            tasks.start_soon(append, owner, size, raised)
+            await anyio.sleep(0.1)
+        tasks.start_soon(claim, owner, 600, raised)
+        tasks.start_soon(claim, owner, 600, raised)
+        with anyio.fail_after(60):
+            await owner.ended.wait()
+    assert sorted(type(error).__name__ for error in raised) == 2 * ["OutcomeUnknown"] + 2 * ["Unavailable"]
+
+
+async def append(owner: Owner, size: int, raised: list[Exception]) -> None:
+    try:
+        await owner.store.append("s", bytes(size))
+    except TierlogError as error:
+        raised.append(error)
+
+
 async def test_a_claim_that_is_cancelled_while_its_element_is_counted_counts_it_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

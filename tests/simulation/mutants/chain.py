@@ -66,7 +66,7 @@ def nothing_is_claimed(plant: Planter) -> None:
 def old_elements_stay(plant: Planter) -> None:
     """Each cycle leaves an object for ever."""
 
-    async def delete(original: Any, self: StorageOwnership, numbers: Any) -> None:
+    async def delete(original: Any, self: StorageOwnership) -> None:
         pass
 
     plant(StorageOwnership._delete_old, delete)
