@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,17 @@ TIERLOG = (sys.executable, "-P", "-m", "tierlog")
 """The command line of tierlog."""
 _REQUEST_TIMEOUT = 10.0
 _SHORT_PATH = 48
+
+
+def start_serving(
+    folder: Path, log: Path, *arguments: str, program: Sequence[str] = TIERLOG, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start `tierlog serve` on ``folder``. Its output is appended to ``log``; ``options`` are those of
+    `Popen`."""
+    command = [*program, "serve", str(folder), *arguments]
+    with log.open("ab") as stream:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": stream}
+        return subprocess.Popen(command, cwd=log.parent, **{**streams, **options})
 
 
 @attrs.frozen
@@ -201,8 +212,12 @@ class OwnService(Service):
         usual = tempfile.gettempdir()
         parent = usual if len(usual) <= _SHORT_PATH else "/tmp"
         self.runtime = Path(tempfile.mkdtemp(prefix="tlc-", dir=parent))
-        self._command = [*TIERLOG, "serve", str(self.folder), f"--listen=127.0.0.1:{port}"]
-        self._command += [f"--hosts={hosts}", f"--containers={containers}", f"--config={settings}"]
+        self._arguments = (
+            f"--listen=127.0.0.1:{port}",
+            f"--hosts={hosts}",
+            f"--containers={containers}",
+            f"--config={settings}",
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     @asynccontextmanager
@@ -227,17 +242,11 @@ class OwnService(Service):
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            # In a session of its own: Ctrl-C in a terminal reaches the script alone, which ends the service.
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.log.parent,
-                env={**os.environ, "XDG_RUNTIME_DIR": str(self.runtime)},
-                start_new_session=True,
-            )
+        # In a session of its own: Ctrl-C in a terminal reaches the script alone, which ends the service.
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime)}
+        self._process = start_serving(
+            self.folder, self.log, *self._arguments, env=environment, start_new_session=True
+        )
 
     @property
     def pid(self) -> int:

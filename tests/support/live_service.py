@@ -1,5 +1,5 @@
-"""A real service: `tierlog serve` as a process of its own, with its hosts, on loopback; and the signs that it
-left nothing behind."""
+"""A real service for tests that block: `tierlog serve`, with its hosts, on loopback; and the signs that it
+left nothing behind. The scripts start theirs in the same way, and ask it from an event loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +18,12 @@ from typing import Any, Self
 import httpx
 
 from chaos_parts.processes import kill_process, processes_naming
-from chaos_parts.service import is_balanced
+from chaos_parts.service import TIERLOG, is_balanced, start_serving
 from support.command_line import Done
 from support.patience import scaled
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
 from tierlog.storage_backends.base.names import container_of
 
-COMMAND_LINE = ("-m", "tierlog")
 PATIENCE = 20.0
 """Seconds on a quiet machine after which something that should have happened has failed: far above what it
 takes."""
@@ -65,25 +63,14 @@ class Service:
         *arguments: str,
         hosts: int = 2,
         containers: int | None = None,
-        program: Sequence[str] = COMMAND_LINE,
+        program: Sequence[str] = TIERLOG,
     ) -> None:
-        """``program``: what stands for the command line, with Python's options."""
+        """``program``: the command in place of `tierlog`."""
         self.folder = folder
         counts = [f"--hosts={hosts}", *([] if containers is None else [f"--containers={containers}"])]
         self._log = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.log")
-        command = [
-            sys.executable,
-            *program,
-            "serve",
-            str(folder),
-            "--listen=127.0.0.1:0",
-            *counts,
-            *arguments,
-        ]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=folder.parent
-            )
+        arguments = ("--listen=127.0.0.1:0", *counts, *arguments)
+        self.process = start_serving(folder, self._log, *arguments, program=program, stdout=subprocess.PIPE)
         self.url = ""
         self.printed = ""
         self._client: httpx.Client | None = None
@@ -205,7 +192,7 @@ class Service:
 
 def refused(folder: Path, *arguments: str) -> Done:
     """`tierlog serve` that is expected to end by itself."""
-    command = [sys.executable, "-m", "tierlog", "serve", str(folder), *arguments]
+    command = [*TIERLOG, "serve", str(folder), *arguments]
     done = subprocess.run(
         command, capture_output=True, cwd=folder.parent, timeout=scaled(PATIENCE), check=False
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import anyio
@@ -12,7 +13,7 @@ from support.live_service import Service, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
-PROGRAM = (str(Path(__file__).parents[2] / "support" / "crashing_service.py"),)
+PROGRAM = (sys.executable, str(Path(__file__).parents[2] / "support" / "crashing_service.py"))
 BAD, CONTAINERS = 1, 4
 
 

@@ -4,13 +4,13 @@ recovers by itself."""
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tierlog
-from support.live_service import COMMAND_LINE, Service, name_in, wait_until
+from chaos_parts.service import TIERLOG
+from support.live_service import Service, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -56,7 +56,7 @@ def test_s7_a_chunk_root_that_disappears_is_reported_and_waited_for(folder: Path
             in service.client.get("/metrics").text
         )
         shown = subprocess.run(
-            [sys.executable, *COMMAND_LINE, "status", f"--url={service.url}"],
+            [*TIERLOG, "status", f"--url={service.url}"],
             capture_output=True,
             text=True,
             check=True,
