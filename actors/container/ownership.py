@@ -22,7 +22,13 @@ import anyio
 import attrs
 
 from ...journal.log.contract import DurableDataLog, OpenedLog
-from ...journal.manifest.chain import StoredElement, element_name, list_elements, read_newest
+from ...journal.manifest.chain import (
+    StoredElement,
+    element_name,
+    journal_prefix,
+    list_elements,
+    read_newest,
+)
 from ...journal.manifest.element import NOTHING, Element, Kind, Position, Progress
 from ...journal.manifest.rules import Known, Step, decide, next_predecessor
 from ...journal.manifest.store_record import (
@@ -175,8 +181,9 @@ def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
 
 def empty(container: int) -> Unavailable:
     return Unavailable(
-        f"long-term storage is empty: it has no element of container {container}. Mount it; if it is lost, "
-        f"restore a backup; if it was emptied on purpose, {_ADOPT}"
+        f"long-term storage is empty: it has no element of container {container}, nothing below "
+        f"{journal_prefix(container)}. Mount it; if it is lost, restore a backup; if it was emptied on "
+        f"purpose, {_ADOPT}"
     )
 
 
@@ -208,6 +215,8 @@ class StorageOwnership:
         """The chain before the log was opened; None if long-term storage did not answer."""
         self._seen: StoredElement | None = None
         """The newest element that this owner has read or created."""
+        self._durable = NOTHING
+        """The newest element whose creation was answered."""
         self._history_epoch = 0
         self._others: deque[int] = deque()
         """Elements that the first listing showed, by number, until they are deleted."""
@@ -351,15 +360,16 @@ class StorageOwnership:
         while True:
             known, intent = self._known, self._source.manifest.intent
             match decide(known, survey.position):
-                case Step.CONFIRM if intent is not None:
+                case Step.CONFIRM if intent is not None and intent.position == self._durable:
                     await self._count(intent)
                     if intent is own or self._serves(intent, kind, cut):
                         await self._delete_old()
                         return
 
                     continue
-                case Step.CREATE_AGAIN if intent is not None:
-                    # Whoever recorded it may have ended before it was durable (rule J3).
+                case Step.CREATE_AGAIN | Step.CONFIRM if intent is not None:
+                    # Whoever recorded it may have ended before it was durable (rule J3), and may have left
+                    # its element in the page cache of a file system only (rule J5).
                     await self._source.wait_durable()
                     await self._create(intent)
                 case Step.CREATE_NEXT:
@@ -424,9 +434,10 @@ class StorageOwnership:
         try:
             await self._chunks.create_with_content(name, [op.content])
         except ChunkExists:
+            self._durable = op.position
             return
 
-        self._seen = StoredElement(op.position, op.element)
+        self._durable, self._seen = op.position, StoredElement(op.position, op.element)
 
     async def _count(self, op: LogElement) -> None:
         await self._log_whole(ElementCreated(op.position))

@@ -15,8 +15,8 @@ Every backend promises:
 The verbs, with their own errors:
 
 * ``create_with_content`` and ``create`` are conditional: an existing name raises ``ChunkExists`` and its
-  chunk is unchanged. A whole object appears completely or not at all (rule S2). After ``StorageFull`` none of
-  the new bytes are visible.
+  chunk is unchanged, and its name is durable, whoever created it. A whole object appears completely or not at
+  all (rule S2). After ``StorageFull`` none of the new bytes are visible.
 * ``write`` appends: ``offset`` must equal the length, else ``BadChunkOffset(expected=length, given=offset)``.
   Also ``ChunkNotFound``, ``ChunkReadOnly``. A failed write may have left any prefix of its bytes; it is not
   retried (rule S3), the caller begins a new chunk. Writing no bytes at the right offset changes nothing. The

@@ -251,21 +251,24 @@ def _copy(source: FileHandle, *, part: ChunkRange, target: FileHandle, at: int) 
 
 
 def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Program[None]:
-    """Give the object its name. A concurrent delete may remove its folder, if that is empty."""
+    """Give the object its name. ``FileExistsError`` is durable too. A concurrent delete may remove its
+    folder, if that is empty."""
     for _ in range(_LINK_ATTEMPTS):
         try:
             yield from folders.make(dirname(path))
-            return (
+            try:
                 yield from _effect(
                     progress, Link(temporary, path), (FileExistsError, FileNotFoundError, PermissionError)
                 )
-            )
+            except FileExistsError:
+                if not (yield from _is_linked(temporary, path, progress)):
+                    # Its creator may have died before it synced the name, and the caller counts on it.
+                    yield SyncFolder(dirname(path))
+                    raise
         except FileNotFoundError:
             folders.forget(dirname(path))
-        except FileExistsError:
-            if (yield from _is_linked(temporary, path, progress)):
-                return None
-            raise
+        else:
+            return
     raise Unavailable(
         f"the temporary file {temporary} was swept by another process that opened this root; write {path} "
         f"again"

@@ -129,7 +129,9 @@ async def test_the_next_owner_settles_the_element_that_a_dead_one_recorded(kind:
         await owner.crash()
         assert intent is not None
         world.chunks.script = None
+        del world.chunks.calls[:]
         async with world.owner() as owner:
+            assert creations(world)[0] == element_name(0, 2), "what can be read may not be durable"
             assert bytes(world.memory.chunks[element_name(0, 2)].data) == intent.content
             assert (newest_of(owner).n, newest_of(owner).kind) == (3, Kind.OPEN)
             assert newest_of(owner).progress.cycle == 1

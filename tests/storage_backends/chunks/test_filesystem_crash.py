@@ -15,8 +15,8 @@ from simulation.file_layer import FailAfter, SimulatedFiles
 from support.chunked import world_of
 from support.power_loss import ends_before_power_loss
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
-from tierlog.storage_backends.base.errors import ChunkNotFound, OutcomeUnknown
-from tierlog.storage_backends.base.files import IoCall, Unlink
+from tierlog.storage_backends.base.errors import ChunkExists, ChunkNotFound, OutcomeUnknown
+from tierlog.storage_backends.base.files import IoCall, Link, Unlink
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
@@ -132,3 +132,25 @@ async def test_a_chunk_reported_missing_after_a_lost_delete_reply_does_not_come_
     after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
     await after.open()
     assert [info.name async for info in after.list("")] == ["a/2"]
+
+
+@pytest.mark.anyio
+async def test_a_chunk_reported_as_existing_after_its_creator_died_does_not_vanish() -> None:
+    """J5: an owner counts on the element that the one before had created."""
+    disk = SimulatedDisk(Random(1))
+
+    def die_unsynced(index: int, call: IoCall) -> FailAfter | None:
+        return FailAfter(OSError(errno.EIO, "killed")) if isinstance(call, Link) else None
+
+    killed = FileSystemChunkStorage(SimulatedFiles(disk, die_unsynced), ROOT, world_of(1))
+    await killed.open()
+    with pytest.raises(OutcomeUnknown):
+        await killed.create_with_content("a/1", [FIRST])
+    storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(2))
+    await storage.open()
+    with pytest.raises(ChunkExists):
+        await storage.create_with_content("a/1", [SECOND])
+
+    after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
+    await after.open()
+    assert await after.read("a/1", 0, 2000) == FIRST
