@@ -268,7 +268,9 @@ def leads_to(error: TierlogError, found: Image, path: str, content: bytes | None
         # Without its register and its files a log is a new one, and only the chain in long-term storage knows
         # better (J6). Of a chain without elements the folder is named.
         name = path.removeprefix(f"{FOLDER}/lts/")
-        return (name.rpartition("/")[0] if content is None and "/journal/" in name else name) in str(error) or (
+        if content is None and "/journal/" in name:
+            name = name.rpartition("/")[0]
+        return name in str(error) or (
             path == REGISTER and content is None and "was claimed with element" in str(error)
         )
 
