@@ -54,7 +54,7 @@ def test_runs_print_nothing() -> None:
     assert ran.stdout + ran.stderr == ""
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.extended)], ids=str)
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 9), marks=pytest.mark.extended)], ids=str)
 @pytest.mark.parametrize("kind", COMPOUND)
 def test_a_compound_fault_happens_and_finds_nothing(kind: FaultKind, seeds: range) -> None:
     happened = 0
