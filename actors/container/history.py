@@ -57,16 +57,16 @@ class RecoveredHistory:
         return next((chunk for chunk in chunks if self._is_newer(chunk, oldest)), None)
 
     def _is_newer(self, chunk: ChunkInfo, oldest: int) -> bool:
-        place = parse_chunk_name(chunk.name)
-        if place is None or place.epoch < oldest:
+        origin = parse_chunk_name(chunk.name)
+        if origin is None or origin.epoch < oldest:
             return False
 
-        length = self._length_of(place.segment)
+        length = self._length_of(origin.segment)
         if length is None:
             # It was merged or deleted, or created by a history that this log does not have.
-            return self._newest is not None and place.segment > self._newest
+            return self._newest is not None and origin.segment > self._newest
 
-        return place.offset + chunk.length > length
+        return origin.offset + chunk.length > length
 
     def _length_of(self, sid: int) -> int | None:
         if sid in self._lengths:

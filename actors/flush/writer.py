@@ -15,8 +15,7 @@ far each segment got."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import anyio
@@ -39,19 +38,18 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.reply import Reply
-from ..kernel.slices import SLICE, clear_in_slices, in_slices
+from ..kernel.slices import clear_in_slices, in_slices
 from ..telemetry.logging import get_logger
-from .aggregation import FlushableSegment, SegmentFlush, capture
+from .aggregation import FlushableSegment, SegmentFlush
+from .cycle_capture import capture_all
 from .cycle_due import decide_due
 from .deferred_work import DeferredWork, DeferredWorkStorage
-from .flush_order import Bucket, bucket_of
+from .flush_failures import FlushFailures
 from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
+from .spilled_rounds import SpilledRounds
 
 _log = get_logger("writer")
-
-_NAMED = 10
-"""The most segments that one log event names."""
 
 
 class FlushSource(Protocol):
@@ -114,23 +112,6 @@ class WriterStatistics:
     )
 
 
-def _with_targets(sids: Iterable[int], targets: Mapping[int, int]) -> dict[int, None]:
-    """The segments and what they are merged into, directly or not. ``targets``: by source."""
-    found: dict[int, None] = {}
-    for sid in sids:
-        each: int | None = sid
-        while each is not None and each not in found:
-            found[each] = None
-            each = targets.get(each)
-    return found
-
-
-def _is_wanted(segment: FlushableSegment, cut: int) -> bool:
-    """Whether a cycle captures the segment for itself. What is merged at the cut comes with its target; the
-    target of a later merge may be captured already, or be clean."""
-    return segment.needs_flush or (segment.status is SegmentStatus.MERGED and segment.touched > cut)
-
-
 class StorageWriter:
     def __init__(
         self,
@@ -159,6 +140,9 @@ class StorageWriter:
             limit=options.concurrent_segments,
             deadline=options.segment_deadline,
         )
+        self._spilled = SpilledRounds(
+            flusher, self._flushes, source.segment_of, storage.retry_in, self._report_progress
+        )
         self._deferred = DeferredWork(
             storage,
             claim,
@@ -186,13 +170,9 @@ class StorageWriter:
         self._unpublished: int | None = None
         self._published = -1
         """The cuts of complete full cycles: of the one that has no element yet, and of the last that has."""
-        self.failing: dict[int, TierlogError] = {}
-        """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append;
-        only the writer changes it."""
-        self._unflushed: dict[int, None] = {}
-        """Segments that the last cycle with them did not flush, tried or not."""
-        self._is_failing = False
-        """Whether the last log event was that segments cannot be flushed."""
+        self._failures = FlushFailures(source.segment_of)
+        self.failing = self._failures.errors
+        """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append."""
         self._waiting: list[tuple[int, Reply[None]]] = []
         self._requested = False
         self._stopped: TierlogError | None = None
@@ -366,7 +346,13 @@ class StorageWriter:
         else:
             wanted = (s for s in map(self._source.segment_of, due) if s is not None)
         cut = self._source.sequence
-        plans, left_out = await self._capture(wanted, cut)
+        plans, left_out = await capture_all(
+            wanted,
+            cut,
+            segment_of=self._source.segment_of,
+            is_under_way=lambda sid: sid in self._flushes,
+            leave_out=lambda sid: self._is_late((sid,)),
+        )
         if full and self._full_cut is None:
             for part in in_slices(plans):
                 left_out.update(dict.fromkeys(part))
@@ -374,43 +360,6 @@ class StorageWriter:
             self._full_cut, self._full_left = cut, left_out | self._waiting_for_late
 
         return cut, plans
-
-    async def _capture(
-        self, wanted: Iterable[FlushableSegment], cut: int
-    ) -> tuple[dict[int, SegmentFlush], dict[int, None]]:
-        """The wanted segments and everything merged into them (rule F3), targets before their sources; and
-        those that are left out, because a late flush is under way."""
-        plans: dict[int, SegmentFlush] = {}
-        left_out: dict[int, None] = {}
-        for segments in in_slices(wanted):
-            for segment in segments:
-                if segment.sid in plans or not _is_wanted(segment, cut):
-                    continue
-
-                closure = self._closure_of(segment, cut)
-                if any(sid in self._flushes for sid in closure):
-                    left_out[segment.sid] = self._waiting_for_late[segment.sid] = None
-                    continue
-
-                for sid in closure if len(closure) > 1 else ():
-                    plans.pop(sid, None)  # captured before it was merged
-                plans |= closure
-            await anyio.lowlevel.checkpoint()
-
-        return plans, left_out
-
-    def _closure_of(self, segment: FlushableSegment, cut: int) -> dict[int, SegmentFlush]:
-        """A segment and everything merged into it, directly or not."""
-        plans: dict[int, SegmentFlush] = {}
-        stack = [segment]
-        while stack:
-            plan = capture(stack.pop(), cut)
-            plans[plan.sid] = plan
-            if not plan.deleted:
-                sources = (self._source.segment_of(merge.source) for merge in plan.merges)
-                stack.extend(source for source in sources if source is not None)
-
-        return plans
 
     async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
         """Flush what was captured. Returns whether nothing was late, not even if it has ended since: what it
@@ -427,66 +376,18 @@ class StorageWriter:
             await self._flushes.fail(plans, error)
             return True
 
-        left_out = await self._flush_spilled(tasks, plans) if self._flusher.has_spilled else False
+        left_out = self._flusher.has_spilled and await self._flush_spilled(tasks, plans)
         return (not plans or await self._flushes.run(tasks, plans)) and not left_out
 
     async def _flush_spilled(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
-        """Flush what is not in memory, in rounds (rule F8). Removes from ``plans`` the segments that failed,
-        and those that were late or wait for late ones; returns whether there are such."""
-        left: dict[int, SegmentFlush] = {}
-        targets: dict[int, int] = {}
-        for part in in_slices(plans.values()):
-            targets |= {merge.source: plan.sid for plan in part for merge in plan.merges}
-            left |= {plan.sid: plan for plan in part if self._is_spilled(plan)}
-            await anyio.lowlevel.checkpoint()
-        late: list[int] = []
-        failed: dict[int, TierlogError] = {}
-        while left and not self._storage.retry_in():
-            await anyio.lowlevel.checkpoint()
-            first = dict(islice(left.items(), SLICE))
-            oldest = {sid: plan for sid, plan in first.items() if self._flusher.is_spilled(plan)}
-            for sid in [sid for sid in first if sid not in oldest]:
-                del left[sid]
-            if not oldest:
-                continue
-
-            is_probe = self._is_failing and not self._flushes.done
-            prefixes = await self._flusher.load_spilled(oldest, is_probe=is_probe)
-            if not prefixes:
-                break
-
-            await self._flushes.run(tasks, dict(prefixes))
-            for sid, prefix in prefixes.items():
-                segment = self._source.segment_of(sid)
-                if segment is None or prefix.limit is None or segment.flushed < prefix.limit:
-                    del left[sid]  # late, failed, or changed meanwhile
-                if sid in self._flushes:
-                    late.append(sid)
-                    continue
-
-                self._flusher.release(sid)
-                if (error := self._flushes.errors.get(sid)) is not None:
-                    failed |= dict.fromkeys(_with_targets([sid], targets), error)
-            self._report_progress()
-        spilled: list[int] = []
-        for part in in_slices(left.values()):
-            spilled += [plan.sid for plan in part if self._flusher.is_spilled(plan)]
-            await anyio.lowlevel.checkpoint()
-        self._flushes.errors.update(failed)
-        # Those whose late flush has ended meanwhile are due at once, the others when one ends.
-        ended = _with_targets([sid for sid in late if sid not in self._flushes], targets)
-        blocked = [sid for sid in late if sid in self._flushes]
-        if self._flushes.late:
-            blocked += spilled
-        waiting = _with_targets(blocked, targets)
-        self._is_late(waiting)
-        self._due |= ended
-        for sid in (*failed, *ended, *waiting):
-            plans.pop(sid, None)
-        return bool(ended or waiting)
-
-    def _is_spilled(self, plan: SegmentFlush) -> bool:
-        return bucket_of(plan.name) is Bucket.USER and self._flusher.is_spilled(plan)
+        """Flush what is not in memory (rule F8). Returns whether some segments were late, or wait for late
+        ones."""
+        left = await self._spilled.flush(
+            tasks, plans, is_probe=lambda: self._failures.is_failing and not self._flushes.done
+        )
+        self._is_late(left.waiting)
+        self._due |= left.ended
+        return bool(left.waiting or left.ended)
 
     async def _run_deferred(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do some steps of deferred work. A step that is late goes on by itself (rule F7)."""
@@ -550,8 +451,7 @@ class StorageWriter:
         finally:
             self._flusher.release(plan.sid)
 
-        self.failing.pop(plan.sid, None)
-        self._unflushed.pop(plan.sid, None)
+        self._failures.flushed(plan.sid)
         if self._full_cut is not None and plan.cut >= self._full_cut:
             self._full_left.pop(plan.sid, None)
         return None
@@ -567,31 +467,13 @@ class StorageWriter:
             _log.warning("truncation_failed", segment=plan.name, error=str(error))
 
     async def _note_failures(self, failed: dict[int, TierlogError]) -> None:
-        """Pause after a failure, and log once that segments cannot be flushed, and that all can again (rule
-        S7)."""
+        """Pause after a failure; a full cycle follows the pause (rule F4)."""
+        refused_for = self._storage.retry_in()
         if failed:
-            refused_for = self._storage.retry_in()
-            self._not_before = anyio.current_time() + max(self._options.error_pause, refused_for)
-            # A full cycle follows the pause.
-            self._dirty_since = anyio.current_time() - self._options.flush_age
-            new: list[int] = []
-            for part in in_slices(failed):
-                new += [sid for sid in part if sid not in self._unflushed]
-                self._unflushed.update(dict.fromkeys(part))
-                await anyio.lowlevel.checkpoint()
-            if new and not (self._is_failing and refused_for):
-                names = [s.name for s in map(self._source.segment_of, new[:_NAMED]) if s is not None]
-                error = str(failed[new[0]])
-                _log.warning("flush_failed", count=len(self._unflushed), segments=names, error=error)
-        for sids in (self.failing, self._unflushed):
-            for part in in_slices(list(sids)):
-                for sid in part:
-                    if self._source.segment_of(sid) is None:
-                        sids.pop(sid, None)
-                await anyio.lowlevel.checkpoint()
-        if self._is_failing and not self._unflushed:
-            _log.info("flush_recovered")
-        self._is_failing = bool(self._unflushed)
+            now = anyio.current_time()
+            self._not_before = now + max(self._options.error_pause, refused_for)
+            self._dirty_since = now - self._options.flush_age
+        await self._failures.note(failed, is_refused=bool(refused_for))
 
     def _end_full_cycle(self, cut: int, failed: dict[int, TierlogError], *, is_whole: bool) -> None:
         if failed or is_whole:

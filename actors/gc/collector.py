@@ -31,14 +31,13 @@ import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
-from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .garbage_queue import GarbageQueue
 from .retry_later import RetryLater
-from .rules import Garbage, is_ready, orphans
+from .rules import Garbage, is_ready, orphans, parse_chunk_name
 
 _log = get_logger("gc")
 
@@ -140,15 +139,6 @@ class CollectorSource(Protocol):
 
     async def barrier(self) -> object:
         """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
-
-
-def epoch_in(name: str) -> int | None:
-    """The epoch in a chunk's name ``.../<epoch>-<offset>-<id>``; None for any other name, which is not
-    garbage."""
-    try:
-        return hex_number(name.rsplit("/", 1)[-1].partition("-")[0])
-    except DecodeError:
-        return None
 
 
 @attrs.frozen
@@ -393,24 +383,21 @@ class Collector:
         return name in self._queue or name in self._retry_later
 
     def _is_older(self, name: str) -> bool:
-        created = epoch_in(name)
-        return created is not None and created < self._source.epoch
-
-    def _is_dead(self, name: str) -> bool:
-        """Whether a dead owner left the chunk ``name``, and nothing refers to it."""
-        created, source = epoch_in(name), self._source
-        return created is not None and bool(
-            orphans([(name, created)], epoch=source.epoch, referenced=source.referenced)
-        )
+        origin = parse_chunk_name(name)
+        return origin is not None and origin.epoch < self._source.epoch
 
     def _is_garbage(self, name: str) -> bool:
-        """The same, or this owner left it and has released it: a name of its epoch that is neither referenced
-        nor of a transaction under way."""
-        if self._is_dead(name):
+        """Whether nothing refers to the chunk ``name`` and a dead owner left it; or this owner, which has
+        released it: then it is of no transaction under way."""
+        origin, source = parse_chunk_name(name), self._source
+        if origin is None:
+            return False
+
+        if orphans([(name, origin.epoch)], epoch=source.epoch, referenced=source.referenced):
             return True
 
-        is_own = self._lists_own and epoch_in(name) == self._source.epoch
-        return is_own and name not in self._open and name not in self._source.referenced
+        is_own = self._lists_own and origin.epoch == source.epoch
+        return is_own and name not in self._open and name not in source.referenced
 
     async def _collect(self, ready: list[Garbage]) -> None:
         try:

@@ -25,21 +25,22 @@ class Garbage:
 
 
 @attrs.frozen
-class ChunkPlace:
-    """What a chunk's name says: its segment, the epoch of its owner, and the segment offset of its first
-    byte."""
+class ChunkOrigin:
+    """What a chunk's name contains: its segment, the epoch of the owner that created it, and the segment
+    offset of its first byte."""
 
     segment: int
     epoch: int
     offset: int
 
 
-def parse_chunk_name(name: str) -> ChunkPlace | None:
-    """The place of ``.../<segment>/<epoch>-<offset>-<id>``; None for a name of any other form."""
+def parse_chunk_name(name: str) -> ChunkOrigin | None:
+    """The origin of ``.../<segment>/<epoch>-<offset>-<id>``. None for a name of any other form, which is
+    never garbage unless a record names it."""
     segment, _, last = name.rpartition("/")
     try:
         epoch, offset, _ = last.split("-")
-        return ChunkPlace(*map(hex_number, (segment.rpartition("/")[2], epoch, offset)))
+        return ChunkOrigin(*map(hex_number, (segment.rpartition("/")[2], epoch, offset)))
     except (DecodeError, ValueError):
         return None
 

@@ -31,8 +31,10 @@ def _begins(data: bytes) -> bool:
     return can_begin_chunk_name(data.decode("latin-1"))
 
 
-def _chunk_place(data: bytes) -> str:
-    return repr(parse_chunk_name(data.decode("latin-1")))
+def _chunk_origin(data: bytes) -> str:
+    origin = parse_chunk_name(data.decode("latin-1"))
+    assert origin is None or f"{origin.epoch:016x}".encode() in data
+    return repr(origin)
 
 
 def _told_range(data: bytes) -> bool:
@@ -71,7 +73,13 @@ LOCATION_TARGETS = [
         canonical=False,
         hostile=[_NESTED],
     ),
-    Target("chunk's name", _chunk_place, [b"containers/0000/a/1-0-ff", b"a"], errors=()),
+    Target(
+        "origin in a chunk's name",
+        _chunk_origin,
+        [b"containers/0000/0000000700000002/0000000000000007-0000000000000000-id", b"a"],
+        errors=(),
+        hostile=[b"epoch.0000000000000007", b"0x00000000000001-0-id", b"+000000000000001-0-id"],
+    ),
     Target("beginning of a chunk's name", _begins, [b"containers/0000/", b"a"], errors=()),
     Target(
         "range that a service sent",

@@ -22,7 +22,6 @@ from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.identity import decode as decode_identity
 from tierlog.actors.folder.identity import encode as encode_identity
 from tierlog.actors.folder.lock_files import Owner, decode_owner, encode_owner
-from tierlog.actors.gc.collector import epoch_in
 from tierlog.actors.legacy_rolling.header import (
     LegacyChunk,
     LegacyHeader,
@@ -325,12 +324,6 @@ def _read_chunk_record(data: bytes) -> tuple[ChunkRecord, list[int], list[int]]:
     return record, list(record.crcs), list(record.starts)
 
 
-def _epoch_in(data: bytes) -> int | None:
-    epoch = epoch_in("containers/0001/" + data.decode("latin-1"))
-    assert epoch is None or f"{epoch:016x}".encode() in data
-    return epoch
-
-
 _RECORDS = [
     Target(
         "segment record",
@@ -418,13 +411,6 @@ _RECORDS = [
         [segment_key(7 << 32 | 2).encode()],
         encode=lambda sid: segment_key(sid).encode(),
         hostile=[b"s:1", b"s:0x00000000000001", chunk_key("s:").encode()],
-    ),
-    Target(
-        "epoch in a chunk's name",
-        _epoch_in,
-        [b"0000000700000002/0000000000000007-0000000000000000-id"],
-        errors=(),
-        hostile=[b"epoch.0000000000000007", b"0x00000000000001-0-id", b"+000000000000001-0-id"],
     ),
 ]
 

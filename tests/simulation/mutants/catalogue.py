@@ -24,10 +24,10 @@ from tierlog.actors.container.sources import (
     ReleasedRecords,
 )
 from tierlog.actors.container.state import ContainerState, Snapshot
+from tierlog.actors.flush import cycle_capture
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.flush_tasks import FlushTasks
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
-from tierlog.actors.flush.writer import StorageWriter
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
@@ -293,7 +293,7 @@ def chunk_names_are_used_again(plant: Planter) -> None:
     """A new owner takes a chunk name that an earlier one may have used or may still write to."""
     plant(
         StorageContext.new_chunk_name,
-        lambda original, self, segment, offset: f"{self.prefix}{segment:016x}/{1:016x}-0",
+        lambda original, self, segment, offset: f"{self.prefix}{segment:016x}/{1:016x}-{0:016x}-0",
     )
 
 
@@ -443,8 +443,8 @@ def seals_and_truncations_are_not_flushed(plant: Planter) -> None:
 def merge_sources_are_not_flushed_with_their_target(plant: Planter) -> None:
     """The target of a merge can never be flushed, because its sources are not."""
     plant(
-        StorageWriter._closure_of,
-        lambda original, self, segment, cut: {segment.sid: capture(segment, cut)},
+        cycle_capture._closure_of,
+        lambda original, segment, cut, segment_of: {segment.sid: capture(segment, cut)},
     )
 
 

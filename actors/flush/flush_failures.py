@@ -1,0 +1,58 @@
+"""Which segments cannot be flushed, and what is logged about it: that some cannot, and that all are flushed
+again, as one event each (rules F5, S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio.lowlevel
+
+from ...storage_backends.base.errors import TierlogError
+from ..kernel.slices import in_slices
+from ..telemetry.logging import get_logger
+from .aggregation import FlushableSegment
+
+_log = get_logger("writer")
+
+_NAMED = 10
+"""The most segments that one log event names."""
+
+
+class FlushFailures:
+    def __init__(self, segment_of: Callable[[int], FlushableSegment | None]) -> None:
+        self._segment_of = segment_of
+        self.errors: dict[int, TierlogError] = {}
+        """By segment, those of flushes that failed and were not repeated successfully."""
+        self._unflushed: dict[int, None] = {}
+        """Segments that the last cycle with them did not flush, tried or not."""
+        self.is_failing = False
+        """Whether some segments could not be flushed, as of the last cycle."""
+
+    def flushed(self, sid: int) -> None:
+        self.errors.pop(sid, None)
+        self._unflushed.pop(sid, None)
+
+    async def note(self, failed: Mapping[int, TierlogError], *, is_refused: bool) -> None:
+        """A cycle has ended with these errors. ``is_refused``: long-term storage refuses every change now."""
+        new: list[int] = []
+        for part in in_slices(failed):
+            new += [sid for sid in part if sid not in self._unflushed]
+            self._unflushed.update(dict.fromkeys(part))
+            await anyio.lowlevel.checkpoint()
+        # During an outage the others follow one by one, and their events would say nothing new.
+        if new and not (self.is_failing and is_refused):
+            names = [s.name for s in map(self._segment_of, new[:_NAMED]) if s is not None]
+            error = str(failed[new[0]])
+            _log.warning("flush_failed", count=len(self._unflushed), segments=names, error=error)
+        await self._drop_gone(self.errors)
+        await self._drop_gone(self._unflushed)
+        if self.is_failing and not self._unflushed:
+            _log.info("flush_recovered")
+        self.is_failing = bool(self._unflushed)
+
+    async def _drop_gone(self, sids: dict[int, TierlogError] | dict[int, None]) -> None:
+        for part in in_slices(list(sids)):
+            for sid in part:
+                if self._segment_of(sid) is None:
+                    sids.pop(sid, None)
+            await anyio.lowlevel.checkpoint()
