@@ -40,7 +40,7 @@ class StorageHealthStatistics:
 
 
 class LastFailure:
-    """What the backend's last answers say about the storage itself."""
+    """The state of the storage itself, by the backend's last answers."""
 
     __slots__ = ("full", "message")
 

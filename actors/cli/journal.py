@@ -60,7 +60,7 @@ def show(
     json: Json = False,
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Show an element of a container's journal: everything that it says."""
+    """Show an element of a container's journal, with all its fields."""
     (chain,) = _read(data, container).chains
     found = [each for each in chain.elements if element in (None, each.element.n)]
     if not found:

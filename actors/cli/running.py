@@ -92,7 +92,7 @@ def execute(
 
 
 def _hint(error: TierlogError, hints: Hints) -> str:
-    """What to do on the command line, for errors whose message does not say it."""
+    """What to do on the command line, for errors whose message does not contain it."""
     hint = next((hint for kind, hint in hints.items() if isinstance(error, kind)), "")
     return f"; {hint}" if hint else ""
 

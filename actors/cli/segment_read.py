@@ -1,5 +1,5 @@
-"""Commands that read segments of a folder or of a service. They own nothing; ``store/read_only.py`` says what
-a view shows of a folder that is open elsewhere."""
+"""Commands that read segments of a folder or of a service. They own nothing; ``store/read_only.py`` documents
+what a view shows of a folder that is open elsewhere."""
 
 from __future__ import annotations
 

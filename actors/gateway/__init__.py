@@ -1,2 +1,2 @@
-"""The gateway: a store's verbs over HTTP. ``wire`` says what travels, ``server`` answers, ``client`` asks
+"""The gateway: a store's verbs over HTTP. ``wire`` defines what travels, ``server`` answers, ``client`` asks
 (docs/protocols/http.md)."""

@@ -1,9 +1,9 @@
 """What a host sends, from a thread of its own: reports at once, a heartbeat at each interval.
 
-The thread sends heartbeats while the event loop is busy, with the loop's lag: so a busy host can be told from
-a stuck one (rule V5). The threads of a frozen process are frozen too. If the supervisor does not read for
-``WRITE_SECONDS``, the connection is cut, so that the reading side ends and looks for another supervisor.
-"""
+The thread sends heartbeats while the event loop is busy, with the loop's lag: so a busy host can be
+distinguished from a stuck one (rule V5). The threads of a frozen process are frozen too. If the supervisor
+does not read for ``WRITE_SECONDS``, the connection is cut, so that the reading side ends and looks for
+another supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journals of a store say: the chains of all containers and the store record, from long-term storage
+"""The journals of a store: the chains of all containers and the store record, from long-term storage
 alone. It is read-only."""
 
 from __future__ import annotations

@@ -3,9 +3,10 @@ is not in long-term storage yet.
 
 Blocks are kept by (segment id, offset). Only durable bytes are put here (rule C1). When the total exceeds the
 limit, flushed blocks go first; if they are few, the oldest unflushed ones are *spilled*: their bytes stay in
-the log only, and their extents say where (rule C10; ``unflushed.py`` reads them). Adjacent small appends are
-joined into blocks of up to 64 KiB, and every block is charged a fixed overhead, so a million one-byte appends
-cost about a megabyte (rule C9). All calls are synchronous. The log rebuilds the cache after a crash."""
+the log only, and their extents are their addresses there (rule C10; ``unflushed.py`` reads them). Adjacent
+small appends are joined into blocks of up to 64 KiB, and every block is charged a fixed overhead, so a
+million one-byte appends cost about a megabyte (rule C9). All calls are synchronous. The log rebuilds the
+cache after a crash."""
 
 from __future__ import annotations
 

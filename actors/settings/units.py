@@ -32,7 +32,7 @@ _TEXT = re.compile(r'[^\x00-\x20"\\\x7f]{0,255}')
 
 
 class UnitError(ValueError):
-    """A value is not of its setting's kind or is out of range; the message says what is allowed."""
+    """A value is not of its setting's kind or is out of range; the message names what is allowed."""
 
 
 @attrs.frozen

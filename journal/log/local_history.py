@@ -9,7 +9,7 @@ reach (W3). Reading goes backwards and stops at the newest truncation address; f
 (W5).
 
 The register is read before the folder is listed, and the folder before the files, so that a writer that goes
-on meanwhile can only have made the files longer than the watermark says.
+on meanwhile can only have made the files longer than the watermark requires.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ rolled."""
 
 
 class RunError(Exception):
-    """The run cannot be made, or a promise does not hold. The message says what to look at."""
+    """The run cannot be made, or a promise does not hold. The message names what to look at."""
 
 
 async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
@@ -175,7 +175,7 @@ class Worker:
         return await self.answer()
 
     async def answer(self) -> dict[str, Any]:
-        """The next answer: the first one says that the worker is ready."""
+        """The next answer: the first one reports that the worker is ready."""
         try:
             answer: dict[str, Any] = json.loads(await self._answers.receive_until(b"\n", _ANSWER_BYTES_MAX))
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):

@@ -43,7 +43,7 @@ class Event:
 
 
 EVENT_BYTES = events.HEADER_BYTES + len(Event(0, 0, 0, 0).encode())
-"""All are of one size, so a segment's length says how many there are."""
+"""All are of one size, so a segment's length gives their number."""
 
 
 def parse_event(data: bytes) -> Event | None:

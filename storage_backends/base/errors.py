@@ -1,6 +1,6 @@
 """Every error that tierlog raises, in one tree under ``TierlogError``.
 
-Each class has a stable ``code``, and ``retryable`` says whether the call may safely be repeated as it is.
+Each class has a stable ``code``, and ``retryable``, whether the call may safely be repeated as it is.
 The message names the segment, file or offset and what to do; the cause is chained.
 """
 

@@ -340,7 +340,7 @@ class SegmentVerbs(ReadVerbs, Protocol):
 
     async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
         """Ends the transaction and drops its staged segments. A committed transaction stays committed, and
-        the returned state says so.
+        the returned state shows it.
 
         ``reason`` is text of at most 1,000 characters, kept with the transaction. An unknown transaction is
         recorded as aborted, so that a begin which arrives late finds it ended.

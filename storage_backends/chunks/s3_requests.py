@@ -103,7 +103,7 @@ class ObjectHead:
 class UploadedPart:
     tag: str
     checksum: str
-    """The part's CRC32C in base64, which the service has verified or computed; empty if it told none."""
+    """The part's CRC32C in base64, which the service has verified or computed; empty if it sent none."""
 
 
 @attrs.frozen
@@ -238,7 +238,7 @@ class S3Requests:
         except Unavailable as error:
             if status_of(error.__cause__ or error) != 404:
                 raise
-            # An answer to HEAD has no body that says whether the object or the whole bucket is missing. An
+            # An answer to HEAD has no body, which would tell a missing object from a missing bucket. An
             # answer to GET has one. It is sent each time: the bucket may have been deleted since.
             await self.get(key, name, 0, 1)
             raise ChunkNotFound(

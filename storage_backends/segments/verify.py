@@ -39,7 +39,7 @@ async def find_flaws(chunks: ChunkStorage, record: ChunkRecord, advance: Callabl
 
 
 async def find_missing(chunks: ChunkStorage, record: ChunkRecord) -> Flaw | None:
-    """Return a flaw if the chunk is missing or shorter than its record says. Reads no bytes."""
+    """Return a flaw if the chunk is missing or shorter than its recorded length. Reads no bytes."""
     try:
         length = (await chunks.info(record.name)).length
     except ChunkNotFound as error:

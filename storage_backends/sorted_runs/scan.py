@@ -1,6 +1,6 @@
 """Reads ranges of a view in pages: all live rows, or the rows that changed since a version.
 
-A page ends at a limit of rows or bytes, and says where the next one starts; that position is a key, so it
+A page ends at a limit of rows or bytes, and names where the next one starts; that position is a key, so it
 outlives the view, the process and any merge. Blocks are read ahead, in growing steps up to 256 KiB, and are
 not entered into the cache.
 """

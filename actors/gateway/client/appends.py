@@ -4,7 +4,7 @@ request, the pauses before a repeat, the waiters for full queues, and the deadli
 Cancellation: a cancelled caller leaves. Those of its appends that were not sent yet are never sent, those
 that were sent are carried out, and other callers of the same batch are not affected, because requests belong
 to the client and not to callers. When the client ends without having drained, every caller that still waits
-gets an error that says what is known of its append."""
+gets an error with what is known of its append."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ class Client(ClientBase, SegmentVerbs):
 
     Concurrent appends share requests. When a connection breaks meanwhile, an append with a ``writer_id`` or
     an ``expected_offset`` is sent again; a plain one raises ``OutcomeUnknown``, because a repeat could not be
-    told from a second append. ``create_segment`` raises ``OutcomeUnknown`` if the segment exists and may be
-    this call's own. ``flush`` and the lists concern all hosts."""
+    distinguished from a second append. ``create_segment`` raises ``OutcomeUnknown`` if the segment exists and
+    may be this call's own. ``flush`` and the lists concern all hosts."""
 
     def __init__(
         self,

@@ -29,7 +29,8 @@ class ClientStatistics:
 
 class ClientBase:
     append_bytes_max = requests.APPEND_BYTES_MAX
-    """The largest append that any server takes, in bytes; a server may take less, and says so."""
+    """The largest append that any server takes, in bytes; a server may take less, and then refuses it with
+    its limit."""
 
     def __init__(self, context: ClientContext, tracing: Tracing | None, guard: UseGuard) -> None:
         self._context = context

@@ -64,7 +64,7 @@ class AppendCall:
         self.reply.resolve(None)
 
     def give_up(self, why: str) -> None:
-        """End the call; appends without an answer get an error that says what is known of them."""
+        """End the call; appends without an answer get an error with what is known of them."""
         for append in self.appends:
             if not append.is_answered:
                 self.outcomes[append.index] = append.given_up(why)

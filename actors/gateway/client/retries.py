@@ -1,8 +1,8 @@
 """Which call may be sent again, after which failure, and when (rule H3). Pure decisions, no I/O.
 
 A call that reads is repeated after every failure that may be temporary. One that changes something is
-repeated if the attempt had no effect (nothing was sent, or the server says so), or if a repeat can be told
-from a second call:
+repeated if the attempt had no effect (nothing was sent, or the server's answer shows it), or if a repeat can
+be distinguished from a second call:
 
 - an append with a writer id: the store knows its number;
 - an append at an expected offset: once applied, it cannot be applied there again. ``BadOffset`` after an
@@ -63,7 +63,7 @@ class Repeat(enum.Enum):
     """A transaction's begin, stage or abort, a creation that may find the segment: the answer is the same as
     the first time."""
     COMMITS = "commits"
-    """A transaction's commit: its tombstone, or its token, says that it was done (rules T4, T5)."""
+    """A transaction's commit: its tombstone, or its token, shows that it was done (rules T4, T5)."""
     NEVER = "never"
     """It would be applied a second time."""
 
@@ -104,7 +104,7 @@ class Retry:
 
 
 _PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
-    # The store looks up a writer's number before anything else, so these say that it was not applied (rule
+    # The store looks up a writer's number before anything else, so these prove that it was not applied (rule
     # C3).
     Repeat.NUMBERED: (OutOfOrder, SegmentSealed, BadOffset, InvalidArgument, UnknownWriter),
     Repeat.AT_OFFSET: (InvalidArgument,),

@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 5.0
 once."""
 _NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 _TLS = ("illegal request line", "disconnected without sending a response")
-"""What the libraries below say: they have no classes for it."""
+"""Messages of the libraries below, which have no classes for these errors."""
 _NOT_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,

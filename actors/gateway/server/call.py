@@ -186,7 +186,7 @@ class HttpCall(Generic[S]):
         )
 
     def _check_head(self, content_type: str, maximum: int) -> int:
-        """Refuses a body by what its head says of it, before a byte of it is read. Returns its
+        """Refuses a body by the request's head, before a byte of it is read. Returns its
         Content-Length; 0 without one."""
         text = self.header("Content-Length")
         if text is None:

@@ -1,8 +1,8 @@
 """What all requests of one server share, whatever it serves: the limits, the counters, and the graceful end.
 
-Requests are admitted by count and by bytes (rule H12); a full server refuses at once and says when to retry.
-It never queues. Parked long polls and streams end when the server drains (rule H15). Plain code of the event
-loop's thread."""
+Requests are admitted by count and by bytes (rule H12); a full server refuses at once and names a time to
+retry. It never queues. Parked long polls and streams end when the server drains (rule H15). Plain code of the
+event loop's thread."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Endpoints: a decorator makes one out of a handler, with its route and everything that the OpenAPI document
 says about it (rule H16), and ``EndpointApp`` serves it.
 
-A handler's annotations say which JSON body it takes and with which it answers, its docstring what it does. A
-handler of raw bytes takes the call alone, and returns an ``Answer``, or sends one itself and returns None.
-What a handler raises becomes a problem if the answer has not begun. Otherwise the connection breaks, so that
-no reader takes half an answer for a whole one (rule H10)."""
+A handler's annotations declare which JSON body it takes and with which it answers, its docstring what it
+does. A handler of raw bytes takes the call alone, and returns an ``Answer``, or sends one itself and returns
+None. What a handler raises becomes a problem if the answer has not begun. Otherwise the connection breaks, so
+that no reader takes half an answer for a whole one (rule H10)."""
 
 from __future__ import annotations
 

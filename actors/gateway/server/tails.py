@@ -1,6 +1,6 @@
 """Following a segment's tail: a long poll, and a stream (rule H11).
 
-A long poll answers 200 with one block, or 204 when there is none: then ``Tierlog-Sealed`` says whether there
+A long poll answers 200 with one block, or 204 when there is none: then ``Tierlog-Sealed`` tells whether there
 will ever be one. A stream sends blocks until the segment is sealed and read through, or the server stops:
 both end it cleanly, and one long poll at the next offset shows which. Anything else breaks it. A parked
 reader is two small tasks; a slow one holds one block. Streams at the end of a segment wait for it together

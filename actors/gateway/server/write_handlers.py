@@ -59,7 +59,7 @@ from .endpoint import BODY_ERRORS, Body, Parameter, Success, endpoint, verb
     TransactionNotFound,
     body=Body(BYTES_TYPE, RAW, required=False),
     successes=(
-        Success(200, "Durable at this offset; null for a repeat of an older append.", JSON_TYPE, Appended),
+        Success(200, "Durable at this offset; null for a repeat of an earlier append.", JSON_TYPE, Appended),
     ),
     parameters=(
         Parameter(

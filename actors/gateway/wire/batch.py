@@ -9,11 +9,11 @@
 
 Numbers are big-endian. ``segment`` is an index into the names. An item with a writer holds ``events`` events
 that lie one behind the other in its payload and take the numbers from the first one on; it is wholly new or
-wholly old, like ``append_many`` (rule C3). Flags say which of the previous event number (1) and the expected
-offset (2) count. What does not count is 0: an item has one encoding.
+wholly a duplicate, like ``append_many`` (rule C3). Flags mark which of the previous event number (1) and the
+expected offset (2) count. What does not count is 0: an item has one encoding.
 
 The answer is a JSON document ``{"results": [...]}`` with one result for each item, in order: the offset, null
-(an older duplicate) or a problem.
+(an earlier duplicate) or a problem.
 
 The decoder takes bytes as they come and holds one unfinished item and nothing else. Any bytes give items or
 ``InvalidArgument``; an item that is larger than the limit is refused when its header is read, before its
@@ -295,7 +295,7 @@ def _check_item(
 # --- answers ------------------------------------------------------------------------------------
 
 Outcome = int | TierlogError | None
-"""Of one item: its offset, None for a duplicate of an older append, or the error."""
+"""Of one item: its offset, None for a duplicate of an earlier append, or the error."""
 
 
 class Results(Struct, frozen=True):

@@ -203,7 +203,7 @@ class Empty(Struct, frozen=True):
 
 class Appended(Struct, frozen=True):
     offset: Number | None
-    """None for a duplicate of an older append."""
+    """None for a duplicate of an earlier append."""
 
 
 class Merged(Struct, frozen=True):

@@ -160,8 +160,8 @@ class RetryHint(enum.Enum):
     ELSEWHERE = "elsewhere"
     """Nothing was applied here: find the owner and send it there."""
     IDENTIFIED = "identified"
-    """It may have been applied: repeat it only if a repeat can be told from a second one (writer id, expected
-    offset)."""
+    """It may have been applied: repeat it only if a repeat can be distinguished from a second one (writer id,
+    expected offset)."""
 
 
 @attrs.frozen
@@ -301,7 +301,7 @@ def problem_document(error: BaseException) -> dict[str, Any]:
     if row is None:
         # A bug of the server. Its text goes to the server's log only.
         code, title, status, retry = "internal", "An unexpected error", 500, RetryHint.IDENTIFIED
-        detail = "the server failed; its log says more"
+        detail = "the server failed; see its log"
     else:
         code, title, status, retry = row.kind.code, _TITLES[row.kind], row.status, row.retry
         detail = str(error)

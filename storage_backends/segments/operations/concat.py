@@ -2,7 +2,7 @@
 S11).
 
 The source's record is deleted and the target's grows in one commit. Chunk records change only in one link,
-because they do not say where a chunk lies. The index of the spliced part, a hint to readers, is deferred
+because they do not contain where a chunk lies. The index of the spliced part, a hint to readers, is deferred
 work.
 """
 

@@ -47,7 +47,7 @@ def _is_due(context: StorageContext, work: DeferredWorkRecord) -> bool:
 
 
 async def run_step(context: StorageContext, work: DeferredWorkRecord) -> bool:
-    """Do one step, as the stored record says and not ``work``. Returns whether something is left."""
+    """Do one step of the stored record, which may differ from ``work``. Returns whether something is left."""
     with SegmentTransaction(context, _holder(work), create=False, rolling_size=None) as txn:
         async with txn.operation():
             stored = await txn.deferred(work.kind, work.segment)

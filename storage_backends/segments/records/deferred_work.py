@@ -2,7 +2,7 @@
 chunks a segment has (rule S11).
 
 It is written in the commit of the operation and shrinks or goes in the commit of each step
-(``operations/deferred_work.py``), so at every moment it says exactly what is left, to later owners too. A
+(``operations/deferred_work.py``), so at every moment it has exactly what is left, to later owners too. A
 segment has at most one of each kind. A field that its kind does not use is 0 or empty. What is left, by kind:
 
 ``delete`` (of ``segment``)
