@@ -42,6 +42,7 @@ async def _run_round(
 ) -> list[int]:
     """Give what is left to one ownership and wait for the answers. Returns what the next one must do."""
     try:
+        # ``call`` waits for a container that recovers, and raises the reason if it will not.
         container: Container = await local.call(_active) if local.active is None else local.active
     except TierlogError as error:
         for index in left:
@@ -63,6 +64,7 @@ async def _run_round(
         except TierlogError as error:
             outcomes[index] = error
 
+    # What entered the mailbox comes first, as in the batch.
     return again + rest
 
 

@@ -99,6 +99,7 @@ class Checkpointer:
 
         logged = self._log.statistics().appended_bytes - self._last_at
         enough = self._options.wal_bytes // (_CLOSING_SHARE if closing else 1)
+        # After four times its size, so that a large state takes at most a fifth of what is logged.
         return logged > max(enough, 4 * self._state.checkpoint_bytes) or self._has_many_files()
 
     def _has_many_files(self) -> bool:
@@ -117,6 +118,7 @@ class Checkpointer:
         """Write a checkpoint whenever one is due. ``wake()`` gives an event that is set when more was
         logged."""
         while True:
+            # First: what is logged from here on sets it.
             event = wake()
             if self.is_due() and await self.has_room():
                 await self.checkpoint()
@@ -129,6 +131,7 @@ class Checkpointer:
         if self._log.has_room(0):
             return True
 
+        # Encoded and not logged: nothing else knows the size.
         snapshot, size = self._state.begin_snapshot(), _ENDS_BYTES
         try:
             while self._log.has_reserve(size):

@@ -59,6 +59,7 @@ def build_components(container: Container) -> ContainerComponents:
     )
     view, ownership = ContainerFlushSource(container), container.ownership
     can_append = container.chunks.capabilities.append
+    # F8: beside the cache, for bytes that are in the log only.
     unflushed = UnflushedBytes(cache, log, load_bytes=options.cache_bytes // 2)
     flusher = SegmentFlusher(
         storage,
@@ -77,6 +78,8 @@ def build_components(container: Container) -> ContainerComponents:
         state,
         cache,
         due_bytes=options.flush_bytes,
+        # F5: chunks that cannot grow are written whole, so a segment waits for a whole one while less than
+        # half of what makes a cycle due is unflushed.
         aggregate_bytes=0 if can_append else options.admission.cycle_bytes // 2,
         listeners=listeners,
     )

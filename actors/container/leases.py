@@ -190,6 +190,7 @@ class Leases:
             if seen != watch.staged:
                 watch.staged, watch.deadline = seen, now + watch.record.lease / 1000
             elif now >= watch.deadline:
+                # T7: decided in the pipeline, where an append that is not durable yet counts too.
                 if await self._ask(ExpireTransactionRequest(watch.record, seen), _REQUEST_BYTES):
                     self._expired += 1
                     continue

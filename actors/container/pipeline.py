@@ -171,6 +171,7 @@ class Pipeline:
 
     def _step_all(self, batch: list[Request]) -> None:
         group, state, decisions = self._building, self._state, self._decide.get
+        # Looked up once: the loop runs for every request.
         add, apply = group.add, state.apply
         for request in batch:
             decide = decisions(type(request))

@@ -184,6 +184,7 @@ class SegmentState:
             length=self.length,
             start_offset=self.start_offset,
             sealed=self.sealed,
+            # A copy: the answer is given in a later step, when the segment may have changed.
             attributes=dict(self.attributes),
             flushed_length=self.flushed,
             container=container,

@@ -146,6 +146,7 @@ class ContainerState:
     def count_segment_id(self, sid: int) -> None:
         """The id is used up: never assign it again."""
         self.newest_segment = max(self.newest_segment, sid)
+        # C2: ids of earlier owners have their epochs, which are not used again.
         if epoch_of(sid) == self.epoch:
             self._created = max(self._created, counter_of(sid))
 

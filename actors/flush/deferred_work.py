@@ -115,6 +115,7 @@ class DeferredWork:
         except NotOwner:
             raise
         except TierlogError as error:
+            # Flushes go on: deferred work only costs space, and bytes are waiting.
             _log.error("deferred_work_unreadable", error=str(error))
             return
 

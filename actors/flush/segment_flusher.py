@@ -210,6 +210,7 @@ class SegmentFlusher:
         return (boundary for boundary in segment.append_boundaries if piece.start <= boundary < piece.end)
 
     async def _finish(self, txn: SegmentTransaction, plan: SegmentFlush) -> None:
+        # F8: truncation and seal belong to the flush that reaches the captured length (F1).
         if plan.limit is not None:
             return
 

@@ -187,6 +187,7 @@ class StorageWriter:
 
     def segment_due(self, sid: int) -> None:
         """A segment has enough unflushed bytes."""
+        # F7: no other flush of the segment begins before the late one has ended.
         if self._flushes.is_late(sid):
             self._waiting_for_late[sid] = None
         elif sid not in self._due and sid not in self.failing:
@@ -195,6 +196,7 @@ class StorageWriter:
 
     def operations_logged(self) -> None:
         """More became durable: start the age timer."""
+        # F5: what the store logs for itself makes no cycle due.
         if self._dirty_since is None and self._source.client_sequence > self._cut:
             self._dirty_since = anyio.current_time()
             self._wake.set()

@@ -198,6 +198,7 @@ class Collector:
         due = anyio.current_time() + self._options.delay
         for name in names:
             self._open.pop(name, None)
+            # F2: the commit that dropped it belongs to this cycle.
             self._add(Garbage(name, due, self._cycle))
 
         if names:
@@ -323,6 +324,7 @@ class Collector:
             _log.warning("gc_listing_failed", prefix=source.chunk_prefix, error=str(error))
             return False
 
+        # G4: a listed chunk has just shown that the log is older than long-term storage.
         if not source.is_confirmed:
             self._has_left_out |= left_out
             return False
@@ -371,6 +373,8 @@ class Collector:
                     continue
 
                 self._has_left_out = True
+                # The rest is for the next listing. The first one goes on, to compare all chunks with the log
+                # (G4).
                 if self._is_history_checked:
                     break
         await source.check_history(unchecked)

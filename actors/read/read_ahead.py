@@ -320,6 +320,7 @@ class ReadAhead:
     async def _fill(self, sid: int, window: _Window) -> None:
         data: Buffer | None = None
         try:
+            # A dropped window cancels its own fetch only; the data stays None then.
             with window.scope:
                 data = await self._fetch(sid, window.start, window.size)
             self._windows += data is not None

@@ -136,6 +136,7 @@ class TailCache:
         else:
             self._filled[sid] = tail
         tail.starts.append(offset)
+        # ``bytes`` of ``bytes`` is no copy.
         blocks.append(bytes(data) if size >= _BY_REFERENCE else bytearray(data))
         self._total += size + BLOCK_OVERHEAD
 
@@ -150,6 +151,7 @@ class TailCache:
         for begin, stop in tail.extents.gaps(start, end):
             index = bisect_right(tail.starts, begin)
             tail.starts.insert(index, begin)
+            # Copied: a view of a few missing bytes would keep a re-logged piece of 1 MiB alive.
             tail.blocks.insert(index, bytes(view[begin - offset : stop - offset]))
             self._filled[sid] = tail
             self._total += stop - begin + BLOCK_OVERHEAD
@@ -191,6 +193,7 @@ class TailCache:
 
     def evict(self) -> None:
         """Drop flushed blocks until the total is within the limit or only unflushed ones are left."""
+        # A copy: a segment whose last block is dropped leaves the dict.
         for sid, tail in list(self._filled.items()):
             if self._total <= self._limit:
                 return

@@ -137,6 +137,7 @@ class UnflushedBytes:
         taken = self._oldest(ranges, by_segment, bytes_max)
         limits = {sid: extent.end for sid, extent in taken}
         for sid, end in limits.items():
+            # Before the first read, so that no other flush takes the same room meanwhile.
             self._reserved[sid] = end - ranges[sid][0]
             self._loaded[sid] = []
         failed: set[int] = set()
@@ -200,6 +201,7 @@ class UnflushedBytes:
 
         Waits for room for spilled bytes that are not loaded, and keeps it until the body ends. A call gets at
         most half of the limit (rule F8): if more bytes are spilled, those at the end are left out."""
+        # A round has loaded it, so its room is reserved already.
         if sid in self._reserved:
             data = await self.read_all(sid, start, end)
             yield data if _size(data) == end - start else ()

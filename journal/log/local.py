@@ -432,6 +432,7 @@ class LocalLog(DurableDataLog):
     # --- the end ---------------------------------------------------------------------------------
 
     async def close(self, *, clean: bool = True) -> None:
+        # In the order of ``truncate``, or each could wait for the other.
         async with self._sweeping, self._turn:
             if self._life.state is LogState.CLOSED:
                 return

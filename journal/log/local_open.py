@@ -118,6 +118,8 @@ def take_over(
     yield from confirm_epoch(register, context.log_id, epoch, context.owner)
     yield from note_watermark(context, register, current, history.next_group - 1)
     yield Sync(register)
+    # W5: ``names`` were listed after the raise, so they have every file with a group that an older owner
+    # acked.
     yield from _unlink_unnamed(context, names, parts, epoch)
     yield from trim_sealed(context.layout, _untrimmed(history, parts))
     return TakenOver(current, parts, (yield from measure_room(context, current)))

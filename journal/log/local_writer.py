@@ -152,6 +152,7 @@ def begin_file(
         salt,
         Sync(handle),
         size,
+        # The reserve brings the blocks that it was made with, however large the start is.
         allocated if fresh else context.options.reserve,
         length,
     )
@@ -205,7 +206,7 @@ def roll(
     try:
         fresh = yield from begin_file(context, file, next_group, truncate_before, parts, None)
     except StorageFull:
-        return None
+        return None  # not even the reserve is left
     except OSError as error:
         if not is_full(error):
             raise
@@ -260,6 +261,7 @@ class SpaceGauge:
         """``free``: bytes on the file system. ``reserved``: whether the allocated blocks and the reserve file
         exist."""
         low = self.options.low_water
+        # Without the distance a disk at the mark would refuse and accept by turns.
         self._open = reserved and free >= (low if self._open else 2 * low)
         self._free = free
         self._spent = 0

@@ -136,6 +136,8 @@ class BaseChunkStorage(ChunkStorage):
             if not self._is_open:
                 return
 
+            # Before the backend closes: a call that comes meanwhile is refused, and an error while closing
+            # leaves it closed.
             self._is_open = False
             with _Call(self, "close", ""):
                 await self._close()
@@ -223,6 +225,7 @@ class BaseChunkStorage(ChunkStorage):
 
         async with aclosing(self._list(prefix, after)) as infos:
             while True:
+                # Step by step: between two of them the caller may take any time, which is not the storage's.
                 with _Step(self, "list", prefix):
                     info = await anext(infos, None)
                 if info is None:

@@ -172,6 +172,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 yield ChunkInfo(path, entry.size)
                 continue
 
+            # A stack: the first name of a folder comes next, so all names come in order.
             pending.extend(reversed(await self._entries(path, prefix, after)))
 
     async def _used_space(self) -> int:
@@ -270,6 +271,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 return (yield from program(progress))
             except (OSError, ChunkNotFound) as error:
                 answer = mapped(error, name, progress) if isinstance(error, OSError) else error
+                # S20: in the folder of a missing mount every chunk would be missing.
                 if isinstance(answer, ChunkNotFound):
                     yield from self._require_root()
                 if answer is error:

@@ -190,6 +190,7 @@ def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
         yield from _effect(
             progress,
             Unlink(path),
+            # The kernel refuses these before it removes anything.
             (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError),
         )
     except FileNotFoundError:

@@ -99,6 +99,7 @@ class MemoryChunkStorage(BaseChunkStorage):
             if not name.startswith(prefix):
                 return
             await checkpoint()
+            # It may have been deleted since the listing began.
             if name != after and (chunk := self.state.chunks.get(name)):
                 yield ChunkInfo(name, len(chunk.data))
 

@@ -88,16 +88,19 @@ class Chain:
         names = {chunk.name for _, chunk in self.chunks}
         if len(names) < len(self.chunks):
             found.append("a chunk is there twice")
+        # Under any id, and without index records: only the records' own invariants count.
         return found + [reason for record in self.records(1, 1, 1 << 62) for reason in record.broken()]
 
 
 def _linked(chunks: Sequence[tuple[int, ChunkRecord]]) -> Iterator[tuple[int, ChunkRecord]]:
     nexts = chain((chunk.name for _, chunk in chunks[1:]), ("",))
+    # Without chunks there is still one name, hence not strict.
     for (start, chunk), name in zip(chunks, nexts, strict=False):
         yield start, changed(chunk, next_chunk=name)
 
 
 def _index(segment: int, start: int, chunk: ChunkRecord, spacing: int) -> list[IndexRecord]:
+    # None at 0: the segment's record names its first chunk.
     first = max(spacing, -(-start // spacing) * spacing)
     return [
         IndexRecord(segment, offset, chunk.name, start)

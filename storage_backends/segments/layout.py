@@ -164,6 +164,7 @@ class Layout:
         The index of a concatenated part may not exist yet (rule S11): then lower multiples are tried, in
         doubling steps.
         """
+        # Reads near the end, which are the most frequent, need no index.
         if offset >= self.segment.last_chunk_start:
             return self.segment.last_chunk_start, self.segment.last_chunk
 

@@ -133,6 +133,7 @@ class SegmentTransaction:
     async def _begin_operation(self) -> None:
         self._require_open()
         self._state = "busy"
+        # S12: here and not in ``begin``, which does not wait.
         if not self._held:
             try:
                 await self._hold(self.id)
@@ -351,6 +352,7 @@ class SegmentTransaction:
         self._end()
         self.context.commits += 1
         self.context.deferred_work.committed(self.metadata.written_deferred_work())
+        # Nothing refers to it any more, so nothing may be appended to it.
         for name in self._dropped:
             self.begin_append(name)
         for name, length in self._tails.items():

@@ -69,6 +69,7 @@ class DecodedRecords:
 
     def keep(self, key: str, version: int, record: Record) -> None:
         if len(self._records) >= self._limit:
+            # All at once: to find the least recent would cost each commit more than decoding some again.
             self._records.clear()
         self._records[key] = (version, record)
 
@@ -157,6 +158,8 @@ class MetadataTransaction:
     def checked(self) -> dict[str, bytes | None]:
         """All writes by key, encoded. Raises ``RuntimeError`` for a record that breaks an invariant, which is
         a bug."""
+        # Sorted: the order of a set of strings differs from process to process, and a replayed run must log
+        # the same bytes.
         return {key: self._encoded(key) for key in sorted(self._written)}
 
     async def publish(self, writes: Mapping[str, bytes | None]) -> int:

@@ -132,6 +132,7 @@ def _last_event(request: AppendRequest) -> int:
 
 
 def _check_new_writer(segment: SegmentState, request: AppendRequest) -> None:
+    # C3: a fresh start would apply a repeat of an event whose number is forgotten.
     if request.writer in segment.expired:
         raise UnknownWriter(
             f"the state of writer {_shown(request.writer)} in {segment.name!r} was expired",
@@ -153,6 +154,7 @@ def _is_repeat(segment: SegmentState, request: AppendRequest, known: WriterState
     if _last_event(request) <= last:
         return True
 
+    # C3: only the writer can cut its data between two events.
     if request.first_event <= last:
         raise InvalidArgument(
             f"events {request.first_event} to {_last_event(request)} of writer {_shown(request.writer)} are "

@@ -263,6 +263,7 @@ def _decide_abort(state: ContainerState, request: AbortTransactionRequest) -> De
     refuse_staged(request.target, "name the transaction's target")
     _, record = _find(state, request)
     if record is None:
+        # T6: it is remembered without a begin too, so that a begin that arrives later is refused.
         sid = state.segments.require(request.target).sid
         op = AbortTransaction(sid, request.transaction, request.reason, ())
         return op, _info(state, never_begun(request.target, op))

@@ -44,6 +44,7 @@ async def _write(context: StorageContext, segment: int, piece: list[ChunkRecords
                 DeferredWorkKind.ADOPT, segment, index_offset=piece[0].start, chunk=piece[0].chunk.name
             )
             for records in piece:
+                # Not read before, so the commit conflicts if the chunk has a record (S14).
                 txn.metadata.put(records.chunk)
                 for index in records.multiples:
                     txn.metadata.put(index)

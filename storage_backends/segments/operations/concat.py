@@ -31,6 +31,7 @@ async def concat(txn: SegmentTransaction, source_id: int) -> int:
     # Nothing is written to the source any more, so its unused name is garbage.
     txn.drop_spare(source_id)
     if source.length:
+        # The last chunk of before may be joined with the first of the source.
         seam = target.last_chunk_start
         target = await _splice(txn, target, source)
         if txn.context.options.defrag.inline and not await defrag_from(txn, seam):

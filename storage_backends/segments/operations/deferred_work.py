@@ -140,6 +140,7 @@ async def _truncate_step(
         return work
 
     if segment.first_chunk and relocation_is_due(txn, segment, await txn.metadata.chunk(segment.first_chunk)):
+        # S10: the operation itself changes records only.
         if not may_copy:
             return work
         await relocate(txn, pass_damage=True)
@@ -232,6 +233,7 @@ async def _put_index(txn: SegmentTransaction, record: IndexRecord) -> None:
 async def _defrag_step(
     txn: SegmentTransaction, work: DeferredWorkRecord, _limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
+    # Deleted meanwhile: there is nothing left to join.
     segment = await txn.load(txn.id)
     if segment is None:
         return None

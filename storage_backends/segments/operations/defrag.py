@@ -93,6 +93,7 @@ async def defrag_step(
     runs = plan(lengths, txn.context.options.defrag, segment.rolling_size)
     if not runs:
         is_last = _end(window) >= segment.length or len(window) < txn.context.options.maintenance_records
+        # The next window overlaps half of this one, so that runs across its end are found.
         return DefragStep(None if is_last else window[len(window) // 2][0], None)
 
     run = runs[0]
@@ -127,6 +128,7 @@ async def _join(
     before = None
     if start > segment.first_chunk_start:
         _, found = await txn.locate(start - 1)
+        # Read through the transaction, which needs its version to change its link.
         before = await txn.metadata.chunk(found.name)
     await replace(txn, segment, before, start, [Source(chunk) for _, chunk in chunks])
     txn.context.chunks_joined += len(chunks)

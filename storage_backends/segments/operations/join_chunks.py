@@ -60,6 +60,7 @@ async def replace(
     for source in sources:
         await txn.drop_chunk(source.record)
     txn.metadata.put(chunk)
+    # From where the first source begins: its skipped bytes may have index records.
     await txn.drop_index(txn.id, start - first.skip, start + chunk.length)
     txn.grow_index(chunk.name, start, start, start + chunk.length)
     segment = txn.update(segment, chunk_count=segment.chunk_count - len(sources) + 1)

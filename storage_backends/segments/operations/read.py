@@ -81,6 +81,7 @@ async def _read(context: StorageContext, layout: Layout, segment: int, offset: i
 
     known = len(layout)
     requests, skip = await _plan(layout, offset, end, context.options.read_request)
+    # Only a read that has loaded records can exceed the cache's bounds.
     if len(layout) != known:
         context.layouts.trim()
     data = await _fetch_all(context, requests, skip, end - offset)
@@ -123,6 +124,7 @@ async def _fetch_all(context: StorageContext, requests: list[_Request], skip: in
     result = BytesIO(bytes(size))
     errors: list[TierlogError | LayoutChanged] = []
     offsets = accumulate((request.size for request in requests), initial=-skip)
+    # One iterator for all workers: each takes the next request.
     pending = iter(list(zip(offsets, requests, strict=False)))
 
     async def work() -> None:
@@ -153,6 +155,7 @@ async def _fetch(context: StorageContext, request: _Request) -> bytes:
     try:
         data = await context.chunks.read(request.chunk.name, request.offset, request.size)
     except ChunkNotFound as missing:
+        # A commit may have replaced the chunk and the collector deleted it: the caller finds that out.
         raise LayoutChanged(request.chunk.name, f"a chunk is missing from storage: {missing}") from missing
 
     _verify(request, data)

@@ -25,6 +25,7 @@ class _Source:
     """The caller's buffers and append starts, taken from the front without copying."""
 
     def __init__(self, offset: int, data: Sequence[Buffer], starts: Sequence[int]) -> None:
+        # Sizes are in bytes, whatever the items of the caller's buffers are.
         self._views = [memoryview(buffer).cast("B") for buffer in data if len(buffer)]
         self.offset = offset
         self.end = offset + sum(map(len, self._views))
@@ -113,6 +114,7 @@ async def _begin_chunk(
         segment = changed(segment, first_chunk=name)
     else:
         txn.link(last, name)
+        # S9: only now is it certain that the chunk stays small.
         if last.length <= txn.context.options.defrag.small_max:
             await count_loose(txn, segment, segment.last_chunk_start, 1)
     added = {"last_chunk": name, "last_chunk_start": segment.length, "chunk_count": segment.chunk_count + 1}
