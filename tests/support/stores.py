@@ -40,10 +40,14 @@ async def follow(store: SegmentStore, name: str, seen: list[bytes], offset: int 
         seen.append(block)  # noqa: PERF401 - others look at it meanwhile
 
 
-async def make(store: SegmentStore, name: str, data: bytes = b"", *, sealed: bool = False) -> None:
-    """A segment with ``data`` in it."""
+async def make(
+    store: SegmentStore, name: str, data: bytes = b"", *, sealed: bool = False, flushed: bool = False
+) -> None:
+    """A segment with ``data`` in it. ``flushed``: in long-term storage too, with all else."""
     await store.create_segment(name)
     if data:
         await store.append(name, data)
     if sealed:
         await store.seal_segment(name)
+    if flushed:
+        await store.flush()

@@ -149,8 +149,7 @@ async def test_appends_continue_while_long_term_storage_is_down_and_are_flushed_
     leaked."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"before;")
-        await owner.store.flush()
+        await make(owner.store, "s", b"before;", flushed=True)
         world.chunks.script = lambda call: DOWN
         await owner.store.append("s", b"meanwhile;")
         log = owner.log_bytes
@@ -407,8 +406,7 @@ async def test_a_write_of_unknown_outcome_is_not_repeated_but_followed_by_a_new_
     more."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"first;")
-        await owner.store.flush()
+        await make(owner.store, "s", b"first;", flushed=True)
         await owner.store.append("s", b"second;")
         world.chunks.script = lambda call: Fault(FaultKind.PARTIAL, keep=3) if call.verb == "write" else None
         with pytest.raises(tierlog.OutcomeUnknown):
@@ -430,8 +428,7 @@ async def test_a_cycle_interrupted_by_a_crash_is_not_the_newest_complete_one() -
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
-        await make(owner.store, "a", b"a")
-        await owner.store.flush()
+        await make(owner.store, "a", b"a", flushed=True)
         complete = owner.container.state.cycle
         await make(owner.store, "b", b"b")
         await owner.store.append("a", b"a")

@@ -35,8 +35,7 @@ async def test_chunks_of_a_deleted_segment_are_deleted_after_the_cycle_and_the_d
     """F2, G2: not before the flush cycle that recorded the deletion, and then a minute later."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         chunks = world.chunk_names
         await owner.store.delete_segment("s")
         await anyio.sleep(20)
@@ -56,8 +55,7 @@ async def test_f2_nothing_is_deleted_before_the_cycle_that_made_it_garbage_is_co
     writer = attrs.evolve(OPTIONS.writer, segment_deadline=1_000.0)
     world = ContainerWorld(attrs.evolve(OPTIONS, writer=writer))
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         chunks = world.chunk_names
         await owner.store.delete_segment("s")
         await make(owner.store, "slow", b"x")
@@ -79,8 +77,7 @@ async def test_f2_nothing_is_deleted_before_the_cycle_that_made_it_garbage_is_co
 async def test_truncated_chunks_go_and_the_one_the_start_lies_in_stays() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         await owner.store.truncate_segment("s", 100_000)
         await assert_nothing_leaked(world, owner)
 
@@ -114,8 +111,7 @@ async def test_a_failing_delete_is_retried_then_postponed_and_found_by_the_next_
     """G2: one bad name holds nobody up, and is tried ever more rarely."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         bad = min(world.chunk_names)
         world.chunks.script = lambda call: DOWN if call.verb == "delete" and call.name == bad else None
         await owner.store.delete_segment("s")
@@ -146,8 +142,7 @@ async def test_leftovers_of_a_crash_are_found_by_the_next_owner(turns: int, chec
         owner = await world.start(tasks)
         for name in ("deleted", "truncated", "target"):
             await make(owner.store, name, DATA)
-        await make(owner.store, "target#1", DATA, sealed=True)
-        await owner.store.flush()
+        await make(owner.store, "target#1", DATA, sealed=True, flushed=True)
         await owner.store.delete_segment("deleted")
         await owner.store.truncate_segment("truncated", 150_000)
         await owner.store.merge_segments("target", ["target#1"])
@@ -201,8 +196,7 @@ async def test_a_deleted_segments_garbage_is_not_its_namesakes() -> None:
         async with world.owner() as owner:
             if "s" in await owner.store.list_segments():
                 await owner.store.delete_segment("s")
-            await make(owner.store, "s", b"first" * 20_000)
-            await owner.store.flush()
+            await make(owner.store, "s", b"first" * 20_000, flushed=True)
             await owner.store.delete_segment("s")
             await make(owner.store, "s", b"second" * 20_000)
             async with anyio.create_task_group() as work:
@@ -224,8 +218,7 @@ async def test_a_zombie_deletes_nothing() -> None:
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         zombie = await world.start(tasks)
-        await make(zombie.store, "s", DATA)
-        await zombie.store.flush()
+        await make(zombie.store, "s", DATA, flushed=True)
         await zombie.store.delete_segment("s")
         await zombie.store.flush()
         await anyio.sleep(30)
@@ -244,8 +237,7 @@ async def test_a_barrier_is_durable_before_the_first_delete() -> None:
     """G1, J9: between the decision and the deletes the log grows by an element and a barrier."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         await owner.store.delete_segment("s")
         await owner.store.flush()
         groups = owner.container.log.next_group

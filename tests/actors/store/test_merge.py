@@ -195,8 +195,7 @@ async def test_a_tail_of_the_target_continues_into_merged_bytes(store: SegmentSt
 async def test_deleting_a_target_deletes_its_merged_bytes(owner: Owner) -> None:
     store = owner.store
     await make(store, "t", b"base")
-    await make(store, "t#1", BIG, sealed=True)
-    await store.flush()
+    await make(store, "t#1", BIG, sealed=True, flushed=True)
     await store.merge_segments("t", ["t#1"])
     await store.delete_segment("t")
     await store.flush()

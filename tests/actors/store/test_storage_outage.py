@@ -103,8 +103,7 @@ async def test_a15_above_the_safe_size_writes_are_refused_and_what_frees_space_c
 async def test_a_backend_without_room_is_full_until_something_can_be_written_again() -> None:
     chunks = FaultyChunkStorage(MemoryChunkStorage())
     async with opened(chunks, UNLIMITED) as store:
-        await make(store, "s", b"first")
-        await store.flush()
+        await make(store, "s", b"first", flushed=True)
         chunks.script = every(Fault(FaultKind.FULL), *GROWTH)
         await store.append("s", bytes(400 * KIB))
         with pytest.raises(StorageFull):
@@ -128,8 +127,7 @@ async def test_a_store_opens_on_a_full_backend_so_that_segments_can_be_deleted()
         "/data", containers=1, config=UNLIMITED, storage=chunks, files=files
     ) as store:
         await make(store, "old", b"old")
-        await make(store, "s", b"first")
-        await store.flush()
+        await make(store, "s", b"first", flushed=True)
 
     chunks.script = every(Fault(FaultKind.FULL), *GROWTH)
     async with tierlog.open_store("/data", config=UNLIMITED, storage=chunks, files=files) as store:

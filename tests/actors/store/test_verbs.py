@@ -149,8 +149,7 @@ async def test_views_of_any_shape_are_taken_as_their_bytes(store: SegmentStore) 
 
 async def test_a_read_over_flushed_and_unflushed_bytes_gives_all_of_them(store: SegmentStore) -> None:
     data = bytes(range(256)) * 800
-    await make(store, "s", data)
-    await store.flush()
+    await make(store, "s", data, flushed=True)
     await store.append("s", b"tail")
 
     assert await read_all(store, "s") == data + b"tail"
@@ -472,8 +471,7 @@ async def test_the_number_of_containers_is_fixed_when_the_folder_is_made(tmp_pat
 
 async def test_the_folder_holds_wal_and_lts_and_nothing_else(tmp_path: Path) -> None:
     async with tierlog.open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
-        await make(store, "s", b"x")
-        await store.flush()
+        await make(store, "s", b"x", flushed=True)
 
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["lts", "wal"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
