@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from support.hang_report import end_process
 from support.patience import scaled
+from support.watchdog import Watchdog
 
 _MEMORY = Path("/proc/self/statm")
 _GROWTH = 64 << 20
@@ -23,6 +22,7 @@ _GROWTH = 64 << 20
 are few."""
 _COLLECTED = pytest.StashKey[int]()
 """The process's memory after the last time."""
+_WATCHDOG = pytest.StashKey[Watchdog]()
 
 TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
 """A JVM is started once, and a wheel is built and installed once."""
@@ -51,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Python from writing bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     config.stash[_COLLECTED] = _resident_bytes()
+    config.stash[_WATCHDOG] = watchdog = Watchdog(config.pluginmanager.getplugin("capturemanager"))
+    watchdog.start()
     settings.load_profile("long" if config.getoption("--long") else "short")
 
 
@@ -97,17 +99,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
-    """In place of ``pytest-timeout``'s own report, which a process of ``pytest-xdist`` writes to
-    ``/dev/null``."""
-    timer = threading.Timer(settings.timeout, end_process, (item, settings.timeout))
-    timer.daemon = True
-
-    def cancel() -> None:
-        timer.cancel()
-        timer.join()
-
-    item.cancel_timeout = cancel  # type: ignore[attr-defined]  # `pytest-timeout` calls it
-    timer.start()
+    """In place of ``pytest-timeout``'s own, which starts a thread for each test and, in a process of
+    ``pytest-xdist``, reports to ``/dev/null``."""
+    watchdog = item.config.stash[_WATCHDOG]
+    watchdog.begin(item.nodeid, settings.timeout)
+    item.cancel_timeout = watchdog.end  # type: ignore[attr-defined]  # what it calls
     return True
 
 

@@ -19,7 +19,7 @@ from tierlog.actors.settings.configuration import StoreConfig, WalConfig, Writer
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.files import IoCall, Sync
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 MIB = 1 << 20
 
@@ -74,7 +74,9 @@ async def live_until(disk: SimulatedDisk, process: int, syncs: int) -> bool:
     return acked
 
 
-@pytest.mark.parametrize("syncs", [2, 3, 4, 6, 9])
+@pytest.mark.parametrize(
+    "syncs", [3, 6, *(pytest.param(syncs, marks=pytest.mark.extended) for syncs in (2, 4, 9))]
+)
 async def test_w9_log_files_of_killed_owners_do_not_add_up(syncs: int) -> None:
     """Killed at the same moment many times in a row: before, during or after the checkpoint."""
     disk, acked = SimulatedDisk(Random(1)), 0

@@ -1,4 +1,4 @@
-"""What a test was doing when its time limit ended it: the stack of each thread, and where each task waits."""
+"""Ends the process of a test that reaches its time limit, and reports what the test was doing."""
 
 from __future__ import annotations
 
@@ -6,27 +6,59 @@ import gc
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
+from math import inf
 from types import CoroutineType, FrameType
 from typing import Any
 
-import pytest
+import attrs
+
+INTERVAL = 0.5
+"""Seconds between two checks by one thread: to start a thread for each test takes longer than many tests."""
 
 
-def end_process(item: pytest.Item, seconds: float) -> None:
-    """Write the report to the process's stderr, which all processes of a run share, and end the process."""
-    try:
-        capture = item.config.pluginmanager.getplugin("capturemanager")
-        if capture is not None:
-            capture.suspend_global_capture()
-        sys.stderr.write(report(item.nodeid, seconds))
-        sys.stderr.flush()
-    finally:
-        os._exit(1)
+@attrs.define
+class Watchdog:
+    """Watches one test after the other."""
+
+    capture: Any
+    """pytest's capture manager, or None if the run captures nothing."""
+    _test: str = ""
+    _seconds: float = 0.0
+    _deadline: float = inf
+
+    def start(self) -> None:
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def begin(self, test: str, seconds: float) -> None:
+        """End the process if ``end`` is not called within ``seconds``, after a report on stderr, which all
+        processes of a run share."""
+        self._test, self._seconds = test, seconds
+        self._deadline = time.monotonic() + seconds
+
+    def end(self) -> None:
+        self._deadline = inf
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(INTERVAL)
+            if time.monotonic() > self._deadline:
+                self._end_process()
+
+    def _end_process(self) -> None:
+        try:
+            if self.capture is not None:
+                self.capture.suspend_global_capture()
+            sys.stderr.write(report(self._test, self._seconds))
+            sys.stderr.flush()
+        finally:
+            os._exit(1)
 
 
 def report(test: str, seconds: float) -> str:
+    """The stack of each thread, and where each task waits."""
     threads = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from support.hang_report import report
+from support.watchdog import report
 
 PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 HANGS = """
@@ -44,7 +44,7 @@ async def test_it_names_the_test_and_where_each_task_waits() -> None:
 
     assert "tests/test_x.py::test_y reached its time limit of 60 s" in text
     assert re.search(
-        r"task: .*waits_for_a_signal \(test_hang_report.py:\d+\) < calls_it \(test_hang_report.py:\d+\)", text
+        r"task: .*waits_for_a_signal \(test_watchdog.py:\d+\) < calls_it \(test_watchdog.py:\d+\)", text
     )
 
 
