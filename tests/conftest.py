@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Tests start hundreds of processes. Each would compile every module anew where the environment keeps
-    # Python from writing bytecode.
+    # Python from writing bytecode; so would pytest, which rewrites the assertions of all test modules first.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    gc.disable()  # until all tests are collected, which stay to the end
     config.stash[_COLLECTED] = _resident_bytes()
     config.stash[_WATCHDOG] = watchdog = Watchdog(config.pluginmanager.getplugin("capturemanager"))
     watchdog.start()
@@ -77,6 +80,7 @@ def _is_left_out(item: pytest.Item, *, extended: bool) -> bool:
 
 
 def pytest_collection_finish() -> None:
+    gc.enable()
     # The tests themselves are a large heap that stays to the end: each full collection of it takes a second.
     gc.collect()
     gc.freeze()
