@@ -1,5 +1,5 @@
-"""The decoders of where chunks are: places in S3, the store's record of its place, names, and what a service
-says that it sent; and of the command line's numbers."""
+"""The decoders of where chunks are: locations in S3, the store's record of its location, names, and the range
+that a service names; and of the command line's numbers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import typer
 from fuzz.target import Target
 from tierlog.actors.cli.options import whole_number
 from tierlog.actors.folder.chunk_location import ChunkLocation
-from tierlog.actors.folder.chunk_location import _decode as decode_place
-from tierlog.actors.folder.chunk_location import _encode as encode_place
+from tierlog.actors.folder.chunk_location import _decode as decode_location
+from tierlog.actors.folder.chunk_location import _encode as encode_location
 from tierlog.actors.gc.rules import parse_chunk_name
 from tierlog.actors.settings.configuration import S3Config
 from tierlog.storage_backends.base.chunk_storage import can_begin_chunk_name
@@ -17,7 +17,7 @@ from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument
 from tierlog.storage_backends.chunks.s3_location import S3Location, parse_location
 from tierlog.storage_backends.chunks.s3_requests import _check_range as check_range
 
-_PLACE = ChunkLocation(
+_LOCATION = ChunkLocation(
     "s3://bucket/some/prefix", S3Config(endpoint="http://127.0.0.1:9000", region="eu-central-1")
 )
 _NESTED = b"chunks = " + b"[" * 5_000
@@ -37,7 +37,7 @@ def _chunk_origin(data: bytes) -> str:
     return repr(origin)
 
 
-def _told_range(data: bytes) -> bool:
+def _content_range(data: bytes) -> bool:
     check_range(data.decode("latin-1"), 10, 20, 20)
     return True
 
@@ -57,19 +57,19 @@ LOCATION_TARGETS = [
         hostile=[b"9" * 5_000, b"--1", b"-", b"\xb2"],
     ),
     Target(
-        "place in S3",
+        "location in S3",
         _location,
         [b"s3://bucket", b"s3://bucket/a/b"],
         errors=(InvalidArgument,),
         canonical=False,
-        encode=lambda place: str(place).encode(),
+        encode=lambda location: str(location).encode(),
     ),
     Target(
-        "record of the chunks' place",
-        lambda data: decode_place(data, "chunks"),
-        [encode_place(_PLACE), encode_place(ChunkLocation())],
+        "record of the chunks' location",
+        lambda data: decode_location(data, "chunks"),
+        [encode_location(_LOCATION), encode_location(ChunkLocation())],
         errors=(DataCorruption,),
-        encode=encode_place,
+        encode=encode_location,
         canonical=False,
         hostile=[_NESTED],
     ),
@@ -83,7 +83,7 @@ LOCATION_TARGETS = [
     Target("beginning of a chunk's name", _begins, [b"containers/0000/", b"a"], errors=()),
     Target(
         "range that a service sent",
-        _told_range,
+        _content_range,
         [b"bytes 10-29/100"],
         errors=(Unavailable,),
         hostile=[b"bytes 10-29/" + b"9" * 5_000],

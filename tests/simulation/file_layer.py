@@ -232,7 +232,7 @@ class SimulatedFiles(Files):
         try:
             if self._width is None:
                 return await self._drive(program)
-            await self._take_place(self._width)
+            await self._take_slot(self._width)
             try:
                 return await self._drive(program)
             finally:
@@ -249,8 +249,8 @@ class SimulatedFiles(Files):
     def _sibling(self) -> SimulatedFiles:
         return SimulatedFiles(self.disk, interleave=self.interleave)
 
-    async def _take_place(self, width: int) -> None:
-        """Wait for one of the lane's places; those who wait get them in order."""
+    async def _take_slot(self, width: int) -> None:
+        """Wait for one of the lane's threads; those who wait get them in order."""
         while self._busy >= width:
             turn = anyio.Event()
             self._queue.append(turn)

@@ -85,7 +85,7 @@ class Checker:
 
     @property
     def states(self) -> list[State]:
-        """The states that the family may be in, pending calls aside."""
+        """The states that the family may be in, without pending calls."""
         return list(dict.fromkeys(configuration.state for configuration in self._configurations))
 
     @property

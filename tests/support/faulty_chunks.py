@@ -243,7 +243,7 @@ class ConcatTakesNoRange(Right):
         return await super().concat(name, ranges) if ranges else await self.create_with_content(name, [])
 
 
-class ConcatIsTornByTrouble(Right):
+class ConcatIsTornByAnError(Right):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         try:
             return await super().concat(name, ranges)
@@ -367,19 +367,19 @@ class TurnsAwayTheSecondCaller(Right):
             self.busy = False
 
 
-class LosesAPlaceWhenCancelled(Right):
-    places = 20
+class LosesASlotWhenCancelled(Right):
+    slots = 20
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
-        if self.places == 0:
+        if self.slots == 0:
             raise Unavailable("no place is free")
-        self.places -= 1
+        self.slots -= 1
         try:
             data = await super().read(name, offset, size)
         except TierlogError:
-            self.places += 1
+            self.slots += 1
             raise
-        self.places += 1
+        self.slots += 1
         return data
 
 

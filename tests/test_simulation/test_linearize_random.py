@@ -88,7 +88,7 @@ class Call:
 
 
 @attrs.define(eq=False)
-class Look:
+class Observation:
     view: View
     at: int
     bound: int = -1
@@ -105,7 +105,7 @@ class History:
         self.random = random
         self.state = START
         self.calls: list[Call] = []
-        self.events: list[tuple[str, Call | Look]] = []
+        self.events: list[tuple[str, Call | Observation]] = []
         self.owner = 0
         self.clients = clients
         for _ in range(steps):
@@ -114,12 +114,12 @@ class History:
     def _open(self) -> list[Call]:
         return [call for call in self.calls if call.fate == "open"]
 
-    def _event(self, kind: str, what: Call | Look) -> None:
+    def _event(self, kind: str, what: Call | Observation) -> None:
         self.events.append((kind, what))
 
     def _step(self) -> None:
         kind = self.random.choices(
-            ("begin", "apply", "tell", "doubt", "refuse", "look", "fence"), (8, 8, 8, 1, 1, 0.4, 0.4)
+            ("begin", "apply", "tell", "doubt", "refuse", "observe", "fence"), (8, 8, 8, 1, 1, 0.4, 0.4)
         )[0]
         if kind == "begin":
             if len(self._open()) == self.clients:
@@ -138,10 +138,11 @@ class History:
             ]
             for call in self.random.sample(able, min(len(able), 1)):
                 self.state, call.outcome = call.op.apply(self.state)
-        elif kind in {"look", "fence"}:
+        elif kind in {"observe", "fence"}:
             self.owner += kind == "fence"
             self._event(
-                kind, Look(view_of(self.state), len(self.events), self.owner if kind == "fence" else -1)
+                kind,
+                Observation(view_of(self.state), len(self.events), self.owner if kind == "fence" else -1),
             )
         else:
             able = [
@@ -164,11 +165,11 @@ def is_dead(call: Call) -> bool:
     return call.fate == "doubt" and call.op.is_query
 
 
-def play(events: list[tuple[str, Call | Look]], checker: Checker, *, looks: bool = True) -> None:
+def play(events: list[tuple[str, Call | Observation]], checker: Checker, *, looks: bool = True) -> None:
     pending = {}
     for kind, what in events:
-        if isinstance(what, Look):
-            checker.observe(what.view) if kind == "look" else checker.fence(
+        if isinstance(what, Observation):
+            checker.observe(what.view) if kind == "observe" else checker.fence(
                 what.bound, what.view if looks else None
             )
         elif kind == "begin":
@@ -183,17 +184,17 @@ def play(events: list[tuple[str, Call | Look]], checker: Checker, *, looks: bool
             checker.answered(pending[what], what.given)
 
 
-Item = tuple[int, int, Call | Look]
+Item = tuple[int, int, Call | Observation]
 Ids = dict[tuple[str, int], int]
 
 
 def has_order(history: History, *, with_ids: bool) -> bool:
     """A plain search: is there any order of the calls and looks that gives what was given? ``with_ids``: one
     segment id for each segment."""
-    fences = [what for kind, what in history.events if isinstance(what, Look) and kind == "fence"]
+    fences = [what for kind, what in history.events if isinstance(what, Observation) and kind == "fence"]
     items: list[Item] = []
     for kind, what in history.events:
-        if isinstance(what, Look):
+        if isinstance(what, Observation):
             items.append((2 * what.at, 2 * what.at, what))
         elif kind == "begin" and what.fate != "refuse" and not is_dead(what):
             closed = [2 * fence.at - 1 for fence in fences if what.owner < fence.bound]
@@ -210,10 +211,10 @@ def _search(state: State, items: list[Item], ids: Ids | None) -> bool:
         begin, end, what = item
         # What ends before this begins, and need not be, can no longer happen.
         rest = [other for other in items if other is not item and (other[1] > begin or _is_told(other[2]))]
-        if begin > deadline or (isinstance(what, Look) and end != deadline):
+        if begin > deadline or (isinstance(what, Observation) and end != deadline):
             continue
 
-        after, outcome = (state, None) if isinstance(what, Look) else what.op.apply(state)
+        after, outcome = (state, None) if isinstance(what, Observation) else what.op.apply(state)
         known = _with_ids(state, what, outcome, ids)
         if known is not False and _agrees(state, what, outcome) and _search(after, rest, known):
             return True
@@ -221,8 +222,8 @@ def _search(state: State, items: list[Item], ids: Ids | None) -> bool:
     return not mandatory
 
 
-def _agrees(state: State, what: Call | Look, outcome: Outcome | None) -> bool:
-    if isinstance(what, Look):
+def _agrees(state: State, what: Call | Observation, outcome: Outcome | None) -> bool:
+    if isinstance(what, Observation):
         return shows(state, what.view)
 
     assert outcome is not None
@@ -230,14 +231,14 @@ def _agrees(state: State, what: Call | Look, outcome: Outcome | None) -> bool:
 
 
 def _with_ids(
-    state: State, what: Call | Look, outcome: Outcome | None, ids: Ids | None
+    state: State, what: Call | Observation, outcome: Outcome | None, ids: Ids | None
 ) -> Ids | Literal[False] | None:
     """What is known of segment ids after it, or False if it contradicts what was known."""
     if ids is None:
         return None
 
     shown: list[tuple[str, int, int]] = []
-    if isinstance(what, Look):
+    if isinstance(what, Observation):
         shown = [
             (name, segment.number, what.view[name].segment_id or 0)
             for name, segment in state.segments
@@ -252,8 +253,8 @@ def _with_ids(
     return known if fits and len(set(known.values())) == len(known) else False
 
 
-def _is_told(what: Call | Look) -> bool:
-    return isinstance(what, Look) or what.fate == "tell"
+def _is_told(what: Call | Observation) -> bool:
+    return isinstance(what, Observation) or what.fate == "tell"
 
 
 @settings(max_examples=250, deadline=None)
@@ -297,7 +298,7 @@ def falsify(history: History, random: Random) -> None:
     for call in random.sample(history.calls, random.randrange(len(history.calls) + 1)):
         state = call.op.apply(state)[0]
     answered = [call for call in history.calls if call.fate == "tell"]
-    looks = [what for _, what in history.events if isinstance(what, Look)]
+    looks = [what for _, what in history.events if isinstance(what, Observation)]
     if looks and random.random() < 0.4:
         random.choice(looks).view = view_of(state)
     elif answered:

@@ -1,5 +1,5 @@
-"""What is told of chunks while a living owner goes on: only what stays wrong. What is told of a quiet folder
-is in ``command_line``."""
+"""The chunk report beside a running owner: only problems that stay are reported. Reports of a quiet folder
+are in ``command_line``."""
 
 from __future__ import annotations
 

@@ -72,6 +72,6 @@ def test_the_result_is_one_of_the_containers(name: str, containers: int) -> None
 
 
 def test_similar_names_are_spread() -> None:
-    places = [container_of(f"app/events-{number}", 4) for number in range(400)]
+    containers = [container_of(f"app/events-{number}", 4) for number in range(400)]
 
-    assert all(60 < places.count(container) < 140 for container in range(4))
+    assert all(60 < containers.count(container) < 140 for container in range(4))

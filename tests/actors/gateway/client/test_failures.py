@@ -318,7 +318,7 @@ async def test_a_deadline_is_a_number_of_seconds(connect: Connect, deadline: Any
 # --- owners -------------------------------------------------------------------------------------
 
 
-def places(*urls: str | None, epoch: int = 1) -> ContainerMap:
+def map_of(*urls: str | None, epoch: int = 1) -> ContainerMap:
     return ContainerMap(1, tuple(ContainerAssignment(index, url, epoch) for index, url in enumerate(urls)))
 
 
@@ -329,10 +329,10 @@ async def test_calls_go_to_the_owner_and_follow_it_when_it_moves(connect: Connec
         scripted(then()) as new,
         scripted(script_of(HTML)) as supervisor,
     ):
-        supervisor.map = places(old.url)
+        supervisor.map = map_of(old.url)
 
         def moves(received: Received) -> Answer:
-            supervisor.map = places(new.url, epoch=2)
+            supervisor.map = map_of(new.url, epoch=2)
             return elsewhere
 
         old.script = moves
@@ -344,7 +344,7 @@ async def test_calls_go_to_the_owner_and_follow_it_when_it_moves(connect: Connec
 
 async def test_a_named_owner_is_asked_without_a_map_refresh(connect: Connect) -> None:
     with scripted(then()) as new, scripted(script_of(Fault.RESET)) as old:
-        old.map = places(old.url)
+        old.map = map_of(old.url)
         old.script = script_of(problem(OwnedElsewhere("there", owner=new.url)))
         async with connect(old.url) as client:
             generation = old.map_requests
@@ -354,7 +354,7 @@ async def test_a_named_owner_is_asked_without_a_map_refresh(connect: Connect) ->
 
 async def test_a_redirect_loop_ends_at_the_deadline(connect: Connect) -> None:
     with scripted(script_of(HTML)) as one, scripted(script_of(HTML)) as two:
-        one.map = places(one.url)
+        one.map = map_of(one.url)
         one.script = script_of(problem(OwnedElsewhere("there", owner=two.url)))
         two.script = script_of(problem(OwnedElsewhere("there", owner=one.url)))
         two.map = None
@@ -371,9 +371,9 @@ async def test_a_redirect_loop_ends_at_the_deadline(connect: Connect) -> None:
 async def test_a_lost_host_is_replaced_by_the_one_in_the_map(connect: Connect) -> None:
     gone = f"http://127.0.0.1:{free_port()}"
     with scripted(then()) as new, scripted(script_of(HTML)) as supervisor:
-        supervisor.map = places(gone)
+        supervisor.map = map_of(gone)
         async with connect(supervisor.url) as client:
-            supervisor.map = places(new.url, epoch=2)
+            supervisor.map = map_of(new.url, epoch=2)
             assert await client.append("s", b"x") == 3
 
 
@@ -384,8 +384,8 @@ async def test_a_missing_supervisor_is_tolerated(connect: Connect) -> None:
         scripted(script_of(problem(tierlog.NotOwner("x")))) as old,
         ScriptedServer(script_of(HTML)).running() as supervisor,
     ):
-        supervisor.map = places(old.url)
-        old.map = places(new.url, epoch=2)
+        supervisor.map = map_of(old.url)
+        old.map = map_of(new.url, epoch=2)
         async with connect(supervisor.url) as client:
             supervisor.stop()
             assert await client.append("s", b"x") == 3
@@ -393,10 +393,10 @@ async def test_a_missing_supervisor_is_tolerated(connect: Connect) -> None:
 
 async def test_a_redirect_refreshes_the_map(connect: Connect) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
-        supervisor.map = places(None)
+        supervisor.map = map_of(None)
 
         def redirects(received: Received) -> Answer:
-            supervisor.map = places(owner.url)
+            supervisor.map = map_of(owner.url)
             return Answer(307, b"", {"Location": owner.url + received.path})
 
         supervisor.script = redirects
@@ -406,7 +406,7 @@ async def test_a_redirect_refreshes_the_map(connect: Connect) -> None:
 
 async def test_a_map_of_another_store_is_ignored(connect: Connect) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
-        supervisor.map = places(owner.url)
+        supervisor.map = map_of(owner.url)
         async with connect(supervisor.url) as client:
             supervisor.map = one_container(5, supervisor.url)
             owner.script = then(problem(tierlog.NotOwner("x")))
