@@ -318,4 +318,6 @@ def _operations(number: int, records: Records) -> Iterator[tuple[Operation, int]
     [image] = records.images
     for start in range(0, len(image), _PART_BYTES):
         data = image[start : start + _PART_BYTES]
+        # A group has at most 64 MiB, and an image with many writers or attributes may be larger than a part
+        # should be.
         yield CheckpointPiece(number, start + len(data) == len(image), data), len(data)

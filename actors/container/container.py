@@ -313,6 +313,7 @@ class Container:
     def group_published(self) -> None:
         """The pipeline calls this after each durable group that logged something."""
         components = self._components
+        # In the step of the publishing: the age of what is not flushed begins with it (F5).
         components.writer.operations_logged()
         if components.publisher.has_too_many(self.options.active_segments_max):
             self._eviction_due.set()
@@ -390,6 +391,7 @@ class Container:
     async def ask_internal(self, request: Request, size: int) -> Any:
         """``ask`` in the internal lane, which has room of its own (rule C6)."""
         request.reply = reply = self._make_answer()
+        # A lane of its own: what frees space and memory must not wait behind the appends that need them (C6).
         await self.mailbox.put(request, size, Lane.INTERNAL)
         return await reply.wait()
 

@@ -145,6 +145,7 @@ class Leases:
             return  # a newer transaction has its id
 
         self._open.pop(key, None)
+        # Here, because only an end makes checks needless.
         self._drop_checks()
         # The dict is in the order of expiry, so a transaction that ended again goes to its end.
         self._ended.pop(key, None)

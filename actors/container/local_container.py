@@ -97,6 +97,7 @@ class LocalContainer:
             self._change(None)
 
     async def _run_once(self) -> ActorExit:
+        # A new object with a new log: nothing that a failed ownership had in memory is used again (W6).
         container = self._running = self._make()
         # ``stop`` came before this run began.
         if self._stopping:
@@ -135,6 +136,7 @@ class LocalContainer:
 
     def _change(self, active: Container | None) -> None:
         self.active = active
+        # Replaced, because an event cannot be cleared.
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 

@@ -277,6 +277,7 @@ class Recovery:
     def _check_range(self, segment: SegmentState, start: int, end: int) -> None:
         if start < end:
             gap = self._cache.first_missing(segment.sid, start, end)
+            # Nothing is repaired: what is missing was acked, and must not be missing silently.
             if gap < end:
                 raise DataCorruption(
                     f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are not in the log, nor "

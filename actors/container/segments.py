@@ -170,6 +170,7 @@ class SegmentState:
     def drop_flushed_references(self) -> None:
         """Drop the references and boundaries of bytes that are flushed now."""
         references, boundaries = self.log_references, self.append_boundaries
+        # From the oldest: a reference covers several groups, and goes only when all of its bytes are flushed.
         while references and references[0][0] <= self.flushed:
             references.popleft()
 

@@ -122,6 +122,7 @@ class TransactionTable:
         self._staged.pop((target, transaction), None)
         ids = self.open_of[sid]
         del ids[transaction]
+        # Its presence means that the target has open transactions (``ContainerState.unname``).
         if not ids:
             del self.open_of[sid]
         return record

@@ -165,6 +165,8 @@ class SegmentFlusher:
         pieces = plan.pieces(segment.flushed, min(size, _CHUNKS_PER_PIECE * plan.rolling_size))
         piece = next(pieces, None)
         while True:
+            # A transaction for a few pieces: each commit lets their memory go, and bounds what a failure
+            # writes again.
             with self._storage.begin(plan.sid, create=True, rolling_size=plan.rolling_size) as txn:
                 await self._storage.create(txn)
                 for _ in range(count):

@@ -42,6 +42,7 @@ class WorkQueue:
             self._entries[work.key] = entry = _Entry(work)
             self._push(entry)
         else:
+            # Its position in the heap stays valid: kind and segment do not change.
             entry.work = work
 
     def drop(self, key: str) -> None:

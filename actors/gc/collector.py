@@ -337,6 +337,7 @@ class Collector:
     async def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
         """Queue chunks and files that were found. They may belong to a cycle that was never completed, so
         they wait for one of this owner's (rule F2)."""
+        # An empty listing must not request a cycle: an idle store stays quiet (F5).
         if not names:
             return
 

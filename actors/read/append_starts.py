@@ -109,4 +109,5 @@ class AppendStarts:
         for stretch in plan.flushed:
             inside = await self._storage.starts(stretch.sid, stretch.start, stretch.end, APPEND_STARTS_MAX)
             found += (stretch.base + each for each in inside)
+        # Merged sources are visited after the segment's own ranges, so the order is restored here.
         return sorted(found)[:APPEND_STARTS_MAX]

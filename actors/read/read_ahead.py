@@ -175,6 +175,7 @@ class ReadAhead:
             await self._windowed.wait()
             while self._held:
                 await anyio.sleep(self._options.idle / 2)
+                # A reader that left holds windows that others could have.
                 before = anyio.current_time() - self._options.idle
                 for stream in self._streams.values():
                     if stream.last_used <= before and not stream.is_waiting:
@@ -234,6 +235,7 @@ class ReadAhead:
         elif other is not None:
             self._drop_windows(other)
         self._streams[key] = stream
+        # No call reports that a reader has left; the least recent one is the likeliest.
         if len(self._streams) > self._options.streams:
             _, oldest = self._streams.popitem(last=False)
             self._drop_windows(oldest)

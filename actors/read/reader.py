@@ -78,6 +78,7 @@ class Reader:
                 # A splice, truncation or delete may have replaced the layout during the read; a spliced
                 # source has no record. Sources of sources are spliced one after the other, so it may happen
                 # again. If the layout has not changed, it is corruption.
+                # By its id: another segment may have the name by now.
                 segment = self._reloaded(segment)
                 if seen == before:
                     raise self._refusal(segment, error) from None
@@ -149,6 +150,7 @@ class Reader:
 
     async def _read_own(self, segment: ReadableSegment, offset: int, end: int) -> Buffer:
         slices: Sequence[Buffer] = self._cache.slices(segment.sid, offset, end)
+        # Behind the flushed offset only the log has the bytes that left the cache (C10).
         if not slices and offset >= segment.flushed:
             slices = await self._unflushed.read(segment.sid, offset, end)
             if not slices:

@@ -166,6 +166,7 @@ class S3ChunkStorage(BaseChunkStorage):
 
     async def _set_read_only(self, name: str, read_only: bool) -> None:
         head = await self._requests.head(self._key(name), name)
+        # A change copies the whole object, so one that changes nothing is left out.
         if head.read_only != read_only:
             await self._requests.set_read_only(self._key(name), name, head, read_only)
         if read_only:

@@ -33,6 +33,7 @@ def parse_location(text: str) -> S3Location:
         raise InvalidArgument("a location in S3 has no user name or password: write s3://BUCKET/PREFIX")
 
     bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+    # With its slash: without one ``a`` would contain the objects of ``ab``.
     prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     if (
         not text.startswith(SCHEME)

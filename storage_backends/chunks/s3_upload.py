@@ -38,6 +38,7 @@ class Upload:
         try:
             calls = [partial(make_part, upload_id, number) for number, make_part in enumerate(parts, 1)]
             made = await in_parallel(parallel, calls)
+            # The only step that others can see, and conditional like a put (S2).
             await self._requests.complete_upload(self._key, self._name, upload_id, made)
         except BaseException:
             await self._abort(upload_id)

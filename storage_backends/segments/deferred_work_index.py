@@ -94,6 +94,7 @@ class DeferredWorkIndex:
 
     def invalidate(self) -> None:
         """A commit's outcome is unknown: read again, also if a read is under way."""
+        # What was known may be gone, so each item is given once more.
         self._changed.update(dict.fromkeys(self._known or ()))
         self._known = None
         self._is_outdated = True

@@ -191,11 +191,13 @@ class SegmentTransaction:
 
     async def _hold(self, segment: int) -> None:
         await self.context.writers.acquire(segment)
+        # Only when it is held: a cancelled wait holds nothing.
         self._held.append(segment)
 
     async def name_chunk(self, offset: int) -> str:
         """A new name for a chunk that starts at segment offset ``offset``, tracked already (rule S2,
         PDP-53)."""
+        # S3: a storage that refuses every attempt costs one name and not one for each.
         spare = self.context.spare.get(self.id)
         if spare is not None and spare[0] == offset:
             # S7: the breaker is asked before a name is tracked or used, so that an outage costs none.

@@ -44,6 +44,7 @@ def resolve_updates(segment: SegmentState, updates: Sequence[AttributeUpdate]) -
     """The values that ``updates`` lead to, evaluated in order. ``AttributeConflict`` if a condition fails."""
     values: dict[str, int] = {}
     for update in updates:
+        # Earlier updates of the same call count: together they are one step.
         current = values.get(update.name, segment.attributes.get(update.name))
         values[update.name] = _resolve(segment, update, current)
 

@@ -36,6 +36,7 @@ def _decide(state: ContainerState, request: CreateRequest) -> Decision:
             segment=request.name,
         )
 
+    # C2: the id is used up only when it is applied, because decisions change nothing.
     return CreateSegment(state.next_segment_id(), request.name, request.rolling_size), None
 
 

@@ -45,6 +45,7 @@ def publish_delete(publisher: Publisher, sid: int) -> None:
     """The segment's bytes are neither read nor flushed any more."""
     segment = publisher.by_id[sid]
     segment.log_references.clear()
+    # Readers at the tail find out that the segment is gone.
     segment.wake()
     publisher.cache.drop_segment(sid)
     for merge in segment.merges:

@@ -47,6 +47,7 @@ def _decide(state: ContainerState, request: MergeRequest) -> Decision:
 
     values = resolve_updates(target, request.updates)
     merge = MergeSegments(target.sid, target.length, tuple((s.sid, s.length) for s in sources), values)
+    # T8: in the group of the merge, as with a delete.
     aborts = [abort for s in sources for abort in state.transactions.aborts_with_target(s.name, s.sid)]
     return [*aborts, merge], target.length  # rule T8
 

@@ -31,6 +31,7 @@ def _apply(state: ContainerState, op: SealSegment) -> None:
 
 
 def _publish(publisher: Publisher, op: SealSegment, group: int) -> None:
+    # Tails end at a seal.
     publisher.by_id[op.sid].wake()
 
 

@@ -28,6 +28,7 @@ class TruncateRequest(Request):
 def _decide(state: ContainerState, request: TruncateRequest) -> Decision:
     refuse_staged(request.name, "a commit takes it whole or not at all")
     segment = state.segments.require(request.name)
+    # Beyond the tail it would drop the bytes of appends that are still to come.
     if request.offset > segment.length:
         raise BadOffset(
             f"{segment.name!r} ends at offset {segment.length} and cannot be truncated at {request.offset}",
@@ -48,6 +49,7 @@ def _apply(state: ContainerState, op: TruncateSegment) -> None:
 
 
 def _publish(publisher: Publisher, op: TruncateSegment, group: int) -> None:
+    # A reader that waits before the new start gets ``SegmentTruncated``.
     publisher.by_id[op.sid].wake()
 
 

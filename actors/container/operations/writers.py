@@ -35,6 +35,7 @@ class LastEventRequest(Request):
 
 def _decide_expire(state: ContainerState, request: ExpireWritersRequest) -> Decision:
     segment = state.segments.require(request.name)
+    # Only known ones: an unknown writer has no state, and a record of its expiry would stay for good.
     known = tuple(writer for writer in dict.fromkeys(request.writers) if writer in segment.writers)
     return (ExpireWriters(segment.sid, known) if known else None), len(known)
 

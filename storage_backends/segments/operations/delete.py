@@ -14,6 +14,7 @@ from .deferred_work import begin_deferred
 
 async def delete(txn: SegmentTransaction) -> None:
     segment = await txn.segment()
+    # The delete goes on where the truncation was: its index records below that are gone.
     truncation = await txn.take_deferred(DeferredWorkKind.TRUNCATE)
     await txn.take_deferred(DeferredWorkKind.DEFRAG)
     txn.metadata.drop(segment)

@@ -37,6 +37,7 @@ def _segment_of(key: str) -> int:
 async def chunks(context: StorageContext, segment: int) -> list[tuple[int, ChunkRecord]]:
     """Starts over when a commit changes the chain during the walk."""
     while True:
+        # Not from the cache: a commit that has just been made may not have discarded the layout there.
         layout = Layout(context.metadata, segment, context.options.index_spacing)
         await layout.load()
         try:

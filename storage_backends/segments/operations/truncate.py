@@ -22,6 +22,7 @@ async def truncate(txn: SegmentTransaction, offset: int) -> None:
 
     if offset > segment.start_offset:
         segment = txn.update(segment, start_offset=offset)
+        # S11: the first few chunks at once, so that a small truncation leaves no work behind.
         await begin_deferred(
             txn, DeferredWorkRecord(DeferredWorkKind.TRUNCATE, txn.id, index_offset=segment.first_chunk_start)
         )
