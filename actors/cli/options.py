@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
 from ..telemetry.logging import is_logging, log_to_stderr
 
 DEFAULT_DATA = Path("tierlog-data")
-_NUMBER_MAX = (1 << 63) - 1
+NUMBER_MAX = (1 << 63) - 1
 """No number of a store is larger."""
 _DIGITS_MAX = 40
 """More than any number here needs; Python itself refuses to convert thousands."""
 
 
-def whole_number(least: int = -_NUMBER_MAX, most: int = _NUMBER_MAX) -> Callable[[object], int]:
+def whole_number(least: int = -NUMBER_MAX, most: int = NUMBER_MAX) -> Callable[[object], int]:
     """A parser of an option or argument, whose errors are plain sentences."""
 
     def parse(value: object) -> int:
@@ -34,6 +34,11 @@ def whole_number(least: int = -_NUMBER_MAX, most: int = _NUMBER_MAX) -> Callable
         return number
 
     return parse
+
+
+def number_option(flag: str, help: str, least: int = 0, most: int = NUMBER_MAX) -> Any:
+    """An option that takes a whole number."""
+    return typer.Option(flag, parser=whole_number(least, most), metavar="NUMBER", help=help)
 
 
 Data = Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Data, Json, Name, Service, whole_number
+from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, number_option
 from .running import execute, reading
 
 if TYPE_CHECKING:
@@ -25,21 +25,11 @@ def read(
     name: Name,
     offset: Annotated[
         int | None,
-        typer.Option(
-            "--offset",
-            parser=whole_number(0),
-            metavar="NUMBER",
-            help="The first byte to read; default: the segment's start.",
-        ),
+        number_option("--offset", "The first byte to read; default: the segment's start."),
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(
-            "--size",
-            parser=whole_number(0),
-            metavar="NUMBER",
-            help="The number of bytes; default: up to the tail.",
-        ),
+        number_option("--size", "The number of bytes; default: up to the tail."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
@@ -77,12 +67,11 @@ def tail(
     name: Name,
     offset: Annotated[
         int | None,
-        typer.Option(
+        number_option(
             "--offset",
-            parser=whole_number(),
-            metavar="NUMBER",
-            help="The first byte to read; negative: from the end; default: the segment's start. One beyond "
+            "The first byte to read; negative: from the end; default: the segment's start. One beyond "
             "the end is waited for.",
+            least=-NUMBER_MAX,
         ),
     ] = None,
     data: Data = DEFAULT_DATA,

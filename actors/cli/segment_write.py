@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Name, Service, TakeOver, whole_number
+from .options import (
+    DEFAULT_DATA,
+    Chunks,
+    Config,
+    Data,
+    Json,
+    Name,
+    Service,
+    TakeOver,
+    number_option,
+    whole_number,
+)
 from .running import execute, fail, writing
 
 if TYPE_CHECKING:
@@ -107,21 +118,11 @@ def append(
     ] = None,
     event_number: Annotated[
         int | None,
-        typer.Option(
-            "--event-number",
-            parser=whole_number(0),
-            metavar="NUMBER",
-            help="The writer's number of the first event.",
-        ),
+        number_option("--event-number", "The writer's number of the first event."),
     ] = None,
     expected_offset: Annotated[
         int | None,
-        typer.Option(
-            "--expected-offset",
-            parser=whole_number(0),
-            metavar="NUMBER",
-            help="Append only if the segment ends at this offset.",
-        ),
+        number_option("--expected-offset", "Append only if the segment ends at this offset."),
     ] = None,
     data: Data = DEFAULT_DATA,
     config: Config = None,

@@ -12,7 +12,7 @@ from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, whole_number
+from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, number_option
 from .running import execute, print_error, read_settings
 
 if TYPE_CHECKING:
@@ -39,26 +39,21 @@ Advertise = Annotated[
 ]
 HostPort = Annotated[
     int | None,
-    typer.Option(
-        parser=whole_number(0, 65_535),
-        metavar="NUMBER",
-        help="The port of host-0; the other hosts take the next ones. Default: the system chooses.",
+    number_option(
+        "--host-port",
+        "The port of host-0; the other hosts take the next ones. Default: the system chooses.",
+        0,
+        65_535,
     ),
 ]
 Hosts = Annotated[
     int | None,
-    typer.Option(
-        parser=whole_number(1, 256),
-        metavar="NUMBER",
-        help="Number of host processes; default: one for each core.",
-    ),
+    number_option("--hosts", "Number of host processes; default: one for each core.", 1, 256),
 ]
 Containers = Annotated[
     int | None,
-    typer.Option(
-        parser=whole_number(1, 1024),
-        metavar="NUMBER",
-        help="Number of containers of a new folder; it cannot be changed later.",
+    number_option(
+        "--containers", "Number of containers of a new folder; it cannot be changed later.", 1, 1024
     ),
 ]
 TakeOver = Annotated[

@@ -102,8 +102,8 @@ async def everything(stream: anyio.abc.SocketStream) -> bytes:
         return bytes(received)
 
 
-async def everything_while_it_drips(stream: anyio.abc.SocketStream) -> bytes:
-    """The same for a client that sends a byte every 10 ms, and so is never silent for long."""
+async def everything_while_it_drips(stream: anyio.abc.SocketStream, drop: bytes = b"x") -> bytes:
+    """The same for a client that sends a little every 10 ms, and so is never silent for long."""
     answers: list[bytes] = []
     async with anyio.create_task_group() as tasks:
 
@@ -114,7 +114,7 @@ async def everything_while_it_drips(stream: anyio.abc.SocketStream) -> bytes:
         tasks.start_soon(listen)
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             while True:
-                await stream.send(b"x")
+                await stream.send(drop)
                 await anyio.sleep(0.01)
 
     return answers[0]

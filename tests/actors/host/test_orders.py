@@ -13,15 +13,10 @@ import anyio.abc
 import pytest
 from simulation.file_layer import Fail, Fault, SimulatedDisk, SimulatedFiles
 
-from support.container_world import MIB, OPTIONS, fresh_ids
 from support.patience import scaled
-from tierlog.actors.chunk_io.options import StorageOptions
-from tierlog.actors.folder.identity import StoreIdentity
+from support.runtime_site import Site
 from tierlog.actors.host.orders import Orders
-from tierlog.actors.kernel.backoff import Backoff
-from tierlog.actors.kernel.supervision import RestartPolicy
-from tierlog.actors.store.runtime import ContainerRuntime, RuntimeOptions, RuntimeParts
-from tierlog.actors.store.store import RollingSizes
+from tierlog.actors.store.runtime import ContainerRuntime
 from tierlog.actors.supervisor.control.messages import (
     Close,
     Closed,
@@ -36,7 +31,6 @@ from tierlog.actors.supervisor.control.messages import (
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
-from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
@@ -47,34 +41,10 @@ from tierlog.storage_backends.base.errors import (
 from tierlog.storage_backends.base.files import IoCall
 from tierlog.storage_backends.base.files import Open as OpenFile
 from tierlog.storage_backends.base.names import container_of
-from tierlog.storage_backends.base.world import World
-from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.chunks.memory import MemoryChunkState
 
 pytestmark = pytest.mark.anyio
-SERVING = RuntimeOptions(
-    OPTIONS,
-    StorageOptions(),
-    RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1),
-    5,
-    MIB,
-    RollingSizes(MIB),
-)
 NAME = next(name for name in ("s0", "s1", "s2", "s3") if container_of(name, 2) == 0)
-
-
-class Site:
-    """What outlives the hosts."""
-
-    def __init__(self) -> None:
-        self.logs = MemoryLogService()
-        self.chunks = MemoryChunkState()
-        self.world = World(lambda: 0.0, Random(1), fresh_ids())
-        self.errors: dict[int, TierlogError] = {}
-
-    def log(self, index: int) -> DurableDataLog:
-        if index in self.errors:
-            raise self.errors[index]
-        return self.logs.log(f"c{index}")
 
 
 class Host:
@@ -103,17 +73,7 @@ class Host:
 @asynccontextmanager
 async def hosts(site: Site, count: int = 1) -> AsyncIterator[list[Host]]:
     async with anyio.create_task_group() as tasks:
-        made = []
-        for _ in range(count):
-            parts = RuntimeParts(
-                identity=StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0),
-                owner_id=site.world.new_id(),
-                chunks=MemoryChunkStorage(site.chunks),
-                make_log=site.log,
-                options=SERVING,
-                world=site.world,
-            )
-            made.append(Host(await tasks.start(_run, ContainerRuntime(parts)), tasks))
+        made = [Host(await tasks.start(_run, site), tasks) for _ in range(count)]
         yield made
         tasks.cancel_scope.cancel()
     for host in made:
@@ -121,8 +81,8 @@ async def hosts(site: Site, count: int = 1) -> AsyncIterator[list[Host]]:
         host.reports.close()
 
 
-async def _run(runtime: ContainerRuntime, *, task_status: anyio.abc.TaskStatus[ContainerRuntime]) -> None:
-    async with runtime.running():
+async def _run(site: Site, *, task_status: anyio.abc.TaskStatus[ContainerRuntime]) -> None:
+    async with site.runtime() as runtime:
         task_status.started(runtime)
         await anyio.sleep_forever()
 

@@ -2,72 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from random import Random
-
 import pytest
 
-from support.container_world import MIB, OPTIONS, fresh_ids
-from tierlog.actors.chunk_io.options import StorageOptions
-from tierlog.actors.folder.identity import StoreIdentity
-from tierlog.actors.kernel.backoff import Backoff
-from tierlog.actors.kernel.supervision import RestartPolicy
-from tierlog.actors.store.runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
-from tierlog.actors.store.store import RollingSizes
-from tierlog.journal.log.memory import MemoryLog, MemoryLogService
+from support.runtime_site import Site
+from tierlog.actors.store.runtime import serve
 from tierlog.storage_backends.base.errors import (
     ClosedError,
     NotOwner,
-    Unavailable,
 )
 from tierlog.storage_backends.base.names import container_of
-from tierlog.storage_backends.base.world import World
-from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 
 pytestmark = pytest.mark.anyio
 
-SERVING = RuntimeOptions(
-    OPTIONS,
-    StorageOptions(),
-    RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1),
-    5,
-    MIB,
-    RollingSizes(MIB),
-)
 FIRST = next(name for name in ("s0", "s1", "s2", "s3", "s4") if container_of(name, 2) == 0)
 SECOND = next(name for name in ("s0", "s1", "s2", "s3", "s4") if container_of(name, 2) == 1)
-
-
-class Site:
-    """What outlives the processes."""
-
-    def __init__(self) -> None:
-        self.logs = MemoryLogService()
-        self.chunks = MemoryChunkState()
-        self.world = World(lambda: 0.0, Random(1), fresh_ids())
-        self.broken: set[int] = set()
-
-    def log(self, index: int) -> MemoryLog:
-        if index in self.broken:
-            raise Unavailable(f"the log of container {index} cannot be reached")
-
-        return self.logs.log(f"c{index}")
-
-    def parts(self) -> RuntimeParts:
-        return RuntimeParts(
-            identity=StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0),
-            owner_id=self.world.new_id(),
-            chunks=MemoryChunkStorage(self.chunks),
-            make_log=self.log,
-            options=SERVING,
-            world=self.world,
-        )
-
-    @asynccontextmanager
-    async def runtime(self) -> AsyncIterator[ContainerRuntime]:
-        async with ContainerRuntime(self.parts()).running() as runtime:
-            yield runtime
 
 
 async def test_a_container_that_is_not_served_here_has_another_owner() -> None:

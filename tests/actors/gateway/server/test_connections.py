@@ -241,20 +241,9 @@ async def test_a_head_that_trickles_in_times_out(a: Service, monkeypatch: pytest
 async def test_h9_a_body_that_trickles_in_times_out(tmp_path: Path) -> None:
     async with service(tmp_path, ServerLimits(body_timeout=0.1)) as served:
         await served.store.create_segment("a")
-        stream = await served.raw(APPEND + b"content-length: 1000\r\n\r\n")
-        answers: list[bytes] = []
-        async with anyio.create_task_group() as tasks:
+        answer = await everything_while_it_drips(await served.raw(APPEND + b"content-length: 1000\r\n\r\n"))
 
-            async def listen() -> None:
-                answers.append(await everything(stream))
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(listen)
-            while True:
-                await stream.send(b"x")
-                await anyio.sleep(0.01)
-
-    assert answers[0].startswith(b"HTTP/1.1 408 ")
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 # --- paths and methods --------------------------------------------------------------------------
@@ -488,20 +477,9 @@ async def test_h9_the_rest_of_an_answered_body_that_comes_in_time_keeps_the_conn
 
 async def test_h9_blank_lines_do_not_keep_a_connection(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "KEEP_ALIVE", 0.2)
-    stream = await a.raw(HEALTH)
-    answers: list[bytes] = []
-    async with anyio.create_task_group() as tasks:
+    answer = await everything_while_it_drips(await a.raw(HEALTH), b"\r\n")
 
-        async def listen() -> None:
-            answers.append(await everything(stream))
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(listen)
-        while True:
-            await stream.send(b"\r\n")
-            await anyio.sleep(0.01)
-
-    assert answers[0].count(b"HTTP/1.1 200 ") == 1
+    assert answer.count(b"HTTP/1.1 200 ") == 1
 
 
 async def test_a_client_that_did_not_send_its_body_reconnects_for_its_next_request(
