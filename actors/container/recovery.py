@@ -40,7 +40,7 @@ from .publish import Publisher
 from .segments import SegmentState
 from .state import ContainerState
 
-_STEP = 64
+_STEP = 32
 """Records that are restored in one step."""
 
 

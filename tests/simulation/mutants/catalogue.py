@@ -442,10 +442,12 @@ def seals_and_truncations_are_not_flushed(plant: Planter) -> None:
 @mutant("F3")
 def merge_sources_are_not_flushed_with_their_target(plant: Planter) -> None:
     """The target of a merge can never be flushed, because its sources are not."""
-    plant(
-        cycle_capture._closure_of,
-        lambda original, segment, cut, segment_of: {segment.sid: capture(segment, cut)},
-    )
+
+    async def capture_alone(original: Any, sid: int, cut: int, segment_of: Any, is_under_way: Any) -> Any:
+        segment = segment_of(sid)
+        return None if is_under_way(sid) or segment is None else {sid: capture(segment, cut)}
+
+    plant(cycle_capture._capture_closure, capture_alone)
 
 
 @mutant("F4")
