@@ -1,10 +1,7 @@
-"""Logging: structlog events over the standard library's loggers.
+"""Logging: events with values, over the standard library's loggers.
 
 An app configures the logger ``tierlog`` as for any library; unconfigured, only warnings and errors appear, on
 stderr. The program ``tierlog`` and its host processes call ``log_to_stderr``.
-
-structlog is imported with the first event that is written, because it takes half of the time that opening a
-store may take.
 """
 
 from __future__ import annotations
@@ -12,22 +9,41 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Any
+from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from .printable import printable
 
 LEVELS = ("error", "warning", "info")
 """Of the events that tierlog logs."""
 
+_context: ContextVar[Mapping[str, object]] = ContextVar("values of each event")
+
+
+def add_to_events(**values: object) -> None:
+    """Add ``values`` to each event of this task, and of those that it starts from now on."""
+    _context.set({**_context.get({}), **values})
+
+
+class Event(NamedTuple):
+    """A log record's message. As text: ``event='name' key=value``."""
+
+    name: str
+    values: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={value!r}" for key, value in {"event": self.name, **self.values}.items())
+
 
 class Logger:
     """The logger ``tierlog.<name>``: ``log.info("event_name", key=value)``."""
 
-    __slots__ = ("_bound", "_logger")
+    __slots__ = ("_logger",)
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(f"tierlog.{name}")
-        self._bound: Any = None
 
     def info(self, event: str, **values: object) -> None:
         self._log(logging.INFO, event, values)
@@ -35,57 +51,40 @@ class Logger:
     def warning(self, event: str, **values: object) -> None:
         self._log(logging.WARNING, event, values)
 
-    def error(self, event: str, **values: object) -> None:
-        self._log(logging.ERROR, event, values)
+    def error(self, event: str, exc_info: BaseException | None = None, **values: object) -> None:
+        """``exc_info``: an error that nobody expected; its traceback is logged too."""
+        self._log(logging.ERROR, event, values, exc_info)
 
-    def _log(self, level: int, event: str, values: dict[str, object]) -> None:
+    def _log(
+        self, level: int, event: str, values: dict[str, object], exc_info: BaseException | None = None
+    ) -> None:
         if self._logger.isEnabledFor(level):
-            if self._bound is None:
-                import structlog
-
-                self._bound = structlog.wrap_logger(
-                    self._logger, processors=_processors(), wrapper_class=structlog.stdlib.BoundLogger
-                )
-            self._bound.log(level, event, **values)
-
-
-def _processors() -> list[Any]:
-    from structlog import contextvars, processors, stdlib
-
-    fields = _json_fields
-    if fields is None:
-        return [
-            contextvars.merge_contextvars,
-            processors.format_exc_info,
-            processors.KeyValueRenderer(key_order=["event"]),
-        ]
-
-    return [
-        contextvars.merge_contextvars,
-        lambda logger, method, event: {**fields, **event},
-        stdlib.add_log_level,
-        stdlib.add_logger_name,
-        processors.TimeStamper(fmt="iso"),
-        processors.format_exc_info,
-        processors.JSONRenderer(default=str),
-    ]
-
-
-_json_fields: dict[str, object] | None = None
-"""Fields of every JSON line; None if lines are not JSON."""
+            values = {**_context.get({}), **values}
+            self._logger.log(level, Event(event, values), exc_info=exc_info, stacklevel=3)
 
 
 class _JsonLines(logging.Formatter):
-    """Leaves tierlog's own lines as they are and formats those of other libraries in the same way."""
+    """One object a line, also of what other libraries log."""
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        super().__init__()
+        self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        if record.name.startswith("tierlog."):
-            return text
-
-        return json.dumps(
-            {**(_json_fields or {}), "event": text, "level": record.levelname.lower(), "logger": record.name}
-        )
+        line = dict(self._fields)
+        if isinstance(record.msg, Event):
+            line |= {**record.msg.values, "event": record.msg.name}
+            if record.exc_info:
+                line["exception"] = self.formatException(record.exc_info)
+        else:
+            line["event"] = super().format(record)
+        time = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
+        line |= {
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "timestamp": f"{time.isoformat()}Z",
+        }
+        return json.dumps(line, default=str)
 
 
 class _PlainLines(logging.Formatter):
@@ -97,15 +96,13 @@ class _PlainLines(logging.Formatter):
 
 def log_to_stderr(level: str | None = None, **fields: object) -> None:
     """Write the process's log to stderr: plain text if that is a terminal, else one JSON object a line, each
-    with ``fields``. ``level``: one of ``LEVELS``; None: the one of an earlier call, else info. Call it before
-    the first event."""
-    global _json_fields
+    with ``fields``. ``level``: one of ``LEVELS``; None: the one of an earlier call, else info."""
     formatter: logging.Formatter
     if sys.stderr.isatty():
         name = f"{fields['host']} " if "host" in fields else ""
         formatter = _PlainLines(f"%(asctime)s %(levelname)-7s {name}%(message)s")
     else:
-        _json_fields, formatter = fields, _JsonLines()
+        formatter = _JsonLines(fields)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -2,7 +2,7 @@
 all (rule H18).
 
 A client's own request id is taken if it is short and plain, else one is made; it is in every log line of the
-request (structlog's context) and in the answer.
+request and in the answer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import anyio
-from structlog.contextvars import bind_contextvars
 
+from ...telemetry.logging import add_to_events
 from ..wire.headers import REQUEST_ID, is_request_id
 from .call import Receive, Send
 from .context import ServerContext
@@ -40,7 +40,7 @@ class RequestMiddleware:
             return
 
         request_id = scope["tierlog.request_id"] = self._request_id(scope)
-        bind_contextvars(request_id=request_id)
+        add_to_events(request_id=request_id)
         tracing = self._gateway.tracing
         if tracing is None:
             await self._observe(scope, receive, send, request_id)
@@ -49,7 +49,7 @@ class RequestMiddleware:
         about = {**_request_attributes(scope), "request_id": request_id}
         with tracing.server(_method_of(scope), about, _trace_headers(scope)) as span:
             if span.trace_id:
-                bind_contextvars(trace_id=span.trace_id)
+                add_to_events(trace_id=span.trace_id)
             status = await self._observe(scope, receive, send, request_id)
             route = scope.get("tierlog.route")
             if route is not None:

@@ -67,16 +67,22 @@ async def _refuses_all(port: int, server: ServerContext, count: int) -> None:
     await _send_all(port, bad_requests(1, 50))  # what is made once is made now
     await _is_idle(server)
     gc.collect()
-    tasks, descriptors, resident = len(asyncio.all_tasks()), _descriptors(), _resident_bytes()
+    # An error that an earlier test raised from its parameters keeps its connection.
+    tasks, descriptors, connections = len(asyncio.all_tasks()), _descriptors(), _connections()
+    resident = _resident_bytes()
 
     await _send_all(port, bad_requests(2, count))
 
     await _is_idle(server)
     await until(lambda: len(asyncio.all_tasks()) <= tasks and _descriptors() <= descriptors)
     gc.collect()
-    assert not [found for found in gc.get_objects() if isinstance(found, HttpConnection)]
+    assert _connections() <= connections
     assert _resident_bytes() - resident < RSS_MAX
     assert (server.tails, server._in_flight_bytes, server._requests) == (0, 0, 0)
+
+
+def _connections() -> int:
+    return sum(isinstance(found, HttpConnection) for found in gc.get_objects())
 
 
 async def _send_all(port: int, requests: Iterator[bytes]) -> None:
