@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
-from typing import Protocol, final
+from typing import NoReturn, Protocol, final
 
 import anyio
 import anyio.lowlevel
@@ -350,6 +350,23 @@ class BaseChunkStorage(ChunkStorage):
         self._verbs[verb].failures += 1
         self._errors[raised.code] = self._errors.get(raised.code, 0) + 1
         return raised
+
+
+class ReadOnlyChunks(BaseChunkStorage):
+    """For a storage that was opened for reading, in front of its backend: every change is refused. Its
+    capabilities have neither append nor concat."""
+
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> NoReturn:
+        self._refuse(name)
+
+    async def _delete(self, name: str) -> NoReturn:
+        self._refuse(name)
+
+    async def _set_read_only(self, name: str, read_only: bool) -> NoReturn:
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise Unsupported(f"chunk {name} cannot be changed: this storage was opened for reading")
 
 
 class _Step:

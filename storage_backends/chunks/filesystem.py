@@ -22,13 +22,13 @@ root's identification is visible to the same I/O program (rule S20): an unmounte
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import anyio.lowlevel
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, can_begin_chunk_name
-from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable, Unsupported
+from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable
 from ..base.files import (
     Close,
     FileHandle,
@@ -48,7 +48,7 @@ from ..base.files import (
     sync_ancestry,
 )
 from ..base.world import World
-from .base import BaseChunkStorage, bad_offset, size_of
+from .base import BaseChunkStorage, ReadOnlyChunks, bad_offset, size_of
 from .filesystem_programs import (
     IDENTIFICATION,
     TEMPORARY,
@@ -295,7 +295,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
             ) from error
 
 
-class FileSystemChunkReader(FileSystemChunkStorage):
+class FileSystemChunkReader(ReadOnlyChunks, FileSystemChunkStorage):
     """The chunks below a root, read-only: every change raises ``Unsupported``.
 
     ``open`` changes nothing either: it does not create the root, nor remove a living owner's temporary names.
@@ -307,18 +307,6 @@ class FileSystemChunkReader(FileSystemChunkStorage):
 
     async def _open(self) -> None:
         await anyio.lowlevel.checkpoint()
-
-    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> NoReturn:
-        self._refuse(name)
-
-    async def _delete(self, name: str) -> NoReturn:
-        self._refuse(name)
-
-    async def _set_read_only(self, name: str, read_only: bool) -> NoReturn:
-        self._refuse(name)
-
-    def _refuse(self, name: str) -> NoReturn:
-        raise Unsupported(f"chunk {name} cannot be changed: this storage was opened for reading")
 
 
 def _length(handle: FileHandle) -> Program[int]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
-from typing import NoReturn
 
 import anyio
 
@@ -33,7 +32,7 @@ from ..base.errors import (
     Unsupported,
 )
 from ..base.world import World
-from .base import BaseChunkStorage, bad_offset, size_of
+from .base import BaseChunkStorage, ReadOnlyChunks, bad_offset, size_of
 from .s3_concat import Concat
 from .s3_errors import RequestInfo, mapped
 from .s3_location import S3Location
@@ -263,7 +262,7 @@ def _parts(data: Sequence[Buffer], size: int) -> list[list[Buffer]]:
     return parts
 
 
-class S3ChunkReader(S3ChunkStorage):
+class S3ChunkReader(ReadOnlyChunks, S3ChunkStorage):
     """The chunks of a bucket, read-only: every change raises ``Unsupported``. ``open`` checks that the bucket
     exists and sweeps nothing."""
 
@@ -273,15 +272,3 @@ class S3ChunkReader(S3ChunkStorage):
 
     async def _sweep(self) -> None:
         return
-
-    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> NoReturn:
-        self._refuse(name)
-
-    async def _delete(self, name: str) -> NoReturn:
-        self._refuse(name)
-
-    async def _set_read_only(self, name: str, read_only: bool) -> NoReturn:
-        self._refuse(name)
-
-    def _refuse(self, name: str) -> NoReturn:
-        raise Unsupported(f"chunk {name} cannot be changed: this storage was opened for reading")
