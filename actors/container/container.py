@@ -65,6 +65,7 @@ from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
 from .requests import LogRequest, Request
 from .segments import SegmentState, SegmentTable
+from .shared_store_record import SharedStoreRecord
 from .sources import ContainerManifestSource
 from .state import ContainerState
 from .statistics import ContainerStatistics
@@ -103,6 +104,8 @@ class ContainerOptions:
     span: SpanHook | None = None
     """Called around the log's append of a group that holds traced appends."""
     chunked: ChunkedOptions = ChunkedOptions()
+    store_record: SharedStoreRecord | None = None
+    """Shared by all containers of a store in this process."""
     adopt: bool = False
     """Open although long-term storage was claimed by an owner that this log does not know: a restored or
     copied folder, on purpose. It deletes nothing until an operator confirms it (rule G4)."""
@@ -136,8 +139,9 @@ class Container:
         self.history = RecoveredHistory(self.state)
         self.confirmation = Confirmation(self.state, self.metadata)
         source = ContainerManifestSource(self)
+        record = options.store_record or SharedStoreRecord(identity.store, identity.containers)
         self.ownership = StorageOwnership(
-            chunks, index, identity, log, source, self.confirmation, adopt=options.adopt
+            chunks, index, identity, log, source, self.confirmation, record, adopt=options.adopt
         )
         self._stop = anyio.Event()
         self._checkpoint_due = anyio.Event()

@@ -27,16 +27,12 @@ from ...journal.manifest.chain import (
     element_name,
     journal_prefix,
     list_elements,
+    read_element,
     read_newest,
 )
 from ...journal.manifest.element import NOTHING, Element, Kind, Position, Progress
 from ...journal.manifest.rules import Known, Step, decide, next_predecessor
-from ...journal.manifest.store_record import (
-    check_store_record,
-    ensure_store_record,
-    other_store,
-    read_store_record,
-)
+from ...journal.manifest.store_record import other_store
 from ...journal.operations.log_element import ElementCreated, LogElement
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -45,6 +41,7 @@ from ...storage_backends.base.errors import (
     ChunkExists,
     ChunkNotFound,
     ClaimOutdated,
+    DataCorruption,
     OutcomeUnknown,
     StorageFull,
     StoreMismatch,
@@ -61,6 +58,7 @@ from .claims import Claim, delete_claims, find_foreign_claims, leave_last_claim,
 from .confirmation import Confirmation
 from .manifest_state import ManifestState
 from .owner import Identity
+from .shared_store_record import SharedStoreRecord
 
 _log = get_logger("container")
 
@@ -69,6 +67,10 @@ PROOF_SECONDS = 30.0
 """A write of a flush needs a look at the chain that is no older."""
 _DELETED_MAX = 32
 """Old elements that are deleted when one counts."""
+_ROUNDS_MAX = 8
+"""Steps in which one element comes to count, at most: four if nobody else creates or deletes any."""
+_OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
+"""What a look finds if nobody else went on."""
 
 
 class ManifestSource(Protocol):
@@ -179,11 +181,20 @@ def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
     )
 
 
-def empty(container: int) -> Unavailable:
+def empty(container: int, *, can_adopt: bool) -> Unavailable:
+    """``can_adopt``: nothing is lost if long-term storage is used as it is."""
+    on_purpose = f"; if it was emptied on purpose, {_ADOPT}" if can_adopt else ""
     return Unavailable(
         f"long-term storage is empty: it has no element of container {container}, nothing below "
-        f"{journal_prefix(container)}. Mount it; if it is lost, restore a backup; if it was emptied on "
-        f"purpose, {_ADOPT}"
+        f"{journal_prefix(container)}. Mount it; if it is lost, restore a backup (`tierlog restore`)"
+        f"{on_purpose}"
+    )
+
+
+def _hidden(name: str) -> Unavailable:
+    return Unavailable(
+        f"long-term storage has {name} and does not show it: tierlog needs a storage whose listings and "
+        f"reads have everything that was created before"
     )
 
 
@@ -199,6 +210,7 @@ class StorageOwnership:
         log: DurableDataLog,
         source: ManifestSource,
         confirmation: Confirmation,
+        record: SharedStoreRecord,
         *,
         adopt: bool,
     ) -> None:
@@ -210,21 +222,26 @@ class StorageOwnership:
         self._source = source
         self._confirmation = confirmation
         self._adopt = adopt
+        self._record = record
         self._is_open = False
         self._found: Survey | None = None
         """The chain before the log was opened; None if long-term storage did not answer."""
         self._seen: StoredElement | None = None
-        """The newest element that this owner has read or created."""
+        """The element with the highest number that this owner has read or created."""
         self._durable = NOTHING
         """The newest element whose creation was answered."""
         self._history_epoch = 0
         self._others: deque[int] = deque()
-        """Elements that the first listing showed, by number, until they are deleted."""
+        """Elements of others that listings of the whole chain showed, by number, until they are deleted."""
         self._own: deque[int] = deque()
         """Those that this owner made count."""
+        self._has_claims = False
+        """Whether there may be claims of earlier versions."""
         self._deletes = True
         """Whether the last attempt to delete old elements had no error."""
         self._lock, self._proving = anyio.Lock(), anyio.Lock()
+        """``_lock``: while an element comes to count, which may take as long as long-term storage does. Looks
+        at the chain do not wait for it."""
         self._proven_until = -math.inf
         self.epoch = 0
         """The epoch of the ownership, once the log is open."""
@@ -237,10 +254,10 @@ class StorageOwnership:
         """Open the log with an epoch above every owner of this store's chain. Raises ``NotOwner`` and the
         errors of the log."""
         try:
-            if (record := await read_store_record(self._chunks)) is not None:
-                check_store_record(record, self.identity.store, self.identity.containers)
+            await self._record.check(self._chunks)
             self._found = await self._survey()
-        except Unavailable as error:
+        except (Unavailable, DataCorruption) as error:
+            # Reads need no long-term storage; each write there looks at the chain first (rule J7).
             _log.warning("chain_unreadable", container=self.container, error=str(error))
 
         above = 0 if self._found is None else self._found.epoch
@@ -265,15 +282,16 @@ class StorageOwnership:
                 await self._open(survey)
         except CLAIM_REFUSED:
             raise
-        except (Unavailable, OutcomeUnknown, StorageFull) as error:
+        except (Unavailable, OutcomeUnknown, StorageFull, DataCorruption) as error:
             # Without room too: reads and deletes, which make room, need no claim.
             _log.warning("claim_retried", container=self.container, error=str(error))
 
     async def ensure(self) -> None:
         """Return once long-term storage is claimed: call it before a write there (rule J7). Raises
         ``StoreMismatch`` if it belongs to another history, ``NotOwner`` if a newer owner has this one."""
-        async with self._lock:
-            await self._ensure()
+        if not self._is_open:
+            async with self._lock:
+                await self._ensure()
 
     async def _ensure(self) -> None:
         if not self._is_open:
@@ -285,7 +303,8 @@ class StorageOwnership:
         if decide(self._known, survey.position) is Step.EMPTY:
             await self._refuse(Step.EMPTY, survey)
         await self._check_beginning(survey)
-        await ensure_store_record(self._chunks, self.identity.store, self.identity.containers)
+        await self._record.ensure(self._chunks)
+        self._has_claims = bool(survey.claims or self._source.claim_records())
         await self._advance(Kind.OPEN, survey)
         self._is_open = True
 
@@ -293,9 +312,18 @@ class StorageOwnership:
 
     async def prove(self) -> None:
         """``ensure``, and that no other history has gone on until now (rule J7)."""
-        async with self._lock:
-            await self._ensure()
-            await self._look()
+        await self.ensure()
+        await self._look()
+
+    async def look(self) -> None:
+        """``prove``, before a listing of chunks, also without an element where there is no room for one.
+        Finds what dead owners created late (rule J8)."""
+        try:
+            await self.ensure()
+        except StorageFull:
+            if not self._has_chain:
+                raise
+        await self._look(whole=True)
 
     async def keep_proven(self) -> None:
         """``prove``, unless that was done in the last 30 seconds: for writes that take long (rule J7)."""
@@ -306,31 +334,57 @@ class StorageOwnership:
             if anyio.current_time() >= self._proven_until:
                 await self.prove()
 
-    async def _look(self) -> None:
-        until = anyio.current_time() + PROOF_SECONDS
-        survey = await self._survey()
-        step = decide(self._known, survey.position)
-        if step not in (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM):
-            await self._refuse(step, survey)
-        self._proven_until = until
+    async def _look(self, *, whole: bool = False) -> None:
+        while True:
+            until, known = anyio.current_time() + PROOF_SECONDS, self._known
+            survey = await self._survey(whole=whole)
+            step = decide(self._known, survey.position)
+            if step in _OURS:
+                break
+
+            # Beside a look an element of this owner may come to count: then it shows less than is known.
+            if self._known == known:
+                await self._refuse(step, survey)
+                break
+
+        if self._is_open:
+            self._proven_until = until
         # An operator may have confirmed the container since its newest element.
         await self._delete_old()
 
     async def complete_cycle(self, cut: int) -> None:
-        """Return once an element with this cycle counts (rule J5)."""
+        """Return once an element counts that says: a cycle is complete up to ``cut`` (rule J5).
+
+        It takes as long as long-term storage does. Looks, and so flushes, go on beside it; elements are
+        created one after the other. Raises ``CLAIM_REFUSED`` if this owner must not go on; after any other
+        error call it again, with the same cut or a newer one: what was recorded is settled first."""
         async with self._lock:
             await self._ensure()
             await self._advance(Kind.CYCLE_COMPLETE, Survey(self._seen), cut)
 
-    async def prove_anew(self) -> None:
-        """Return once an element counts that this owner has created since the call (rule J9)."""
+    async def prove_anew(self) -> bool:
+        """Return True once an element counts that this owner has created since the call (rule J9). On a
+        storage without room for one, return False after a look at the chain: deletions make room, and where
+        there is none for an element, no copy can create one either."""
         async with self._lock:
-            await self._ensure()
             try:
-                await self._advance(Kind.PROOF, Survey(self._seen))
+                if self._is_open:
+                    # Read again: storage that was put back may have another element of the same number.
+                    await self._advance(Kind.PROOF, await self._survey(reads=True))
+                else:
+                    await self._ensure()
             except StorageFull:
-                # Deletions make room. Where there is none for an element, no copy can create one either.
+                if not self._has_chain:
+                    raise
                 await self._look()
+                return False
+
+        return True
+
+    @property
+    def _has_chain(self) -> bool:
+        """Whether a look can show, by an element, that long-term storage is mounted and this history's."""
+        return self._known.base != NOTHING
 
     # --- the chain -------------------------------------------------------------------------------
 
@@ -338,48 +392,58 @@ class StorageOwnership:
     def _known(self) -> Known:
         return self._source.manifest.known
 
-    async def _survey(self) -> Survey:
-        """List the chain and read its newest element, if it is not known already."""
-        numbers = await list_elements(self._chunks, self.container)
-        seen = 0 if self._seen is None else self._seen.position.n
-        if numbers and numbers[-1] == seen:
-            newest = self._seen
-        else:
-            newest = await read_newest(self._chunks, self.container, numbers)
+    async def _survey(self, *, whole: bool = False, reads: bool = False) -> Survey:
+        """List the chain from the newest element that is known on, or the ``whole`` chain, and read the
+        newest if it is another one, or in any case with ``reads``."""
+        seen = self._seen
+        after = 0 if seen is None or whole else seen.position.n - 1
+        numbers = await list_elements(self._chunks, self.container, after)
+        if after and not numbers:
+            after, numbers = 0, await list_elements(self._chunks, self.container)
+        if not after:
+            self._others = deque(n for n in numbers if n not in self._own)
+        if seen is not None and numbers[-1:] == [seen.position.n] and not reads:
+            return Survey(seen, numbers)
+
+        newest = await read_newest(self._chunks, self.container, numbers)
         claims = () if newest else await list_claims(self._chunks, self.container)
+        return self._found_newest(newest, numbers, claims)
+
+    def _found_newest(
+        self, newest: StoredElement | None, numbers: Sequence[int] = (), claims: Sequence[Claim] = ()
+    ) -> Survey:
+        """Raises ``StoreMismatch`` if it is another store's."""
         survey = Survey(newest, numbers, claims)
         survey.check_store(self.identity.store)
-        if self._seen is None:
-            self._others.extend(numbers)
-        self._seen = newest or self._seen
+        if newest is not None and (self._seen is None or newest.position.n >= self._seen.position.n):
+            self._seen = newest
         return survey
 
     async def _advance(self, kind: Kind, survey: Survey, cut: int = 0) -> None:
         """Create the next element; first the one that was recorded before and never counted."""
         own: LogElement | None = None
-        while True:
-            known, intent = self._known, self._source.manifest.intent
+        for _ in range(_ROUNDS_MAX):
+            known, op = self._known, self._source.manifest.intent
             match decide(known, survey.position):
-                case Step.CONFIRM if intent is not None and intent.position == self._durable:
-                    await self._count(intent)
-                    if intent is own or self._serves(intent, kind, cut):
+                case Step.CONFIRM if op is not None and op.position == self._durable:
+                    await self._count(op)
+                    if op is own or self._serves(op, kind, cut):
                         await self._delete_old()
                         return
 
                     continue
-                case Step.CREATE_AGAIN | Step.CONFIRM if intent is not None:
+                case Step.CREATE_AGAIN | Step.CONFIRM if op is not None:
                     # Whoever recorded it may have ended before it was durable (rule J3), and may have left
                     # its element in the page cache of a file system only (rule J5).
                     await self._source.wait_durable()
-                    await self._create(intent)
                 case Step.CREATE_NEXT:
-                    own = await self._record(kind, known.base, survey, cut)
-                    await self._create(own)
+                    op = own = await self._log_next(kind, known.base, survey, cut)
                 case step:
                     await self._refuse(step, survey)
-                    own = await self._record(kind, next_predecessor(known, survey.position), survey, cut)
-                    await self._create(own)
-            survey = await self._survey()
+                    predecessor = next_predecessor(known, survey.position)
+                    op = own = await self._log_next(kind, predecessor, survey, cut)
+            survey = await self._create(op)
+        raise _hidden(element_name(self.container, self._known.base.n + 1))
 
     def _serves(self, op: LogElement, kind: Kind, cut: int) -> bool:
         """Whether an element that was recorded earlier says what the next one would."""
@@ -390,7 +454,7 @@ class StorageOwnership:
             and element.progress.cut >= cut
         )
 
-    async def _record(self, kind: Kind, predecessor: Position, survey: Survey, cut: int) -> LogElement:
+    async def _log_next(self, kind: Kind, predecessor: Position, survey: Survey, cut: int) -> LogElement:
         if kind is Kind.OPEN and self._confirmation.unconfirmed is None:
             last = survey.folder
             if last.differs_from(self.identity.folder):
@@ -428,16 +492,35 @@ class StorageOwnership:
         cycle = progress.highest_cycle + 1
         return attrs.evolve(progress, cycle=cycle, cut=cut, highest_cycle=cycle)
 
-    async def _create(self, op: LogElement) -> None:
-        """Whose bytes the name has if it exists already is found by the look that follows."""
+    async def _create(self, op: LogElement) -> Survey:
+        """Create the element. Returns the chain as it is after that: another history may have created its
+        number, gone on, and deleted it before this creation began (rule J4)."""
+        n = op.position.n
+        newest = StoredElement(op.position, op.element)
+        try:
+            await self._put(op)
+        except ChunkExists:
+            # By an earlier attempt, or another history.
+            try:
+                newest = await read_element(self._chunks, self.container, n)
+            except ChunkNotFound:
+                return await self._survey()
+
+        self._durable = op.position
+        numbers = await list_elements(self._chunks, self.container, n)
+        if numbers:
+            newest = await read_newest(self._chunks, self.container, numbers) or newest
+        return self._found_newest(newest, numbers)
+
+    async def _put(self, op: LogElement) -> None:
         name = element_name(self.container, op.position.n)
         try:
             await self._chunks.create_with_content(name, [op.content])
-        except ChunkExists:
-            self._durable = op.position
-            return
-
-        self._durable, self._seen = op.position, StoredElement(op.position, op.element)
+        except StorageFull:
+            # The element before the head is the reserve: its room is enough for another one.
+            if not await self._delete_old(kept=1):
+                raise
+            await self._chunks.create_with_content(name, [op.content])
 
     async def _count(self, op: LogElement) -> None:
         await self._log_whole(ElementCreated(op.position))
@@ -457,14 +540,23 @@ class StorageOwnership:
         # A successor that came meanwhile is not foreign: it fenced the log before it created anything.
         self._log.check_owner()
         chosen = self._adopt and not self._is_open
-        if step is Step.EMPTY and (not chosen or self._source.some_chunk() is not None):
-            raise empty(self.container)
+        can_adopt = self._source.some_chunk() is None
+        if step is Step.EMPTY and not (chosen and can_adopt):
+            raise empty(self.container, can_adopt=can_adopt)
 
+        if step is Step.WENT_BACK:
+            await self._check_is_gone(self._known.base)
         if not chosen:
             raise mismatch(step, survey, self._known, self.container)
 
         self._check_epoch(survey.epoch)
         await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, survey.folder.location))
+
+    async def _check_is_gone(self, position: Position) -> None:
+        """That long-term storage was put back is no conclusion from a listing alone."""
+        with suppress(ChunkNotFound):
+            if (await read_element(self._chunks, self.container, position.n)).position == position:
+                raise _hidden(element_name(self.container, position.n))
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch >= self.epoch:
@@ -486,7 +578,7 @@ class StorageOwnership:
             chunk = self._source.some_chunk()
             was_claimed = any(record.storage_claimed for record in records.values())
             if was_claimed or (chunk is not None and not await self._chunks.exists(chunk)):
-                raise empty(self.container)
+                raise empty(self.container, can_adopt=False)
 
         if survey.claims or records:
             await self._check_claims(survey.claims)
@@ -510,21 +602,20 @@ class StorageOwnership:
 
     # --- what is behind --------------------------------------------------------------------------
 
-    async def _delete_old(self) -> None:
-        """Delete elements below the newest two, lowest first, and claims of earlier versions; if the container
-        is unconfirmed, elements of this owner only (rule J8)."""
+    async def _delete_old(self, kept: int = 2) -> bool:
+        """Delete elements below the newest ``kept``, lowest first, and claims of earlier versions; if the
+        container is unconfirmed, elements of this owner only (rule J8). Returns whether one was deleted."""
         head = self._source.manifest.head
         if head is None:
-            return
+            return False
 
         is_confirmed = self._confirmation.unconfirmed is None
-        end = head.position.n - 1
+        end, left = head.position.n + 1 - kept, _DELETED_MAX
         try:
-            if is_confirmed and head.position.n == 1:
-                await delete_claims(
-                    self._chunks, self.container, await list_claims(self._chunks, self.container)
-                )
-            left = _DELETED_MAX
+            if is_confirmed and self._has_claims:
+                claims = await list_claims(self._chunks, self.container)
+                await delete_claims(self._chunks, self.container, claims)
+                self._has_claims = False
             for numbers in (self._others, self._own) if is_confirmed else (self._own,):
                 while left and numbers and numbers[0] < end:
                     await self._delete(numbers)
@@ -534,6 +625,7 @@ class StorageOwnership:
             if self._deletes:  # once for all attempts of an outage (rule S7)
                 _log.warning("elements_not_deleted", container=self.container, error=str(error))
             self._deletes = False
+        return left < _DELETED_MAX
 
     async def _delete(self, numbers: deque[int]) -> None:
         """Delete the first of the elements."""

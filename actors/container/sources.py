@@ -183,10 +183,10 @@ class ContainerCollectorSource:
         self._history.forget()
 
     async def look(self) -> None:
-        await self._container.ownership.prove()
+        await self._container.ownership.look()
 
-    async def prove(self) -> None:
-        await self._container.ownership.prove_anew()
+    async def prove(self) -> bool:
+        return await self._container.ownership.prove_anew()
 
     async def barrier(self) -> object:
         return await self._container.log_operation(Barrier())

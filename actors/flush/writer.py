@@ -5,9 +5,10 @@ the order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one 
 (``segment_flusher.py``), deferred work (``deferred_work.py``), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed; wait until that is durable; claim long-term
-storage (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. A segment that fails
-does not stop the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later cycle,
-and a requested flush gets its error. One that hangs does not hold it up (rule F7). Only ``NotOwner``, and a
+storage (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. Beside the
+next cycles long-term storage gets to say so (``cycle_publisher.py``). A segment that fails does not stop
+the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later cycle, and a
+requested flush gets its error. One that hangs does not hold it up (rule F7). Only ``NotOwner``, and a
 claim that is not this owner's, end the writer.
 
 Rules: F1 to F8. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
@@ -43,6 +44,7 @@ from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment, SegmentFlush
 from .cycle_capture import capture_all
 from .cycle_due import decide_due
+from .cycle_publisher import CyclePublisher
 from .deferred_work import DeferredWork, DeferredWorkStorage
 from .flush_failures import FlushFailures
 from .flush_tasks import FlushTasks
@@ -112,6 +114,16 @@ class WriterStatistics:
     )
 
 
+@attrs.frozen(eq=False)
+class _Caller:
+    """Of ``flush``, and the sequences at its call: an element whose cut is at or after the clients' answers
+    it."""
+
+    sequence: int
+    client_sequence: int
+    reply: Reply[None] = attrs.field(factory=Reply)
+
+
 class StorageWriter:
     def __init__(
         self,
@@ -130,7 +142,7 @@ class StorageWriter:
         self._storage = storage
         self._observer = observer
         self._claim = claim
-        self._publish = publish
+        self._publisher = CyclePublisher(publish, storage.retry_in, options.error_pause)
         self._options = options
         self._flushes = FlushTasks(
             self._flush_segment,
@@ -167,13 +179,10 @@ class StorageWriter:
         self._full_left: dict[int, None] = {}
         """Segments that are not flushed up to it."""
         self._recorded_cut = 0  # Of the newest ``CycleComplete``: cuts only grow.
-        self._unpublished: int | None = None
-        self._published = -1
-        """The cuts of complete full cycles: of the one that has no element yet, and of the last that has."""
         self._failures = FlushFailures(source.segment_of)
         self.failing = self._failures.errors
         """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append."""
-        self._waiting: list[tuple[int, Reply[None]]] = []
+        self._waiting: list[_Caller] = []
         self._requested = False
         self._stopped: TierlogError | None = None
         self._dirty_since: float | None = None
@@ -212,17 +221,18 @@ class StorageWriter:
         if self._stopped is not None:
             raise self._stopped
 
-        reply: Reply[None] = Reply()
-        self._waiting.append((self._source.sequence, reply))
+        caller = _Caller(self._source.sequence, self._source.client_sequence)
+        self._waiting.append(caller)
         self.request_cycle()
-        await reply.wait()
+        await caller.reply.wait()
 
     def stop(self, error: TierlogError) -> None:
         """Fail all flushes that wait, and later ones, with ``error``."""
         self._stopped = error
-        for _, reply in self._waiting:
-            reply.fail(error)
+        for caller in self._waiting:
+            caller.reply.fail(error)
         self._waiting.clear()
+        self._publisher.fail(error)
         # Admission delays appends until there is progress; there will be none.
         self.progress.set()
 
@@ -234,6 +244,7 @@ class StorageWriter:
         self.operations_logged()
         await self._deferred.load()
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._publisher.run)
             while True:
                 self._wake = anyio.Event()
                 due = decide_due(
@@ -275,7 +286,7 @@ class StorageWriter:
         failed = self._flushes.take_errors()
         number = self._end_cycle()
         await self._note_failures(failed)
-        if progressed or (full and is_empty and is_whole and self._unpublished is None):
+        if progressed or (full and is_empty and is_whole):
             # A cycle that flushed nothing logs nothing: an outage of long-term storage must not fill the log
             # (rule S7).
             self._recorded_steps += steps
@@ -288,34 +299,12 @@ class StorageWriter:
             await self._source.log(record)
             self._observer.cycle_completed(number)
             self._report_progress()
-            if is_full and (progressed or self._source.client_sequence > self._published):
-                self._unpublished = self._recorded_cut
-        if (error := await self._publish_cycle()) is not None:
-            self._full_cut = None
-            self._answer(cut, error)
-        elif full:
+            if is_full and (progressed or self._source.client_sequence > self._publisher.completed):
+                self._publisher.complete(self._recorded_cut)
+        if full:
             self._end_full_cycle(cut, failed, is_whole=is_whole)
         else:
             self._settle_full(failed)
-
-    async def _publish_cycle(self) -> TierlogError | None:
-        """Let long-term storage say that the newest full cycle is complete. Until it does, full cycles are
-        tried again; returns why it does not."""
-        if self._unpublished is None:
-            return None
-
-        try:
-            await self._publish(self._unpublished)
-        except CLAIM_REFUSED:
-            raise
-        except TierlogError as error:
-            now = anyio.current_time()
-            self._not_before = now + max(self._options.error_pause, self._storage.retry_in())
-            self._dirty_since = now - self._options.flush_age
-            return error
-
-        self._published, self._unpublished = self._unpublished, None
-        return None
 
     def _begin_cycle(self) -> None:
         """Everything that is committed from now on belongs to the next ``CycleComplete`` (rule F2)."""
@@ -374,6 +363,8 @@ class StorageWriter:
             await self._claim()
         except CLAIM_REFUSED:
             raise
+        except StorageFull as error:
+            plans = await self._make_room_unclaimed(plans, error)
         except TierlogError as error:
             await self._flushes.fail(plans, error)
             return True
@@ -468,6 +459,22 @@ class StorageWriter:
         except TierlogError as error:
             _log.warning("truncation_failed", segment=plan.name, error=str(error))
 
+    async def _make_room_unclaimed(
+        self, plans: dict[int, SegmentFlush], error: StorageFull
+    ) -> dict[int, SegmentFlush]:
+        """There is no room for a claim, so nothing may be written. Returns the deletions, which go on."""
+        deleted: dict[int, SegmentFlush] = {}
+        for part in in_slices(plans.values()):
+            for plan in part:
+                if plan.deleted:
+                    deleted[plan.sid] = plan
+                else:
+                    self.failing[plan.sid] = error
+                    await self._make_room(plan)
+            await anyio.lowlevel.checkpoint()
+        await self._flushes.fail([sid for sid in plans if sid not in deleted], error)
+        return deleted
+
     async def _note_failures(self, failed: dict[int, TierlogError]) -> None:
         """Pause after a failure; a full cycle follows the pause (rule F4)."""
         refused_for = self._storage.retry_in()
@@ -486,7 +493,7 @@ class StorageWriter:
         if is_whole and not failed:
             self._is_flushed_to(cut)
         self.operations_logged()
-        self._requested |= any(sequence > cut for sequence, _ in self._waiting)
+        self._requested |= any(caller.sequence > cut for caller in self._waiting)
 
     def _settle_full(self, failed: dict[int, TierlogError]) -> None:
         """Answer the callers of a full cycle that ended before late segments, if those are flushed now or
@@ -519,13 +526,17 @@ class StorageWriter:
     def _answer(self, cut: int, error: TierlogError | None) -> None:
         """Answer the callers that wait for what ``cut`` covers."""
         waiting, self._waiting = self._waiting, []
-        for sequence, reply in waiting:
-            if sequence > cut:
-                self._waiting.append((sequence, reply))
-            elif error is None:
-                reply.resolve(None)
+        for caller in waiting:
+            if caller.sequence > cut:
+                self._waiting.append(caller)
+            elif error is not None:
+                caller.reply.fail(error)
+            elif caller.client_sequence <= self._publisher.completed:
+                self._publisher.answer(caller.reply)
             else:
-                reply.fail(error)
+                # Flushed, by late flushes, and no cycle says so yet.
+                self._waiting.append(caller)
+                self._requested = True
 
     def _report_progress(self) -> None:
         progress, self.progress = self.progress, anyio.Event()

@@ -11,11 +11,12 @@ the container's prefix are not in that listing. A durable record names each of t
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
 Order (rules G1, J9): decide by durable state; create an element of the chain, because of a folder and
-its copy neither may delete what the other needs; append a barrier to the log; delete only once
-that is durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). Nothing is
-deleted before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done. A failed
-delete is tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One
-slow or failing name does not hold up the others of its batch (rule G2).
+its copy neither may delete what the other needs (if each name had its element at an earlier attempt, look
+at the chain); append a barrier to the log; delete only once that is durable under this owner's epoch. An
+unconfirmed container deletes nothing (rule G4). Nothing is deleted before the flush cycle that made it
+garbage is complete (rule F2). A missing chunk is done. A failed delete is tried again, ``attempts`` times
+after the delay and then ever more rarely (``retry_later.py``). One slow or failing name does not hold up
+the others of its batch (rule G2).
 
 Cancellation and crash: the next owner finds what was not deleted in its listing or in the records, and
 removes records whose file is gone."""
@@ -134,8 +135,9 @@ class CollectorSource(Protocol):
         """Returns if long-term storage has this owner's element and no other history's is newer (rule
         J7)."""
 
-    async def prove(self) -> None:
-        """Returns once an element counts that this owner has created since the call (rule J9)."""
+    async def prove(self) -> bool:
+        """Returns True once an element counts that this owner has created since the call (rule J9); False
+        after a look at the chain, if long-term storage has no room for an element."""
 
     async def barrier(self) -> object:
         """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
@@ -405,8 +407,12 @@ class Collector:
         return is_own and name not in self._open and name not in source.referenced
 
     async def _collect(self, ready: list[Garbage]) -> None:
+        is_proven = all(garbage.is_proven for garbage in ready)
         try:
-            await self._source.prove()
+            if is_proven:
+                await self._source.look()
+            else:
+                is_proven = await self._source.prove()
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
@@ -429,7 +435,10 @@ class Collector:
         done: list[str] = []
         async with anyio.create_task_group() as tasks:
             for garbage in ready:
-                tasks.start_soon(self._delete, garbage, limit, done)
+                proven = (
+                    garbage if garbage.is_proven == is_proven else attrs.evolve(garbage, is_proven=is_proven)
+                )
+                tasks.start_soon(self._delete, proven, limit, done)
         # G3: the record goes last. A crash between leaves a record whose file is gone, which the next owner
         # removes.
         if recorded := [name for name in done if name in self._source.released]:

@@ -22,6 +22,8 @@ class Garbage:
     """Monotonic seconds of this ownership. The delay protects readers that still have the name."""
     after_cycle: int
     """The flush cycle of this owner that made it garbage."""
+    is_proven: bool = False
+    """Whether an element of this owner has counted since it was found to be garbage (rule J9)."""
 
 
 @attrs.frozen

@@ -256,7 +256,7 @@ class _Examination:
         survey.check_store(self._view.identity.store_id)
         step = decide(known, survey.position)
         if step is Step.EMPTY:
-            raise empty(self._index)
+            raise empty(self._index, can_adopt=False)
 
         if step in (Step.FOREIGN, Step.WENT_BACK):
             raise mismatch(step, survey, known, self._index)

@@ -28,6 +28,7 @@ from ..chunk_io.options import StorageOptions
 from ..container.container import Container, ContainerOptions
 from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
 from ..container.owner import Identity
+from ..container.shared_store_record import SharedStoreRecord
 from ..folder.fingerprint import Fingerprint
 from ..folder.identity import StoreIdentity
 from ..kernel.loop_lag import LoopLag
@@ -84,7 +85,8 @@ class ContainerRuntime:
         self.containers = parts.identity.containers
         """How many the store has, served here or not."""
         self._parts = parts
-        self._container_options = attrs.evolve(options.container, span=parts.span)
+        record = SharedStoreRecord(parts.identity.store_id, parts.identity.containers)
+        self._container_options = attrs.evolve(options.container, span=parts.span, store_record=record)
         self._actor = StorageActor(parts.chunks, options.storage, parts.world.random)
         self._containers: list[LocalContainer | RemoteContainer] = [
             RemoteContainer(index) for index in range(self.containers)

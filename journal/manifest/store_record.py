@@ -10,7 +10,13 @@ import attrs
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
-from ...storage_backends.base.errors import ChunkExists, ChunkNotFound, DataCorruption, StoreMismatch
+from ...storage_backends.base.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    DataCorruption,
+    StorageFull,
+    StoreMismatch,
+)
 
 STORE_RECORD = "_system/store"
 _MAGIC = 0x544C5352  # "TLSR"
@@ -70,11 +76,14 @@ async def read_store_record(chunks: ChunkStorage) -> StoreRecord | None:
         raise DataCorruption(str(error), file=STORE_RECORD, offset=0) from error
 
 
-async def ensure_store_record(chunks: ChunkStorage, store: bytes, containers: int) -> None:
-    """Create the record, or check the one that is there, and check that creation is conditional.
+async def ensure_store_record(
+    chunks: ChunkStorage, store: bytes, containers: int, found: StoreRecord | None = None
+) -> None:
+    """Create the record, or check the one that is there, and check that creation is conditional. ``found``:
+    the record, if it was read before.
 
     Raises ``StoreMismatch`` if the long-term storage is another store's, or cannot create conditionally."""
-    found = await read_store_record(chunks)
+    found = found or await read_store_record(chunks)
     if found is None:
         found = StoreRecord(store, containers)
         try:
@@ -86,8 +95,8 @@ async def ensure_store_record(chunks: ChunkStorage, store: bytes, containers: in
     # equal (rule A9).
     try:
         await chunks.create_with_content(STORE_RECORD, [found.encode(), b"\0"])
-    except ChunkExists:
-        return
+    except (ChunkExists, StorageFull):
+        return  # without room for it, an earlier opening had some
 
     await chunks.create_with_content(STORE_RECORD, [found.encode()])  # it overwrites again
     raise StoreMismatch(

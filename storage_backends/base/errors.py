@@ -289,6 +289,6 @@ class ClaimOutdated(Unavailable):
     code = "claim-outdated"
 
 
-CLAIM_REFUSED = (NotOwner, DataCorruption, StoreMismatch, ClaimOutdated)
+CLAIM_REFUSED = (NotOwner, StoreMismatch, ClaimOutdated)
 """Errors of a claim on long-term storage that belongs to another owner or store (rule W8). All others are
 temporary."""

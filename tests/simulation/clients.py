@@ -236,6 +236,7 @@ class Client:
             c.index: {s.sid: s.durable_length for s in c.state.segments.by_id.values()}
             for c in process.containers()
         }
+        sequences = {c: c.state.client_sequence for c in process.containers()}
         self._run.trace.note(self.name, f"P{process.number} flush")
         outcome = await self._run.attempt(
             process, f"{self.name} flush", lambda store: store.flush(), action.patience
@@ -247,6 +248,13 @@ class Client:
 
         self._run.check_invariants(process)
         for container in process.containers():
+            newest = container.state.manifest.newest
+            cut = 0 if newest is None else newest.progress.cut
+            if cut < sequences.get(container, 0):
+                raise WrongAnswer(
+                    f"a flush of P{process.number} returned, but long-term storage says of container "
+                    f"{container.index} that it is complete up to {cut}, not {sequences[container]}"
+                )
             for sid, length in before.get(container.index, {}).items():
                 segment = container.state.segments.by_id.get(sid)
                 if segment is not None and segment.status is SegmentStatus.LIVE and segment.flushed < length:

@@ -254,6 +254,11 @@ def reason_of(owner: Owner) -> Reason | None:
 
 async def create_element(world: ContainerWorld, n: int, epoch: int, identity: Identity) -> None:
     """As another history of the store does."""
+    await world.chunks.inner.create_with_content(element_name(0, n), [element_bytes(n, epoch, identity)])
+
+
+def element_bytes(n: int, epoch: int, identity: Identity) -> bytes:
+    """An element of another history."""
     element = Element(
         n=n,
         kind=Kind.OPEN,
@@ -263,4 +268,4 @@ async def create_element(world: ContainerWorld, n: int, epoch: int, identity: Id
         time_ms=0,
         progress=Progress(),
     )
-    await world.chunks.inner.create_with_content(element_name(0, n), [element.encode()])
+    return element.encode()

@@ -29,7 +29,7 @@ from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch, 
 from tierlog.storage_backends.chunks.memory import MemoryChunk, MemoryChunkState, MemoryChunkStorage
 from tierlog.storage_backends.segments.records.claim import ClaimRecord, claim_key
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
-from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 US = Identity(b"S" * 16, b"L" * 16, b"O" * 16)
 NEXT_OWNER = attrs.evolve(US, owner=b"P" * 16)
@@ -177,6 +177,20 @@ async def test_a_folder_that_is_brought_over_leaves_the_last_claim_and_no_other(
                 await owner.store.flush()
         journal = [f"journal/{n:016x}" for n in elements]
         assert system_objects(world) == [f"epoch.{LAST_EPOCH:016x}", *journal]
+
+
+@pytest.mark.anyio
+async def test_claims_that_could_not_be_deleted_are_deleted_later() -> None:
+    """J12: with a later element, or by a later owner."""
+    world = await folder_of_an_earlier_version()
+    world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+    for _ in range(2):
+        async with world.owner() as owner:
+            await owner.store.flush()
+    assert "epoch.0000000000000001" in system_objects(world)
+    world.chunks.script = None
+    async with world.owner():
+        assert "epoch.0000000000000001" not in system_objects(world)
 
 
 @pytest.mark.anyio

@@ -66,6 +66,10 @@ class World:
     barrier_error: BaseException | None = None
     look_error: BaseException | None = None
     proof_error: BaseException | None = None
+    proofs: int = 0
+    looks: int = 0
+    has_room: bool = True
+    """For an element."""
     confirmed: anyio.Event = attrs.field(factory=_set_event)
     requested: int = 0
     compared: list[str] = attrs.field(factory=list)
@@ -93,11 +97,14 @@ class World:
         await anyio.lowlevel.checkpoint()
         if self.look_error is not None:
             raise self.look_error
+        self.looks += 1
 
-    async def prove(self) -> None:
+    async def prove(self) -> bool:
         await anyio.lowlevel.checkpoint()
         if self.proof_error is not None:
             raise self.proof_error
+        self.proofs += 1
+        return self.has_room
 
     async def barrier(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -248,6 +255,32 @@ async def test_a_chunk_that_cannot_be_deleted_keeps_an_idle_store_idle() -> None
 
         assert 9 <= len(world.barriers) - before <= 10
         assert collector.statistics().retry_later == 4
+
+
+async def test_j9_a_name_that_was_proven_needs_only_a_look_later() -> None:
+    """Unless long-term storage had no room for the element."""
+    async with collecting(chunk(1), has_room=False) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1)])
+        world.cycle(1)
+        world.looks = 0  # one was for the listing of the begin
+        await anyio.sleep(61)
+        assert (world.proofs, world.looks) == (1, 0)
+        world.has_room = True
+        await anyio.sleep(61)
+        assert (world.proofs, world.looks) == (2, 0)
+        await anyio.sleep(86_400)
+        assert world.proofs == 2
+        assert world.looks > 20
+
+        world.look_error = Unavailable("down")
+        world.chunks.script = None
+        await anyio.sleep(86_400)
+        assert await world.left() == [chunk(1)]
+        world.look_error = None
+        await anyio.sleep(86_400)
+        assert await world.left() == []
+        assert world.proofs == 2
 
 
 async def test_one_delete_that_works_makes_the_next_round_due_soon() -> None:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
-from support.container_world import ContainerWorld, Owner, read_all, refusal_of, virtual_time
+from support.container_world import (
+    MIB,
+    OPTIONS,
+    ContainerWorld,
+    Owner,
+    element_bytes,
+    read_all,
+    refusal_of,
+    virtual_time,
+)
 from support.stores import make
-from tierlog import StoreMismatch, Unavailable
+from tierlog import StorageFull, StoreMismatch, Unavailable
 from tierlog.journal.manifest.chain import element_name, read_chain
 from tierlog.journal.manifest.element import Element, Kind
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import OutcomeUnknown
+from tierlog.storage_backends.chunks.memory import MemoryChunk
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
@@ -213,6 +226,21 @@ async def test_an_unconfirmed_container_keeps_what_others_created_until_it_is_co
         assert [each.element.n for each in (await read_chain(world.chunks, 0)).elements] == [23, 22]
 
 
+async def test_an_element_that_a_dead_owner_created_late_is_deleted_within_the_ownership() -> None:
+    """J8: behind the second listing for late chunks."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await flush_more(owner, 3)
+        late = world.memory.chunks[element_name(0, 3)]
+        await flush_more(owner)
+        world.memory.chunks[element_name(0, 2)] = late
+        await anyio.sleep(1_000)
+        assert sorted(name for name in world.memory.chunks if "/journal/" in name) == [
+            element_name(0, n) for n in (4, 5)
+        ]
+
+
 async def test_a_batch_of_deletions_creates_one_element_after_its_decision() -> None:
     """J9."""
     world = ContainerWorld()
@@ -309,3 +337,242 @@ async def test_flushing_a_clean_container_again_creates_nothing() -> None:
         await owner.store.seal_segment("s")
         await owner.store.flush()
         assert len(creations(world)) == len(before) + 1
+
+
+# --- long-term storage that is slow, full or inconsistent ----------------------------------------
+
+
+async def test_an_element_whose_creation_takes_long_delays_no_flush() -> None:
+    """F7, J5: other segments are flushed meanwhile; the callers of flush wait for the element."""
+    world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB // 4))
+    async with world.owner() as owner, anyio.create_task_group() as tasks:
+        await make(owner.store, "s", b"abc")
+        await make(owner.store, "t", b"abc")
+        await owner.store.flush()
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=50)
+            if call.verb == "create_with_content" and "/journal/" in call.name
+            else None
+        )
+        answered: list[float] = []
+
+        async def flush() -> None:
+            await owner.store.flush()
+            answered.append(anyio.current_time())
+
+        begin = anyio.current_time()
+        await owner.store.append("s", b"def")
+        tasks.start_soon(flush)
+        await anyio.sleep(1)
+        for number in range(1, 9):
+            await owner.store.append("t", bytes(MIB))
+            await anyio.sleep(4)
+            assert (await owner.store.segment_info("t")).flushed_length >= number * MIB
+        assert answered == []
+        await anyio.sleep(100)
+        assert [round(at - begin) for at in answered] == [50]
+
+
+async def test_a_flush_during_a_creation_is_answered_by_an_element_with_its_own_cut() -> None:
+    """J5: the one under way says less."""
+    world = ContainerWorld()
+    async with world.owner() as owner, anyio.create_task_group() as tasks:
+        await make(owner.store, "s", b"abc")
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=20) if call.verb == "create_with_content" else None
+        )
+        tasks.start_soon(owner.store.flush)
+        await anyio.sleep(50)
+        for write in (owner.store.append("s", b"def"), owner.store.seal_segment("s")):
+            tasks.start_soon(owner.store.flush)
+            await anyio.sleep(1)
+            await write
+            sequence = owner.container.state.client_sequence
+            await owner.store.flush()
+            assert newest_of(owner).progress.cut >= sequence
+
+
+async def test_storage_that_has_an_element_and_does_not_show_it_is_no_endless_loop() -> None:
+    """J4: listings and reads must have what was created before."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        name = element_name(0, 2)
+
+        def script(call: Call) -> None:
+            if call.name != name:
+                return
+
+            if call.verb == "create_with_content":
+                world.memory.chunks[name] = MemoryChunk(bytearray(b"another attempt"))
+            else:
+                world.memory.chunks.pop(name, None)
+
+        world.chunks.script = script
+        with pytest.raises(Unavailable, match=f"{name} and does not show it"):
+            await owner.store.flush()
+        assert 2 <= len(creations(world)) <= 10
+        world.chunks.script = None
+        await owner.store.flush()
+        assert newest_of(owner).n == 2
+
+
+async def test_a_creation_under_a_number_that_another_history_deleted_does_not_count() -> None:
+    """J4: the other one created elements 3 to 5 and deleted element 3 while this creation was on its way."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+        other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
+
+        def script(call: Call) -> None:
+            if call.verb == "create_with_content" and call.name == element_name(0, 3):
+                for n in (4, 5):
+                    content = element_bytes(n, 7, other)
+                    world.memory.chunks[element_name(0, n)] = MemoryChunk(bytearray(content))
+
+        world.chunks.script = script
+        await owner.store.append("s", b"def")
+        with pytest.raises(Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
+        assert isinstance(owner.error, StoreMismatch)
+        assert newest_of(owner).n == 2
+
+
+async def test_a_batch_of_deletions_reads_the_newest_element_again() -> None:
+    """J9: long-term storage was put back below a running owner, and a copy created elements up to the same
+    number."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", DATA)
+        await owner.store.flush()
+        await owner.store.delete_segment("s")
+        await owner.store.flush()
+        chunks = world.chunk_names
+        other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
+        content = element_bytes(3, 7, other)
+        world.memory.chunks[element_name(0, 3)] = MemoryChunk(bytearray(content))
+        await anyio.sleep(100)
+        assert isinstance(owner.error, StoreMismatch)
+        assert world.chunk_names == chunks
+
+
+async def delete_on_full_storage(world: ContainerWorld, script: Callable[[Call], Fault | None]) -> int:
+    """Fill long-term storage, open the store again, and delete what is in it. Returns how many elements
+    counted meanwhile."""
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+        await make(owner.store, "t", DATA)
+        await owner.store.truncate_segment("t", 150_000)
+        await owner.store.flush()
+        await owner.store.append("t", b"abc")
+    world.chunks.script = script
+    async with world.owner() as owner:
+        await owner.store.delete_segment("s")
+        with pytest.raises(StorageFull):
+            await owner.store.flush()
+        await anyio.sleep(1_000)
+        assert not [name for name in world.chunk_names if "0000000100000001/" in name]
+        created = owner.container.statistics().manifest.elements
+        world.chunks.script = None
+        await owner.store.flush()
+        assert await read_all(owner.store, "t", 150_000) == bytes(50_000) + b"abc"
+        return created
+
+
+async def test_after_a_restart_on_full_storage_deletions_go_on() -> None:
+    """J9: where there is no room for an element, a look at the chain is enough."""
+    full = every(Fault(FaultKind.FULL), "create", "create_with_content", "write")
+    assert await delete_on_full_storage(ContainerWorld(), full) == 0
+
+
+async def test_on_full_storage_the_element_before_the_head_makes_room_for_the_next_one() -> None:
+    """J9: so a restart claims, and its deletions are proven as ever."""
+    room = 0
+
+    def script(call: Call) -> Fault | None:
+        nonlocal room
+        room += call.verb == "delete"
+        if call.verb not in ("create", "create_with_content", "write"):
+            return None
+        if "/journal/" not in call.name or not room:
+            return Fault(FaultKind.FULL)
+        room -= 1
+        return None
+
+    assert await delete_on_full_storage(ContainerWorld(), script) >= 2
+
+
+# --- what it costs -------------------------------------------------------------------------------
+
+
+def requests(world: ContainerWorld) -> dict[str, int]:
+    """Requests to long-term storage since the last call, by what they concern."""
+    counts: Counter[str] = Counter()
+    for call in world.chunks.calls:
+        kind = "chunks" if call.name.startswith("containers/") else call.name.split("/")[-1][:5]
+        counts["element" if "/journal/" in call.name else kind] += 1
+    world.chunks.calls.clear()
+    return dict(counts)
+
+
+async def test_an_opening_takes_six_requests_and_the_store_record_and_a_flush_takes_five() -> None:
+    """J7, J8: an opening lists the chain, reads the newest element, creates one, lists what is above it,
+    deletes one, and looks again before it lists chunks. A flush looks, creates, lists, and deletes."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    world.chunks.calls.clear()
+    async with world.owner() as owner:
+        await anyio.sleep(1)
+        assert requests(world) == {"element": 6, "store": 2, "chunks": 1}
+        await owner.store.append("s", b"def")
+        await owner.store.flush()
+        assert requests(world) == {"element": 4, "chunks": 1}
+        await owner.store.flush()
+        assert requests(world) == {}
+
+
+async def test_looks_list_the_chain_from_the_newest_element_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """J7: however many elements could not be deleted."""
+    world = ContainerWorld()
+    listed: list[str] = []
+    inner = world.chunks.list
+
+    async def counted(prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        async for info in inner(prefix, after):
+            listed.append(info.name)
+            yield info
+
+    monkeypatch.setattr(world.chunks, "list", counted)
+    world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await flush_more(owner, 50)
+        listed.clear()
+        await flush_more(owner)
+        assert listed == [element_name(0, 51)]
+
+
+async def test_a_chunk_that_cannot_be_deleted_costs_no_further_elements() -> None:
+    """J9: the first attempt was proven; later ones look at the chain."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+        await owner.store.flush()
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        await owner.store.delete_segment("s")
+        await owner.store.flush()
+        await anyio.sleep(100)
+        assert newest_of(owner).kind is Kind.PROOF
+        proven = newest_of(owner).n
+        await anyio.sleep(86_400)
+        assert newest_of(owner).n == proven
+        world.chunks.script = None
+        await anyio.sleep(3_600)
+        assert not world.chunk_names
+        assert newest_of(owner).n == proven

@@ -3,6 +3,7 @@ J6 and J7)."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio
@@ -26,11 +27,12 @@ from support.container_world import (
     virtual_time,
 )
 from support.stores import make
-from tierlog import StorageFull, StoreMismatch, Unavailable
+from tierlog import DataCorruption, StorageFull, StoreMismatch, Unavailable
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.kernel.exits import ExitKind, exit_kind_of
 from tierlog.journal.manifest.chain import element_name
 from tierlog.journal.manifest.store_record import STORE_RECORD
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import ClaimOutdated, TierlogError
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
@@ -121,6 +123,45 @@ async def test_nothing_is_flushed_to_empty_storage_that_had_a_claim() -> None:
         world.memory.chunks.update(mounted)
         await owner.store.flush()
         assert await read_all(owner.store, "s") == b"abc"
+
+
+async def test_adopting_is_advised_only_where_it_helps() -> None:
+    """J6: the log refers to chunks, so storage without elements is lost or not mounted, adopted or not."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    world.memory.chunks.clear()
+    for options in (OPTIONS, attrs.evolve(OPTIONS, adopt=True)):
+        async with world.owner(options) as owner:
+            with pytest.raises(Unavailable, match="restore a backup") as refused:
+                await owner.store.flush()
+            assert "adopt" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [STORE_RECORD, element_name(0, 3)])
+async def test_a_damaged_system_object_refuses_writes_to_long_term_storage_only(name: str) -> None:
+    """J11: opening and reading need none. Once the object is repaired, the owner goes on."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        for part in (b"abc", b"def"):
+            await (make(owner.store, "s", part) if part == b"abc" else owner.store.append("s", part))
+            await owner.store.flush()
+    whole = bytes(world.memory.chunks[name].data)
+    world.memory.chunks[name].data[-1] ^= 1
+    names = world.chunk_names
+    async with world.owner() as owner:
+        assert await read_all(owner.store, "s") == b"abcdef"
+        await owner.store.append("s", b"ghi")
+        with pytest.raises(DataCorruption) as refused:
+            await owner.store.flush()
+        assert (refused.value.file, refused.value.offset) == (name, 0)
+        await anyio.sleep(1_000)
+        assert world.chunk_names == names
+        assert await read_all(owner.store, "s") == b"abcdefghi"
+        world.memory.chunks[name].data[:] = whole
+        await owner.store.flush()
+        assert (await owner.store.segment_info("s")).flushed_length == 9
 
 
 async def test_nothing_is_flushed_to_storage_that_is_unmounted_while_the_store_is_open() -> None:
@@ -252,6 +293,30 @@ async def test_long_term_storage_that_was_put_back_is_refused_until_it_is_adopte
             assert reason_of(owner) is Reason.ADOPTED
             await owner.store.append("s", b"d")
             await owner.store.flush()
+
+
+async def test_a_listing_that_lacks_an_element_is_no_proof_that_storage_was_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """J6: the element is there."""
+    world = ContainerWorld()
+    inner, hidden = world.chunks.list, set[str]()
+
+    async def inconsistent(prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        async for info in inner(prefix, after):
+            if info.name not in hidden:
+                yield info
+
+    monkeypatch.setattr(world.chunks, "list", inconsistent)
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+        await owner.store.append("s", b"def")
+        hidden.add(element_name(0, 2))
+        with pytest.raises(Unavailable, match="does not show it"):
+            await owner.store.flush()
+        hidden.clear()
+        await owner.store.flush()
 
 
 async def test_j7_a_flush_that_takes_long_finds_a_copy_of_its_folder() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from tierlog.actors.container.ownership import StorageOwnership, Survey
 from tierlog.actors.container.recovery import _CheckpointRecords
 from tierlog.actors.container.sources import ContainerManifestSource
-from tierlog.journal.manifest.chain import StoredElement, list_elements
+from tierlog.actors.flush.cycle_publisher import CyclePublisher
+from tierlog.journal.manifest.chain import StoredElement
 from tierlog.journal.operations.log_element import CheckpointManifest, LogElement
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import TierlogError
@@ -22,10 +23,11 @@ def element_is_created_before_it_is_recorded(plant: Planter) -> None:
     async def log(original: Any, self: ContainerManifestSource, op: Operation) -> object:
         return None if type(op) is LogElement else await original(self, op)
 
-    async def create(original: Any, self: StorageOwnership, op: LogElement) -> None:
-        await original(self, op)
+    async def create(original: Any, self: StorageOwnership, op: LogElement) -> Survey:
+        survey: Survey = await original(self, op)
         source: Any = self._source
         await source._container.log_operation(op)
+        return survey
 
     plant(ContainerManifestSource.log, log)
     plant(StorageOwnership._create, create)
@@ -35,21 +37,34 @@ def element_is_created_before_it_is_recorded(plant: Planter) -> None:
 def unknown_outcome_is_taken_for_success(plant: Planter) -> None:
     """An element counts that was never created: a copy could create another, and the owner is refused."""
 
-    async def create(original: Any, self: Any, op: LogElement) -> None:
+    async def create(original: Any, self: Any, op: LogElement) -> Survey:
         try:
             await original(self, op)
         except TierlogError:
-            self._seen = StoredElement(op.position, op.element)
-        self.believed = True
-
-    async def survey(original: Any, self: Any) -> Survey:
-        if vars(self).pop("believed", False):
-            return Survey(self._seen, await list_elements(self._chunks, self.container))
-        found: Survey = await original(self)
-        return found
+            self._durable, self._seen = op.position, StoredElement(op.position, op.element)
+        return Survey(self._seen)
 
     plant(StorageOwnership._create, create)
-    plant(StorageOwnership._survey, survey)
+
+
+@mutant("J5")
+def flush_is_answered_before_its_element_counts(plant: Planter) -> None:
+    """Long-term storage alone does not have what a flush has returned for."""
+
+    def answer(original: Any, self: CyclePublisher, reply: Any) -> None:
+        reply.resolve(None)
+
+    plant(CyclePublisher.answer, answer)
+
+
+@mutant("J6")
+def listing_alone_proves_that_storage_was_put_back(plant: Planter) -> None:
+    """One listing that lacks an element ends an ownership until an operator acts."""
+
+    async def check(original: Any, self: StorageOwnership, position: Any) -> None:
+        pass
+
+    plant(StorageOwnership._check_is_gone, check)
 
 
 @mutant("J7")
@@ -66,8 +81,8 @@ def nothing_is_claimed(plant: Planter) -> None:
 def old_elements_stay(plant: Planter) -> None:
     """Each cycle leaves an object for ever."""
 
-    async def delete(original: Any, self: StorageOwnership) -> None:
-        pass
+    async def delete(original: Any, self: StorageOwnership, kept: int = 2) -> bool:
+        return False
 
     plant(StorageOwnership._delete_old, delete)
 

@@ -1,0 +1,82 @@
+"""Lets long-term storage say which flush cycle is complete, beside the cycles (rule J5).
+
+The creation of an element takes as long as long-term storage does; nothing that is flushed waits for it (rule
+F7). The callers of a flush do: they are answered once an element counts whose cut is at or after their call.
+Of several cycles that complete meanwhile only the newest gets an element.
+
+Cancellation: the callers are left to ``fail``. Crash: the next owner settles an element that was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from ...storage_backends.base.errors import CLAIM_REFUSED, TierlogError
+from ..kernel.reply import Reply
+
+
+class CyclePublisher:
+    def __init__(
+        self, publish: Callable[[int], Awaitable[None]], retry_in: Callable[[], float], error_pause: float
+    ) -> None:
+        """``publish(cut)`` returns once long-term storage says that a cycle with this cut is complete.
+        ``retry_in()``: for how many seconds long-term storage refuses every change; ``error_pause``: seconds
+        between two attempts, at least."""
+        self._publish = publish
+        self._retry_in = retry_in
+        self._error_pause = error_pause
+        self.completed = -1
+        """The cut of the newest complete cycle."""
+        self._published = -1
+        self._waiting: list[tuple[int, Reply[None]]] = []
+        self._wake = anyio.Event()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether a complete cycle is not published yet."""
+        return self.completed > self._published
+
+    def complete(self, cut: int) -> None:
+        """A full cycle with this cut is complete in the log. Cuts never decrease."""
+        self.completed = cut
+        self._wake.set()
+
+    def answer(self, reply: Reply[None]) -> None:
+        """Answer ``reply`` once everything that is complete now is published."""
+        if self._is_due:
+            self._waiting.append((self.completed, reply))
+        else:
+            reply.resolve(None)
+
+    def fail(self, error: TierlogError) -> None:
+        """Answer everybody who waits with ``error``."""
+        waiting, self._waiting = self._waiting, []
+        for _, reply in waiting:
+            reply.fail(error)
+
+    async def run(self) -> None:
+        """Publish what is complete until cancelled. Raises ``CLAIM_REFUSED``."""
+        while True:
+            self._wake = anyio.Event()
+            if not self._is_due:
+                await self._wake.wait()
+                continue
+
+            cut = self.completed
+            try:
+                await self._publish(cut)
+            except CLAIM_REFUSED:
+                raise
+            except TierlogError as error:
+                self.fail(error)
+                await anyio.sleep(max(self._error_pause, self._retry_in()))
+                continue
+
+            self._published = cut
+            waiting, self._waiting = self._waiting, []
+            for needed, reply in waiting:
+                if needed > cut:
+                    self._waiting.append((needed, reply))
+                else:
+                    reply.resolve(None)
