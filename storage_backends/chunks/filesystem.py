@@ -21,6 +21,7 @@ root's identification is visible to the same I/O program (rule S20): an unmounte
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ from ..base.checksum import Buffer
 from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, can_begin_chunk_name
 from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable
 from ..base.files import (
+    NOT_A_FILE,
     Close,
     FileHandle,
     Files,
@@ -165,7 +167,8 @@ class FileSystemChunkStorage(BaseChunkStorage):
         await self._change(name, program, alters=True)
 
     async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
-        pending = [("", FolderEntry("", is_folder=True, size=0))]
+        # All chunks with the prefix are below its last folder, and each folder above would be one call more.
+        pending = [(prefix.rpartition("/")[0], FolderEntry("", is_folder=True, size=0))]
         while pending:
             path, entry = pending.pop()
             if not entry.is_folder:
@@ -237,9 +240,9 @@ class FileSystemChunkStorage(BaseChunkStorage):
             yield from self._require_root()
             try:
                 entries: Sequence[FolderEntry] = yield ListFolder(f"{self._root}/{path}".rstrip("/"))
-            except (FileNotFoundError, NotADirectoryError):
-                if path:
-                    return []  # It was removed in the meantime.
+            except OSError as error:
+                if path and error.errno in (errno.ENOENT, errno.ENOTDIR, *NOT_A_FILE):
+                    return []  # It is no folder, or was removed in the meantime.
                 raise
 
             parent = f"{path}/" if path else ""

@@ -432,6 +432,21 @@ async def test_a_delete_beside_another_that_removes_their_folder_is_durable_and_
     assert [info async for info in storage.list("")] == []
 
 
+async def test_a_listing_reads_no_folder_above_its_prefix(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
+    for name in ("a/b/1", "a/b/2", "a/bc/3", "d/4"):
+        await storage.create_with_content(name, [b"x"])
+    files.calls.clear()
+
+    assert [info.name async for info in storage.list("a/b/")] == ["a/b/1", "a/b/2"]
+    assert files.calls == ["IsReadOnly", "ListFolder"]
+    assert [info.name async for info in storage.list("a/b/", after="a/b/1")] == ["a/b/2"]
+    assert [info.name async for info in storage.list("a/b")] == ["a/b/1", "a/b/2", "a/bc/3"]
+    assert [info.name async for info in storage.list("d/4/")] == []
+    assert [info.name async for info in storage.list("gone/")] == []
+
+
 # --- links --------------------------------------------------------------------------------------
 
 
@@ -494,6 +509,7 @@ async def test_a_link_inside_the_root_is_no_chunk_either(
     (tmp_path / "lts/twin").symlink_to("a/b")
 
     assert [info.name async for info in storage.list("")] == ["a/b"]
+    assert [info async for info in storage.list("alias/")] == []
     assert not await storage.exists("alias/b")
     assert not await storage.exists("twin")
 
