@@ -32,10 +32,10 @@ class PayloadBuilder:
         self.operations.append(op)
         if type(op) is Append:
             data = op.data
-            head = encode_head(op, len(data))
-            self.parts.append(head)
-            self.parts.append(data)
-            self.size += len(head) + len(data)
+            size = len(data)
+            head = encode_head(op, size)
+            self.parts += head, data
+            self.size += len(head) + size
         else:
             encoded = encode_operation(op)
             self.parts.append(encoded)

@@ -98,7 +98,7 @@ class Publisher:
 
     def _publish_runs(self, runs: dict[int, list[Append]], group: int) -> None:
         for run in runs.values():
-            if run[-1].offset - run[0].offset < JOIN_BYTES_MAX * (len(run) - 1):
+            if len(run) == 1 or run[-1].offset - run[0].offset < JOIN_BYTES_MAX * (len(run) - 1):
                 publish_appends(self, run, group)
                 continue
 

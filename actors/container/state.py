@@ -165,9 +165,10 @@ class ContainerState:
 
     def change(self, sid: int) -> SegmentState:
         """The segment, about to be changed. ``KeyError`` if there is none."""
-        segment = self.segments.by_id[sid]
+        segments = self.segments
+        segment = segments.by_id[sid]
         segment.touched = self.sequence
-        self.segments.dirty[sid] = None
+        segments.dirty[sid] = None
         if self.snapshot is not None:
             self.snapshot.segments.before_change(sid)
 

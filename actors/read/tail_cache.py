@@ -114,31 +114,27 @@ class TailCache:
                 tail.extents.add(begin, end, self._window)
                 self.unflushed_bytes += end - begin
                 self.pinned_bytes += end - begin
-            self._add_block(sid, tail, offset, data, size)
-        if self._total > self._limit:
-            self._make_room(sid, tail)
-
-    def _add_block(self, sid: int, tail: _Tail, offset: int, data: Buffer, size: int) -> None:
-        """Add bytes behind all blocks, to the last one if they fit."""
-        blocks = tail.blocks
-        self._data += size
-        if blocks:
-            last = blocks[-1]
+            # Behind all blocks; to the last one if they fit.
+            blocks, starts = tail.blocks, tail.starts
+            last = blocks[-1] if blocks else None
+            self._data += size
+            self._total += size
             if (
                 type(last) is bytearray
                 and len(last) + size <= BLOCK_BYTES
-                and tail.starts[-1] + len(last) == offset
+                and starts[-1] + len(last) == offset
             ):
                 # In place: nobody has a view of a ``bytearray`` (see ``slices``), so it can grow.
                 last += data
-                self._total += size
-                return
-        else:
-            self._filled[sid] = tail
-        tail.starts.append(offset)
-        # ``bytes`` of ``bytes`` is no copy.
-        blocks.append(bytes(data) if size >= _BY_REFERENCE else bytearray(data))
-        self._total += size + BLOCK_OVERHEAD
+            else:
+                if last is None:
+                    self._filled[sid] = tail
+                starts.append(offset)
+                # ``bytes`` of ``bytes`` is no copy.
+                blocks.append(bytes(data) if size >= _BY_REFERENCE else bytearray(data))
+                self._total += BLOCK_OVERHEAD
+        if self._total > self._limit:
+            self._make_room(sid, tail)
 
     def _add_unknown(self, sid: int, tail: _Tail, offset: int, data: Buffer) -> None:
         """Re-logged and replayed bytes may come before, inside or after what is known: add the parts that are

@@ -503,6 +503,7 @@ class SegmentStore(SegmentVerbs):
     def mark_closed(self) -> None:
         """Refuse further calls; called when the ``async with`` body ends."""
         self._closed = True
+        self._cached_indexes.clear()  # so that every later call is checked
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -518,7 +519,7 @@ class SegmentStore(SegmentVerbs):
 
     def _container(self, name: str) -> LocalContainer | RemoteContainer:
         index = self._cached_indexes.get(name) if type(name) is str else None
-        if index is None or self._closed or self._guard.thread != get_ident():
+        if index is None or self._guard.thread != get_ident():
             index = self._check_name(name)
         return self._containers[index]
 

@@ -387,7 +387,7 @@ class LocalLog(DurableDataLog):
             raise error
 
     def has_room(self, size: int) -> bool:
-        return self._gauge.has_room(size)
+        return size <= self._gauge.room
 
     def has_reserve(self, size: int) -> bool:
         current = self._current
@@ -400,7 +400,7 @@ class LocalLog(DurableDataLog):
             async with self._turn:
                 _, current = self._require_owner("check_space")
                 self._note_room(await self._files.run(measure_room(self._context, current)))
-        return self._gauge.has_room(0)
+        return self.has_room(0)
 
     def _note_room(self, room: Room) -> None:
         assert self._current is not None

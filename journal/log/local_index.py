@@ -52,7 +52,8 @@ class GroupIndex:
     def add(self, file: FileId, number: int, start: int, end: int) -> None:
         """Group ``number`` is durable in the bytes ``start .. end`` of ``file``. Groups come in order."""
         last = self._files[-1] if self._files else None
-        if last is None or last.file != file:
+        # Identity first: all groups of a file bring the same object, and to compare fields costs two calls.
+        if last is None or (last.file is not file and last.file != file):
             last = _IndexedFile(file, number, end)
             self._files.append(last)
             # The header belongs to the first window: a re-logged frame is salted with its CRC (W4), and it

@@ -252,8 +252,11 @@ class SpaceGauge:
     """Whether there is room for user appends, with hysteresis at the low-water mark (rule W6). Pure."""
 
     options: LocalLogOptions
+    room: int = attrs.field(
+        init=False, default=attrs.Factory(lambda self: -self.options.low_water, takes_self=True)
+    )
+    """Bytes that user appends may have; negative if not even an empty one may. Read for every append."""
     _open: bool = True
-    _free: int = 0
     _spent: int = 0
     """Bytes appended since free space was last measured."""
 
@@ -263,21 +266,18 @@ class SpaceGauge:
         low = self.options.low_water
         # Without the distance a disk at the mark would refuse and accept by turns.
         self._open = reserved and free >= (low if self._open else 2 * low)
-        self._free = free
+        self.room = free - low if self._open else -1
         self._spent = 0
 
     def spend(self, size: int) -> None:
         self._spent += size
+        self.room -= size
 
     @property
     def due(self) -> bool:
         """Whether the next append should measure again: after every allocation step, and always while there
         is no room."""
-        spent, options = self._spent, self.options
-        return not self._open or spent >= options.allocation_step or self._free - spent < options.low_water
-
-    def has_room(self, size: int) -> bool:
-        return self._open and self._free - self._spent - size >= self.options.low_water
+        return self.room < 0 or self._spent >= self.options.allocation_step
 
 
 def next_allocation(options: LocalLogOptions, allocated: int, end: int) -> int:

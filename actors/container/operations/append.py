@@ -192,7 +192,7 @@ def _apply(state: ContainerState, op: Append) -> None:
 def publish_appends(publisher: Publisher, run: list[Append], group: int) -> None:
     """Publish consecutive appends to one segment. Appends have no ``publish`` of their own: the publisher
     collects them into runs."""
-    sid, offset, data, *_ = run[0]
+    sid, offset, data, _, _, _ = run[0]
     if len(run) > 1:
         data = b"".join([op.data for op in run])
     segment = publisher.by_id[sid]
