@@ -118,6 +118,7 @@ def test_there_are_examples_for_both_event_loops() -> None:
     assert loops == {"asyncio", "trio"}
 
 
+@pytest.mark.extended
 def test_the_commands_run_in_the_order_in_which_they_stand(tmp_path: Path) -> None:
     (commands,) = (code for code in blocks("sh") if "tierlog segment" in code)
 

@@ -134,6 +134,7 @@ def test_the_source_distribution_can_be_checked_and_tested(distributions: Path) 
     assert [name for name in names if "__pycache__" in name] == []
 
 
+@pytest.mark.extended
 def test_an_installed_tierlog_lives_beside_an_app_with_the_same_folder_names(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_an_installed_tierlog_lives_beside_an_app_with_the_same_folder_names(
     assert Path(where).is_relative_to(installed.parent)
 
 
+@pytest.mark.extended
 def test_the_installed_package_has_what_the_readme_promises(installed: Path, tmp_path: Path) -> None:
     assert (
         run(installed / "python", "-c", "import tierlog; print(callable(tierlog.open_store))", cwd=tmp_path)
@@ -161,6 +163,7 @@ def test_the_installed_package_has_what_the_readme_promises(installed: Path, tmp
     )
 
 
+@pytest.mark.extended
 def test_a_type_checker_sees_the_installed_package(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import tierlog\nreveal_type(tierlog.SegmentInfo.length)\n")
     mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed / "python")
@@ -168,6 +171,7 @@ def test_a_type_checker_sees_the_installed_package(installed: Path, tmp_path: Pa
     assert 'Revealed type is "int"' in run(*mypy, "program.py", cwd=tmp_path)
 
 
+@pytest.mark.extended
 def test_spark_finds_the_installed_package_and_no_other(installed: Path, tmp_path: Path) -> None:
     """Without PySpark there is no data source, and importing the package is no error."""
     program = (
@@ -180,6 +184,7 @@ def test_spark_finds_the_installed_package_and_no_other(installed: Path, tmp_pat
     assert run(installed / "python", "-c", program, cwd=tmp_path) == "['pyspark_tierlog']\nFalse\n"
 
 
+@pytest.mark.extended
 def test_the_installed_command_answers(installed: Path, tmp_path: Path) -> None:
     assert "segment" in run(installed / "tierlog", "--help", cwd=tmp_path)
     program = "import tierlog; print('tierlog', tierlog.__version__)"

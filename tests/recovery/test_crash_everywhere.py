@@ -175,6 +175,7 @@ def test_the_life_reaches_what_it_should() -> None:
     assert count("Unlink", "/lts/containers/") > 3
 
 
+@pytest.mark.extended
 def test_the_same_seed_gives_the_same_life() -> None:
     """The base of every case above: one that failed fails again."""
     first, second = (life_of.__wrapped__("short-1", 5) for _ in range(2))

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = ("disk_full", "failover", "freeze", "partition")
 SMALL = ("--containers", "2", "--writers", "1")
 needs_spark = pytest.mark.skipif(bool(missing()), reason=missing())
+extended = partial(pytest.param, marks=pytest.mark.extended)
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -179,7 +181,14 @@ def test_ctrl_c_leaves_nothing(
     assert processes_with(temporary) == []
 
 
-@pytest.mark.parametrize("script", [*NAMES, pytest.param("spark", marks=needs_spark)])
+@pytest.mark.parametrize(
+    "script",
+    [
+        NAMES[0],
+        *map(extended, NAMES[1:]),
+        pytest.param("spark", marks=[needs_spark, pytest.mark.extended]),
+    ],
+)
 def test_the_help_describes_the_test_and_its_checks(script: str) -> None:
     done = subprocess.run(command(script, "--help"), capture_output=True, text=True, check=True)
 
@@ -195,13 +204,15 @@ def test_the_help_describes_the_test_and_its_checks(script: str) -> None:
     "script, arguments, reason",
     [
         ("failover", ("--rounds", "0"), "a whole number from 1 to 100000, not '0'"),
-        ("failover", ("--pids-from", "x"), "--pids-from needs --url"),
-        ("failover", ("--url", "x"), "'x' is not an HTTP URL"),
-        ("failover", ("--url", "http://x", "--pids-from", "no-file"), "no-file is not a file"),
-        ("failover", ("--pace", "-1"), "seconds from 0 to 60, not '-1'"),
+        extended("failover", ("--pids-from", "x"), "--pids-from needs --url"),
+        extended("failover", ("--url", "x"), "'x' is not an HTTP URL"),
+        extended("failover", ("--url", "http://x", "--pids-from", "no-file"), "no-file is not a file"),
+        extended("failover", ("--pace", "-1"), "seconds from 0 to 60, not '-1'"),
         ("failover", ("--keep", "."), "is not an empty folder"),
         # Without Spark the script would make an environment that has it.
-        pytest.param("spark", ("--only", "0"), "from 1 to 100000, not '0'", marks=needs_spark),
+        pytest.param(
+            "spark", ("--only", "0"), "from 1 to 100000, not '0'", marks=[needs_spark, pytest.mark.extended]
+        ),
     ],
 )
 def test_wrong_arguments_are_reported(script: str, arguments: tuple[str, ...], reason: str) -> None:

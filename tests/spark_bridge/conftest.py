@@ -20,20 +20,12 @@ SPARK_SECONDS = 180
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that runs for a minute spends most of it on the second compilation of its code."""
 
-SHORT = (
-    "test_what_is_written_is_read_back_in_the_order_of_partitions[arrow]",
-    "test_tasks_that_fail_half_way_and_run_again_write_once[is killed]",
-    "test_a_replayed_micro_batch_is_written_once_whatever_its_partitions[True]",
-)
-"""With Spark a test takes seconds: of those that need a session the default set has these."""
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            if item.name not in SHORT:
-                item.add_marker(pytest.mark.extended)
+            item.add_marker(pytest.mark.extended)  # a JVM needs half a minute of a core, and a gigabyte
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
             # PySpark leaves sockets to the garbage collector.
             item.add_marker(

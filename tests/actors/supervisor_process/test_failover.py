@@ -138,6 +138,7 @@ def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
             assert pid not in processes_naming(folder)
 
 
+@pytest.mark.extended
 def test_v4_hosts_without_a_supervisor_serve_until_their_grace_ends(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[server]\norphan_grace = 0.5\n")
@@ -167,6 +168,7 @@ def test_v1_a_supervisor_exits_when_it_learns_of_a_higher_term(folder: Path) -> 
             assert second.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_rolling_restart_replaces_every_process_and_loses_nothing(folder: Path) -> None:
     with Service(folder) as service:
         service.settle()

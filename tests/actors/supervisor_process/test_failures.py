@@ -193,6 +193,7 @@ def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
     assert service.errors == []
 
 
+@pytest.mark.extended
 def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[timeouts]\nclose = 3600\n[server]\ndrain_limit = 3600\n")

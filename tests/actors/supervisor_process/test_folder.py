@@ -77,7 +77,11 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize(
     ("host", "start"),
-    [(socket.gethostname(), "boot/1"), (socket.gethostname(), "its own"), ("another-machine", "")],
+    [
+        pytest.param(socket.gethostname(), "boot/1", marks=pytest.mark.extended),
+        (socket.gethostname(), "its own"),
+        pytest.param("another-machine", "", marks=pytest.mark.extended),
+    ],
 )
 def test_v4_a_foreign_lock_file_kills_no_process(
     folder: Path, stranger: subprocess.Popen[bytes], host: str, start: str

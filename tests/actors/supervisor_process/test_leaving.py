@@ -44,6 +44,7 @@ def test_a_host_without_others_drains_and_is_replaced(folder: Path) -> None:
         assert service.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_host_without_a_supervisor_drains_at_once(folder: Path) -> None:
     with Service(folder) as service:
         service.settle()

@@ -147,8 +147,12 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("path", ["/v1/segments/a/create", "/v1/batch", "/v1/flush", "/v1/roll", "/nothing"])
-@pytest.mark.parametrize("page", PAGES)
+CHANGES = ["/v1/segments/a/create", "/v1/batch", "/v1/flush", "/v1/roll", "/nothing"]
+
+
+@pytest.mark.parametrize(
+    "path, page", [*((CHANGES[0], page) for page in PAGES), *((path, PAGES[0]) for path in CHANGES[1:])]
+)
 async def test_h18_a_change_that_a_page_of_another_site_sends_is_refused_before_all_else(
     port: int, path: str, page: list[str]
 ) -> None:

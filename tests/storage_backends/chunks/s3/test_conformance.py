@@ -32,7 +32,16 @@ class OnS3(Every):
 
 
 class TestS3(OnS3):
-    pass
+    extended = (
+        Every.test_a_chunk_is_read_in_pieces_of_any_size,
+        Every.test_a_list_of_many_chunks_has_no_gap,
+        Every.test_creators_of_many_names_do_not_meet,
+        Every.test_every_name_of_the_grammar_is_a_chunks,
+        Every.test_large_content_is_written_and_read_at_once,
+        Every.test_many_cancelled_calls_use_nothing_up,
+        Every.test_many_reads_of_one_chunk_do_not_mix,
+        Every.test_verbs_on_many_chunks_at_once_all_work,
+    )
 
 
 class TestS3WithWriteOffsets(OnS3):
