@@ -52,6 +52,8 @@ each_scenario = partial(pytest.mark.parametrize, "scenario", scope="module")
 """All tests of a scenario run together, with one recorded life."""
 LIKE_OTHERS = {"defrag-deferred", "defrag-inline", "first-access"}
 """They make the same calls as ``defrag`` and ``import``: in the extended set only."""
+COUNTED = {"wal", "roll", "flush", "gc", "import", "restore", "full-disk"}
+"""They have every kind of call: of these the default set counts the calls."""
 PROTOCOLS = Path(__file__).parents[2] / "docs" / "protocols"
 
 
@@ -170,7 +172,9 @@ async def counted(scenario: str) -> Counting:
     return recorder
 
 
-@each_scenario(SCENARIOS)
+@each_scenario(
+    [name if name in COUNTED else pytest.param(name, marks=pytest.mark.extended) for name in SCENARIOS]
+)
 def test_every_call_and_every_part_of_it_is_covered(scenario: str) -> None:
     recorder = run_virtual(partial(counted, scenario), 0)
     power_losses = [
