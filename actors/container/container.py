@@ -465,6 +465,7 @@ class Container:
             if segment is None:
                 raise SegmentNotFound(f"no segment {name!r}", segment=name)
 
+        # A reader that goes on must not continue in another segment of the same name.
         if sid and segment.sid != sid:
             raise SegmentNotFound.replaced(name)
         return segment

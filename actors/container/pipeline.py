@@ -192,6 +192,7 @@ class Pipeline:
                 group.reads.append((request.reply, answer))
                 continue
 
+            # Rare: a delete or a merge with open transactions, which end in the same group (T8).
             if isinstance(op, list):
                 for each in op:
                     apply(each)

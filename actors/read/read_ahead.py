@@ -242,6 +242,7 @@ class ReadAhead:
 
     async def _take(self, stream: _Stream, window: _Window, offset: int, end: int) -> Buffer:
         """``offset .. end`` of the window; empty if it failed."""
+        # While a read waits, the window is neither cancelled nor counted as idle.
         window.waiting += 1
         try:
             data = await window.data.wait()

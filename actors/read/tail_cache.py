@@ -160,6 +160,7 @@ class TailCache:
         """The first ``flushed`` bytes are in long-term storage now: let them go if the cache is over its
         limit."""
         tail = self._tails.get(sid)
+        # Commits may be published after the segment was dropped.
         if tail is None or flushed <= tail.flushed:
             return
 

@@ -223,6 +223,7 @@ class UnflushedBytes:
         async with self._room_turn:
             while True:
                 size = min(self._cache.cached_from(sid, start, end) - start, self._share)
+                # The turn is kept while it waits: others with smaller pieces would take the room each time.
                 if size <= self._free:
                     self._reserved[sid] = size
                     return start + size

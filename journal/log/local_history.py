@@ -364,6 +364,7 @@ class HistoryReader:
             raise DataCorruption(
                 f"{what} in a file that was sealed at byte {seal.end}", file=path, offset=wal.end
             )
+        # A seal fixes where a file ends; the numbers show that no file between them is missing.
         if wal.next_number != successor.header.first_group:
             raise DataCorruption(
                 f"group {wal.next_number} is missing: the next file starts with "

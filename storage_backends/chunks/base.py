@@ -85,6 +85,7 @@ class BaseChunkStorage(ChunkStorage):
 
     def __init__(self) -> None:
         self._is_open = False
+        # ``open`` and ``close`` await; two at a time could leave a storage half open.
         self._opening = anyio.Lock()
         self._observer: ChunkObserver | None = None
         self._verbs = {verb: _VerbCounts() for verb in READS + MUTATIONS}
@@ -303,6 +304,7 @@ class BaseChunkStorage(ChunkStorage):
     def _mapped(self, error: Exception, verb: str, name: str) -> TierlogError:
         """The error for an exception that is no ``TierlogError``. A backend overrides it to be more
         specific."""
+        # It may have been raised on the way back, when the change was made.
         if verb in MUTATIONS:
             return OutcomeUnknown(f"{verb} of chunk {name} may have happened: {error!r}")
         return Unavailable(f"{verb} {name!r} failed: {error!r}")
@@ -402,6 +404,7 @@ class _Call(_Step):
         self._storage._verbs[self._verb].calls += 1
         observer = self._storage._observer
         self._watch = None
+        # Not for lists: their generators may stay suspended, and a span of theirs would never end.
         if observer is not None and self._verb != "list":
             self._watch = observer(
                 f"tierlog.chunk_storage.{self._verb}", {"chunk": self._name} if self._name else {}

@@ -202,6 +202,7 @@ class S3Requests:
 
     async def put(self, key: str, name: str, data: Sequence[Buffer], put_id: str) -> None:
         """Create the object, or raise ``ChunkExists``."""
+        # S2: the condition makes a put exclusive, and the id shows whose put it was.
         condition = {"IfNoneMatch": "*", "Metadata": {_ID: put_id}, "ContentType": _CONTENT}
         await self._ask("put_object", key, name, visible=True, **_verified(_body(data)), **condition)
 

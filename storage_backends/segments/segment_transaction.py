@@ -359,6 +359,7 @@ class SegmentTransaction:
             self.begin_append(name)
         for name, length in self._tails.items():
             self.context.remember(name, length)
+        # A chunk that was created and dropped in one transaction is released only.
         self.context.garbage.keep([name for name in self._created if name not in self._dropped])
         self.context.garbage.release(list(self._dropped))
 
