@@ -21,6 +21,7 @@ TEXTS = ("*.py", "*.md", "*.toml", "*.sh", "*.cfg", "*.in")
 
 MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
+LINE_MAX = 110
 
 RULE = re.compile(r"\b([WCSFGJAHTVM]\d{1,2})\b")
 RULE_RANGE = re.compile(r"\b([WCSFGJAHTVM])(\d{1,2})(?: to |-)\1(\d{1,2})\b")
@@ -207,11 +208,26 @@ def test_no_two_statistics_classes_share_a_name() -> None:
     none({kind for kind in classes if kind.endswith("Statistics") and classes.count(kind) > 1})
 
 
+def documents() -> list[Path]:
+    return [*ROOT.glob("*.md"), *files(("docs",), "*.md")]
+
+
 def test_every_link_between_documents_leads_somewhere() -> None:
-    documents = [*ROOT.glob("*.md"), *files(("docs",), "*.md")]
-    links = [(path, target) for path in documents for target in LINK.findall(text_of(path))]
+    links = [(path, target) for path in documents() for target in LINK.findall(text_of(path))]
 
     none(f"{name(path)}: {target}" for path, target in links if not (path.parent / target).exists())
+
+
+def test_documents_have_short_lines() -> None:
+    """Rows of tables cannot be broken. News have one line for each change, so that git can merge them."""
+    paths = [path for path in documents() if path.parent.name != "changes"]
+
+    none(
+        f"{name(path)}:{number}"
+        for path in paths
+        for number, line in enumerate(text_of(path).splitlines(), 1)
+        if len(line) > LINE_MAX and not line.lstrip().startswith("|")
+    )
 
 
 def test_the_map_of_folders_names_every_package() -> None:
