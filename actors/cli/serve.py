@@ -34,7 +34,8 @@ Advertise = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The name or address under which clients reach this machine; default: the one listened on.",
+        help="The name or address under which clients reach this machine; default: the one listened on. "
+        "https://NAME behind a proxy that terminates TLS.",
     ),
 ]
 HostPort = Annotated[

@@ -26,6 +26,7 @@ import anyio.abc
 from ...storage_backends.base.errors import TierlogError
 from ..gateway.server.app import ServerLimits, gateway_of, make_app
 from ..gateway.server.connections import raise_file_limit
+from ..gateway.server.guard import advertised_name
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..settings.configuration import StoreConfig
@@ -156,7 +157,7 @@ class HostService:
     async def _serve(self, runtime: ContainerRuntime, listener: socket.socket) -> None:
         given = self._given
         address, port = listener.getsockname()[:2]
-        url = ServerAddress(given.advertise or address, port).url
+        url = ServerAddress(advertised_name(given.advertise) or address, port).url
         locations = ContainerLocations(runtime, url)
         app = make_app(
             runtime.store,

@@ -328,7 +328,8 @@ class ServerConfig:
     advertise: str = _text(
         "",
         "The name or address under which clients reach this machine; empty means the one listened on. "
-        "Requests to other names are refused, but for loopback's.",
+        "Requests to other names are refused, but for loopback's. https://NAME behind a proxy that ends TLS "
+        "makes its pages the service's own.",
     )
     connections: int = _count(
         0,

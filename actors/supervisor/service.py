@@ -28,6 +28,7 @@ from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR, Owner
 from ..folder.paths import StoreFolder, check_folder, live_owners, report_shared
 from ..gateway.server.connections import raise_file_limit
+from ..gateway.server.guard import advertised_name
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..kernel.backoff import Backoff
 from ..kernel.exits import first_leaf
@@ -102,8 +103,12 @@ def check_host_ports(port: int, host_port: int, hosts: int) -> None:
 
 def check_advertised(address: str, advertise: str) -> None:
     """Raises ``InvalidArgument`` if clients on other machines would be sent to an address that is none."""
-    if advertise and not (_HOST_NAME.fullmatch(advertise) or _is_ipv6(advertise)):
-        raise InvalidArgument(f"advertise is a name or an address without a port, not {shown(advertise)}")
+    name = advertised_name(advertise)
+    if advertise and not (_HOST_NAME.fullmatch(name) or _is_ipv6(name)):
+        raise InvalidArgument(
+            f"advertise is a name or an address without a port, or https://NAME behind a proxy that "
+            f"terminates TLS, not {shown(advertise)}"
+        )
 
     try:
         is_every = ip_address(address).is_unspecified
@@ -147,7 +152,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
             facts = {"store": identity.store_id.hex(), "folder": options.folder.path, "pid": os.getpid()}
             app = make_admin_app(supervisor, facts, world, limits=limits, tracing=tracing, names=names)
             async with serve_http(app, listener, stop_timeout=1) as served:
-                known = attrs.evolve(served, host=server.advertise or served.host)
+                known = attrs.evolve(served, host=advertised_name(server.advertise) or served.host)
                 async with announced(files, world, options.folder, SUPERVISOR, known.url):
                     await _supervise(supervisor, lambda: announce(known, supervisor))
 

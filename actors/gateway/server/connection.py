@@ -47,6 +47,10 @@ HEAD_DELAY = 2.0
 KEEP_ALIVE = 75.0
 """Seconds that an idle connection stays: longer than clients keep theirs, so that they do not meet a closing
 one."""
+WRITE_DELAY = 30.0
+"""Seconds that a client may be behind with reading its answer, and as many more as ``WRITE_RATE`` bytes a
+second take."""
+WRITE_RATE = 16 << 10
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 """What is still read and dropped behind the last answer: closing a socket with unread bytes would reset the
@@ -105,6 +109,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bytes_dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._head_since = 0.0
         self._writable = asyncio.Event()
         self._writable.set()
@@ -126,6 +131,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
         self._stop_timers()
+        self._stop_write_timer()
         self._lose_large_body()
         for request in self._requests:
             request.disconnect()
@@ -145,9 +151,18 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable.clear()
+        self._limit_writing()
 
     def resume_writing(self) -> None:
         self._writable.set()
+        if not self.transport.is_closing():
+            self._stop_write_timer()
+
+    def close(self) -> None:
+        """End it once the client has read what was sent; a transport would wait for that for ever."""
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._limit_writing()
 
     def shutdown(self) -> None:
         """The server stops: end after the requests that are here."""
@@ -192,7 +207,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._bytes_dropped += nbytes
             is_parked = bool(self._requests) and self._requests[0].is_watching
             if self._bytes_dropped > (HEAD_BYTES_MAX if is_parked else LINGER_BYTES):
-                self.transport.close()
+                self.close()
             return
 
         # Before the parser runs, which may complete this request or begin others.
@@ -231,7 +246,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         # H11: reading cannot pause here, or the request would not notice that its client left. So the bytes
         # that pile up behind it are bounded by ending the connection.
         elif self._requests and self._requests[0].is_watching and self._bytes_behind > HEAD_BYTES_MAX:
-            self.transport.close()
+            self.close()
         else:
             self.update_reading()
 
@@ -445,14 +460,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bytes_behind = 0
         if not request.keep_alive:
             # Bytes of this request may still arrive.
-            (self._linger if request.more_body else self.transport.close)()
+            (self._linger if request.more_body else self.close)()
         elif self._requests:
             self.update_reading()
             self._start(self._requests[0])
         elif self._last_answer:
             self._answer_last()
         elif self._is_stopping or self.is_input_ended:
-            self.transport.close()
+            self.close()
         else:
             self.update_reading()
             self._update_timers()
@@ -497,7 +512,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._connections.lingering[self] = None
             self.transport.write_eof()
             self.update_reading()
-            self._timer = self._loop.call_later(LINGER_SECONDS, self.transport.close)
+            self._timer = self._loop.call_later(LINGER_SECONDS, self.close)
 
     # --- time ---------------------------------------------------------------------------------------
 
@@ -520,9 +535,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._has_unread():
             self._stop_keep_alive_timer()
             # A request stops this timer, blank lines do not.
-            self._timer = self._loop.call_later(LINGER_SECONDS, self.transport.close)
+            self._timer = self._loop.call_later(LINGER_SECONDS, self.close)
         else:
-            self.transport.close()
+            self.close()
 
     def _start_head_timer(self) -> None:
         self._head_since = self._loop.time()
@@ -534,7 +549,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif self._in_head:
             self._refuse(RequestTimeout(_HEAD_LATE))
         else:
-            self.transport.close()
+            self.close()
+
+    def _limit_writing(self) -> None:
+        """H10: a client that does not read must not keep the connection and what it was sent."""
+        if self._write_timer is None:
+            seconds = WRITE_DELAY + self.transport.get_write_buffer_size() / WRITE_RATE
+            self._write_timer = self._loop.call_later(seconds, self.transport.abort)
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

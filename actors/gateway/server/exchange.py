@@ -85,7 +85,7 @@ class Exchange:
     def _break(self) -> None:
         """The application ended without a complete answer."""
         if self.is_answer_started:
-            self._connection.transport.close()
+            self._connection.close()
             return
 
         self.keep_alive = False
@@ -99,7 +99,7 @@ class Exchange:
         if self._connection.is_input_ended and not self.event.is_set():
             # Nothing comes any more, and a reader that waits at a tail must not outlast its client.
             self.disconnect()
-            self._connection.transport.close()
+            self._connection.close()
         if not self.is_disconnected and not self.is_answered:
             self.is_receiving = True
             self._connection.update_reading()

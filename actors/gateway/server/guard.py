@@ -17,15 +17,19 @@ from ..wire.errors import CrossOrigin, UnknownHost
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _KNOWN_MAX = 1024
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/]+)(?::([0-9]*))?")
+_TLS = "https://"
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _Address = IPv4Address | IPv6Address
 
 
 class Guard:
-    """``names``: the server's own, besides loopback's and the address to which a connection was made."""
+    """``names``: the server's own, besides loopback's and the address to which a connection was made. One
+    with ``https://`` is the origin of its pages behind a proxy that terminates TLS."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names = frozenset(_normal(name) for name in names if name)
+        names = [name for name in names if name]
+        self._names = frozenset(_normal(advertised_name(name)) for name in names)
+        self._origins = frozenset(_origin(name) for name in names if name.startswith(_TLS))
         self._known: set[bytes] = set()
         """Values of ``Host`` that passed: a check costs more than a look."""
 
@@ -40,7 +44,7 @@ class Guard:
             elif host not in self._known:
                 self._check_host(host, scope["server"])
             if scope["method"] not in _SAFE:
-                _check_origin(found, scope["scheme"], host)
+                self._check_origin(found, scope["scheme"], host)
         except TierlogError as error:
             return error
         return None
@@ -55,6 +59,23 @@ class Guard:
 
         if len(self._known) < _KNOWN_MAX:
             self._known.add(host)
+
+    def _check_origin(self, found: Mapping[bytes, bytes], scheme: str, host: bytes | None) -> None:
+        site = found.get(b"sec-fetch-site", b"").partition(b";")[0].strip().lower()
+        origin = found.get(b"origin")
+        if site == b"cross-site" or (origin is not None and not self._is_own(origin, scheme, host)):
+            raise CrossOrigin(
+                f"a page of {shown((origin or b'another site').decode('latin-1'))} may change nothing here; "
+                f"behind a proxy with TLS, --advertise https://NAME names the server's own page"
+            )
+
+    def _is_own(self, origin: bytes, scheme: str, host: bytes | None) -> bool:
+        """Whether the origin is the advertised one, or has the scheme, host and port of the request."""
+        given = _origin(origin.decode("latin-1"))
+        return given is not None and (
+            given in self._origins
+            or (host is not None and given == _origin(f"{scheme}://{host.decode('latin-1')}"))
+        )
 
 
 _WANTED = frozenset({b"host", b"origin", b"sec-fetch-site"})
@@ -71,25 +92,20 @@ def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     return found
 
 
-def _check_origin(found: Mapping[bytes, bytes], scheme: str, host: bytes | None) -> None:
-    site = found.get(b"sec-fetch-site", b"").partition(b";")[0].strip().lower()
-    origin = found.get(b"origin")
-    if site == b"cross-site" or (origin is not None and not _is_own(origin, scheme, host)):
-        raise CrossOrigin(
-            f"a page of {shown((origin or b'another site').decode('latin-1'))} may change nothing here"
-        )
+def advertised_name(advertised: str) -> str:
+    """The name or address in the setting ``server.advertise``."""
+    if not advertised.startswith(_TLS):
+        return advertised
+
+    return (_host_and_port(advertised.removeprefix(_TLS), "https") or ("", ""))[0]
 
 
-def _is_own(origin: bytes, scheme: str, host: bytes | None) -> bool:
-    """Whether the origin has the server's scheme, host and port (RFC 6454)."""
-    given, separator, place = origin.decode("latin-1").partition("://")
-    named = _host_and_port(place, scheme)
-    return (
-        bool(separator and named)
-        and given.lower() == scheme
-        and host is not None
-        and named == _host_and_port(host.decode("latin-1"), scheme)
-    )
+def _origin(text: str) -> tuple[str, str, str] | None:
+    """Scheme, host and port of an origin (RFC 6454); None if it is malformed."""
+    scheme, separator, place = text.partition("://")
+    scheme = scheme.lower()
+    named = _host_and_port(place, scheme) if separator and scheme in _DEFAULT_PORTS else None
+    return None if named is None else (scheme, *named)
 
 
 def _host_and_port(host: str, scheme: str) -> tuple[str, str] | None:

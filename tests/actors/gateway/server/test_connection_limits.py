@@ -23,6 +23,7 @@ from support.http_server import (
     serving,
     until,
 )
+from support.patience import scaled
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection, connections
 from tierlog.actors.gateway.server.app import make_app
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.anyio
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LAST = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+ALL = b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 TAIL = b"GET /v1/segments/a/tail?wait=60 HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
@@ -262,3 +264,64 @@ def test_h12_the_limit_of_open_files_is_raised_as_far_as_it_may(
     connections.raise_file_limit()
 
     assert given == ([] if raised is None else [raised])
+
+
+async def test_h10_a_client_that_does_not_read_its_answer_loses_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WRITE_DELAY", 0.2)
+    monkeypatch.setattr(connection, "WRITE_RATE", 1 << 30)
+    lost = anyio.Event()
+
+    class Watched(connection.HttpConnection):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            lost.set()
+
+    async with service(tmp_path) as served:
+        await served.store.create_segment("a")
+        for _ in range(16):
+            await served.store.append("a", bytes(1 << 20))
+        monkeypatch.setattr(connections, "HttpConnection", Watched)
+        silent = await served.raw(ALL)
+        await lost.wait()
+        assert len(await everything(silent)) < 16 << 20
+
+
+async def test_h10_a_client_that_reads_gets_all_of_a_large_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WRITE_DELAY", 5.0)
+    async with service(tmp_path) as served:
+        await served.store.create_segment("a")
+        for _ in range(16):
+            await served.store.append("a", bytes(1 << 20))
+        assert len(await everything(await served.raw(ALL))) > 16 << 20
+
+
+class Transport:
+    """Of a client that leaves what it is sent unread."""
+
+    def __init__(self, unread: int) -> None:
+        self.unread = unread
+        self.is_aborted = asyncio.Event()
+
+    def close(self) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.is_aborted.set()
+
+
+async def test_h10_a_connection_that_was_closed_does_not_wait_for_ever_for_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "WRITE_DELAY", 0.01)
+    closed = connection.HttpConnection(connections.Connections(None, 1))  # type: ignore[arg-type]
+    closed.transport = Transport(1)
+    closed.close()
+    with anyio.fail_after(scaled(10)):
+        await closed.transport.is_aborted.wait()

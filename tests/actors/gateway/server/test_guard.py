@@ -194,3 +194,36 @@ def test_h18_an_address_that_a_connection_was_made_to_is_a_name_of_the_server() 
     assert refusal("::ffff:10.1.1.2", b"10.1.1.2") is None
     assert refusal("fe80::1", b"[FE80:0::1]:80") is None
     assert isinstance(refusal("10.1.1.3", b"10.1.1.4"), InvalidArgument)
+
+
+PROXIED = Guard(["https://Store.example", "https://other.example:8443"])
+
+
+@pytest.mark.parametrize("host", [b"store.example", b"127.0.0.1:8470", b"other.example:8443"])
+@pytest.mark.parametrize(
+    ("origin", "is_own"),
+    [
+        (b"https://store.example", True),
+        (b"https://STORE.example:443", True),
+        (b"https://other.example:8443", True),
+        (b"https://store.example:8443", False),
+        (b"https://other.example", False),
+        (b"https://evil.example", False),
+        (b"ftp://store.example", False),
+        (b"null", False),
+    ],
+)
+def test_h18_the_advertised_origin_is_the_servers_own_behind_a_proxy_with_tls(
+    host: bytes, origin: bytes, is_own: bool
+) -> None:
+    scope = {
+        "headers": [(b"host", host), (b"origin", origin)],
+        "server": ("127.0.0.1", 8470),
+        "scheme": "http",
+        "method": "POST",
+        "http_version": "1.1",
+    }
+    refusal = PROXIED.refusal(scope)
+
+    assert (refusal is None) is is_own
+    assert is_own or "--advertise https://NAME" in str(refusal)
