@@ -250,7 +250,7 @@ def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, plante
     it are needed, a file trimmed before its seal is durable."""
     with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
         instants = run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants
-        crash_all(scenario, 0, [(at, mode) for at in instants[::3] for mode in modes(at, 2)])
+        crash_all(scenario, 0, [(at, mode) for at in instants[::-3] for mode in modes(at, 2)])
 
 
 def test_a_claim_that_is_not_reached_is_named() -> None:
