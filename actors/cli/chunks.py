@@ -194,7 +194,7 @@ def confirm(
     """
     from ..maintenance.report import list_unconfirmed
 
-    async def survey() -> list[UnconfirmedContainer]:
+    async def find_unconfirmed() -> list[UnconfirmedContainer]:
         if url is not None:
             check_no_take_over(take_over)
             return await _ask_unconfirmed(url)
@@ -202,7 +202,7 @@ def confirm(
         async with viewing(data) as view:
             return await list_unconfirmed(view)
 
-    found = execute(survey)
+    found = execute(find_unconfirmed)
     if not json:
         rows = [(each.container, each.chunks, output.show_bytes(each.bytes), each.reason) for each in found]
         output.print_table(("container", "chunks", "size", "reason"), rows)

@@ -98,7 +98,7 @@ class ManifestSource(Protocol):
 
 
 @attrs.frozen
-class Survey:
+class ListedChain:
     """The chain as it was listed."""
 
     newest: StoredElement | None
@@ -140,11 +140,11 @@ class Survey:
         return Fingerprint(owner.folder, owner.location)
 
 
-async def read_survey(chunks: ChunkStorage, container: int) -> Survey:
+async def list_chain(chunks: ChunkStorage, container: int) -> ListedChain:
     """The chain as it is now, for those who do not own the container."""
     numbers = await list_elements(chunks, container)
     newest = await read_newest(chunks, container, numbers)
-    return Survey(newest, numbers, () if newest else await list_claims(chunks, container))
+    return ListedChain(newest, numbers, () if newest else await list_claims(chunks, container))
 
 
 @attrs.frozen
@@ -159,9 +159,9 @@ class ManifestStatistics:
     )
 
 
-def mismatch(step: Step, survey: Survey, known: Known, container: int) -> StoreMismatch:
+def mismatch(step: Step, listed: ListedChain, known: Known, container: int) -> StoreMismatch:
     """Why an owner does not go on when it finds this (rule J6)."""
-    found = survey.position.n
+    found = listed.position.n
     if step is Step.WENT_BACK:
         return StoreMismatch(
             f"long-term storage lacks {element_name(container, known.base.n)}, which the log knows; it has "
@@ -169,7 +169,7 @@ def mismatch(step: Step, survey: Survey, known: Known, container: int) -> StoreM
             f"that is lost, {_ADOPT}"
         )
 
-    return foreign(f"with element {found}", survey.epoch, survey.folder.location)
+    return foreign(f"with element {found}", listed.epoch, listed.folder.location)
 
 
 def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
@@ -224,7 +224,7 @@ class StorageOwnership:
         self._adopt = adopt
         self._record = record
         self._is_open = False
-        self._found: Survey | None = None
+        self._found: ListedChain | None = None
         """The chain before the log was opened; None if long-term storage did not answer."""
         self._seen: StoredElement | None = None
         """The element with the highest number that this owner has read or created."""
@@ -255,7 +255,7 @@ class StorageOwnership:
         errors of the log."""
         try:
             await self._record.check(self._chunks)
-            self._found = await self._survey()
+            self._found = await self._list_chain()
         except (Unavailable, DataCorruption) as error:
             # Reads need no long-term storage; each write there looks at the chain first (rule J7).
             _log.warning("chain_unreadable", container=self.container, error=str(error))
@@ -275,11 +275,11 @@ class StorageOwnership:
 
         try:
             async with self._lock:
-                survey = self._found
-                if decide(self._known, survey.position) in (Step.EMPTY, Step.WENT_BACK, Step.FOREIGN):
+                listed = self._found
+                if decide(self._known, listed.position) in (Step.EMPTY, Step.WENT_BACK, Step.FOREIGN):
                     # The owner before this one may have gone on until the log was opened, which fenced it.
-                    survey = await self._survey()
-                await self._open(survey)
+                    listed = await self._list_chain()
+                await self._open(listed)
         except CLAIM_REFUSED:
             raise
         except (Unavailable, OutcomeUnknown, StorageFull, DataCorruption) as error:
@@ -296,16 +296,16 @@ class StorageOwnership:
     async def _ensure(self) -> None:
         if not self._is_open:
             self._log.check_owner()
-            await self._open(await self._survey())
+            await self._open(await self._list_chain())
 
-    async def _open(self, survey: Survey) -> None:
+    async def _open(self, listed: ListedChain) -> None:
         # First of all: nothing is created in the empty folder of a missing mount.
-        if decide(self._known, survey.position) is Step.EMPTY:
-            await self._refuse(Step.EMPTY, survey)
-        await self._check_beginning(survey)
+        if decide(self._known, listed.position) is Step.EMPTY:
+            await self._refuse(Step.EMPTY, listed)
+        await self._check_beginning(listed)
         await self._record.ensure(self._chunks)
-        self._has_claims = bool(survey.claims or self._source.claim_records())
-        await self._advance(Kind.OPEN, survey)
+        self._has_claims = bool(listed.claims or self._source.claim_records())
+        await self._advance(Kind.OPEN, listed)
         self._is_open = True
 
     # --- later -----------------------------------------------------------------------------------
@@ -337,14 +337,14 @@ class StorageOwnership:
     async def _look(self, *, whole: bool = False) -> None:
         while True:
             until, known = anyio.current_time() + PROOF_SECONDS, self._known
-            survey = await self._survey(whole=whole)
-            step = decide(self._known, survey.position)
+            listed = await self._list_chain(whole=whole)
+            step = decide(self._known, listed.position)
             if step in _OURS:
                 break
 
             # Beside a look an element of this owner may come to count: then it shows less than is known.
             if self._known == known:
-                await self._refuse(step, survey)
+                await self._refuse(step, listed)
                 break
 
         if self._is_open:
@@ -360,7 +360,7 @@ class StorageOwnership:
         error call it again, with the same cut or a newer one: what was recorded is settled first."""
         async with self._lock:
             await self._ensure()
-            await self._advance(Kind.CYCLE_COMPLETE, Survey(self._seen), cut)
+            await self._advance(Kind.CYCLE_COMPLETE, ListedChain(self._seen), cut)
 
     async def prove_anew(self) -> bool:
         """Return True once an element counts that this owner has created since the call (rule J9). On a
@@ -370,7 +370,7 @@ class StorageOwnership:
             try:
                 if self._is_open:
                     # Read again: storage that was put back may have another element of the same number.
-                    await self._advance(Kind.PROOF, await self._survey(reads=True))
+                    await self._advance(Kind.PROOF, await self._list_chain(reads=True))
                 else:
                     await self._ensure()
             except StorageFull:
@@ -392,7 +392,7 @@ class StorageOwnership:
     def _known(self) -> Known:
         return self._source.manifest.known
 
-    async def _survey(self, *, whole: bool = False, reads: bool = False) -> Survey:
+    async def _list_chain(self, *, whole: bool = False, reads: bool = False) -> ListedChain:
         """List the chain from the newest element that is known on, or the ``whole`` chain, and read the
         newest if it is another one, or in any case with ``reads``."""
         seen = self._seen
@@ -403,7 +403,7 @@ class StorageOwnership:
         if not after:
             self._others = deque(n for n in numbers if n not in self._own)
         if seen is not None and numbers[-1:] == [seen.position.n] and not reads:
-            return Survey(seen, numbers)
+            return ListedChain(seen, numbers)
 
         newest = await read_newest(self._chunks, self.container, numbers)
         claims = () if newest else await list_claims(self._chunks, self.container)
@@ -411,20 +411,20 @@ class StorageOwnership:
 
     def _found_newest(
         self, newest: StoredElement | None, numbers: Sequence[int] = (), claims: Sequence[Claim] = ()
-    ) -> Survey:
+    ) -> ListedChain:
         """Raises ``StoreMismatch`` if it is another store's."""
-        survey = Survey(newest, numbers, claims)
-        survey.check_store(self.identity.store)
+        listed = ListedChain(newest, numbers, claims)
+        listed.check_store(self.identity.store)
         if newest is not None and (self._seen is None or newest.position.n >= self._seen.position.n):
             self._seen = newest
-        return survey
+        return listed
 
-    async def _advance(self, kind: Kind, survey: Survey, cut: int = 0) -> None:
+    async def _advance(self, kind: Kind, listed: ListedChain, cut: int = 0) -> None:
         """Create the next element; first the one that was recorded before and never counted."""
         own: LogElement | None = None
         for _ in range(_ROUNDS_MAX):
             known, op = self._known, self._source.manifest.intent
-            match decide(known, survey.position):
+            match decide(known, listed.position):
                 case Step.CONFIRM if op is not None and op.position == self._durable:
                     await self._count(op)
                     if op is own or self._serves(op, kind, cut):
@@ -437,12 +437,12 @@ class StorageOwnership:
                     # its element in the page cache of a file system only (rule J5).
                     await self._source.wait_durable()
                 case Step.CREATE_NEXT:
-                    op = own = await self._log_next(kind, known.base, survey, cut)
+                    op = own = await self._log_next(kind, known.base, listed, cut)
                 case step:
-                    await self._refuse(step, survey)
-                    predecessor = next_predecessor(known, survey.position)
-                    op = own = await self._log_next(kind, predecessor, survey, cut)
-            survey = await self._create(op)
+                    await self._refuse(step, listed)
+                    predecessor = next_predecessor(known, listed.position)
+                    op = own = await self._log_next(kind, predecessor, listed, cut)
+            listed = await self._create(op)
         raise _hidden(element_name(self.container, self._known.base.n + 1))
 
     def _serves(self, op: LogElement, kind: Kind, cut: int) -> bool:
@@ -454,13 +454,13 @@ class StorageOwnership:
             and element.progress.cut >= cut
         )
 
-    async def _log_next(self, kind: Kind, predecessor: Position, survey: Survey, cut: int) -> LogElement:
+    async def _log_next(self, kind: Kind, predecessor: Position, listed: ListedChain, cut: int) -> LogElement:
         if kind is Kind.OPEN and self._confirmation.unconfirmed is None:
-            last = survey.folder
+            last = listed.folder
             if last.differs_from(self.identity.folder):
                 await self._confirmation.mark(UnconfirmedRecord(Reason.MOVED, last.location))
         published = self._source.manifest.newest
-        found = None if survey.newest is None else survey.newest.element
+        found = None if listed.newest is None else listed.newest.element
         op = LogElement(
             Element(
                 n=predecessor.n + 1,
@@ -492,7 +492,7 @@ class StorageOwnership:
         cycle = progress.highest_cycle + 1
         return attrs.evolve(progress, cycle=cycle, cut=cut, highest_cycle=cycle)
 
-    async def _create(self, op: LogElement) -> Survey:
+    async def _create(self, op: LogElement) -> ListedChain:
         """Create the element. Returns the chain as it is after that: another history may have created its
         number, gone on, and deleted it before this creation began (rule J4)."""
         n = op.position.n
@@ -504,7 +504,7 @@ class StorageOwnership:
             try:
                 newest = await read_element(self._chunks, self.container, n)
             except ChunkNotFound:
-                return await self._survey()
+                return await self._list_chain()
 
         self._durable = op.position
         numbers = await list_elements(self._chunks, self.container, n)
@@ -535,7 +535,7 @@ class StorageOwnership:
 
     # --- refusals --------------------------------------------------------------------------------
 
-    async def _refuse(self, step: Step, survey: Survey) -> None:
+    async def _refuse(self, step: Step, listed: ListedChain) -> None:
         """Raise why this owner must not go on; returns if an operator decided that it does."""
         # A successor that came meanwhile is not foreign: it fenced the log before it created anything.
         self._log.check_owner()
@@ -547,10 +547,10 @@ class StorageOwnership:
         if step is Step.WENT_BACK:
             await self._check_is_gone(self._known.base)
         if not chosen:
-            raise mismatch(step, survey, self._known, self.container)
+            raise mismatch(step, listed, self._known, self.container)
 
-        self._check_epoch(survey.epoch)
-        await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, survey.folder.location))
+        self._check_epoch(listed.epoch)
+        await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, listed.folder.location))
 
     async def _check_is_gone(self, position: Position) -> None:
         """That long-term storage was put back is no conclusion from a listing alone."""
@@ -567,21 +567,21 @@ class StorageOwnership:
 
     # --- the first element -----------------------------------------------------------------------
 
-    async def _check_beginning(self, survey: Survey) -> None:
+    async def _check_beginning(self, listed: ListedChain) -> None:
         """Before the first element of a chain: long-term storage is not the empty folder of a missing mount,
         and no other folder of an earlier version has it (rule J12)."""
         if self._known.base != NOTHING:
             return
 
         records = self._source.claim_records()
-        if not survey.claims and survey.newest is None:
+        if not listed.claims and listed.newest is None:
             chunk = self._source.some_chunk()
             was_claimed = any(record.storage_claimed for record in records.values())
             if was_claimed or (chunk is not None and not await self._chunks.exists(chunk)):
                 raise empty(self.container, can_adopt=False)
 
-        if survey.claims or records:
-            await self._check_claims(survey.claims)
+        if listed.claims or records:
+            await self._check_claims(listed.claims)
             await leave_last_claim(self._chunks, self.container, self.identity)
             # An owner of an earlier version claims, then lists once more: one of the two finds the other.
             await self._check_claims(await list_claims(self._chunks, self.container))

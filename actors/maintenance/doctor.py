@@ -19,7 +19,7 @@ from ...storage_backends.base.files import Files
 from ...storage_backends.segments.records import ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
 from ..container.confirmation import unconfirmed_record
-from ..container.ownership import empty, mismatch, read_survey
+from ..container.ownership import empty, list_chain, mismatch
 from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
@@ -252,16 +252,16 @@ class _Examination:
     async def _check_chain(self) -> int:
         """The newest element is the one that the log knows (rule J6)."""
         known = self._snapshot.state.manifest.known
-        survey = await read_survey(self._view.chunks, self._index)
-        survey.check_store(self._view.identity.store_id)
-        step = decide(known, survey.position)
+        listed = await list_chain(self._view.chunks, self._index)
+        listed.check_store(self._view.identity.store_id)
+        step = decide(known, listed.position)
         if step is Step.EMPTY:
             raise empty(self._index, can_adopt=False)
 
         if step in (Step.FOREIGN, Step.WENT_BACK):
-            raise mismatch(step, survey, known, self._index)
+            raise mismatch(step, listed, known, self._index)
 
-        return survey.position.n
+        return listed.position.n
 
     async def _verify_chunks(self, records: list[ChunkRecord], progress: Progress) -> None:
         progress(0, sum(record.length for record in records))

@@ -44,7 +44,7 @@ from ...storage_backends.segments.records.unconfirmed import Reason, Unconfirmed
 from ...storage_backends.segments.verify import find_flaws, find_missing
 from ..container.container import Container
 from ..container.operations.metadata import CommitMetadataRequest
-from ..container.ownership import read_survey
+from ..container.ownership import list_chain
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
@@ -303,7 +303,7 @@ async def _read_backup(backups: ChunkStorage, name: str) -> tuple[Manifest, list
 
 async def _check_store(chunks: ChunkStorage, manifest: Manifest) -> None:
     for index in range(len(manifest.epochs)):
-        for store in (await read_survey(chunks, index)).stores - {manifest.store_id}:
+        for store in (await list_chain(chunks, index)).stores - {manifest.store_id}:
             raise StoreMismatch(
                 f"the chunks belong to store {store.hex()}, the backup to {manifest.store_id.hex()}: "
                 f"restore it where its own chunks are"

@@ -171,7 +171,7 @@ def _element_numbers(data: bytes) -> list[int]:
     return numbers
 
 
-def _survey(name: str, content: bytes) -> tuple[int, Identity]:
+def _identity_in(name: str, content: bytes) -> tuple[int, Identity]:
     (claim,) = _answer_of(list_claims(_storage(name, content), 3))
     return claim.epoch, claim.identity
 
@@ -290,14 +290,14 @@ _IDENTITIES = [
     ),
     Target(
         "claim in long-term storage",
-        lambda data: _survey(claim_name(3, 7), data),
+        lambda data: _identity_in(claim_name(3, 7), data),
         [_EARLIER],
         errors=(DataCorruption,),
         genuine=lambda found: found == (7, _CLAIM),
     ),
     Target(
         "claim name",
-        lambda data: _survey(claim_prefix(3) + data.decode("latin-1"), _EARLIER)[0],
+        lambda data: _identity_in(claim_prefix(3) + data.decode("latin-1"), _EARLIER)[0],
         [b"00000000000000ff"],
         errors=(DataCorruption,),
         encode=lambda epoch: claim_name(3, epoch).removeprefix(claim_prefix(3)).encode(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tierlog.actors.container.ownership import StorageOwnership, Survey
+from tierlog.actors.container.ownership import ListedChain, StorageOwnership
 from tierlog.actors.container.recovery import _CheckpointRecords
 from tierlog.actors.container.sources import ContainerManifestSource
 from tierlog.actors.flush.cycle_publisher import CyclePublisher
@@ -23,11 +23,11 @@ def element_is_created_before_it_is_recorded(plant: Planter) -> None:
     async def log(original: Any, self: ContainerManifestSource, op: Operation) -> object:
         return None if type(op) is LogElement else await original(self, op)
 
-    async def create(original: Any, self: StorageOwnership, op: LogElement) -> Survey:
-        survey: Survey = await original(self, op)
+    async def create(original: Any, self: StorageOwnership, op: LogElement) -> ListedChain:
+        listed: ListedChain = await original(self, op)
         source: Any = self._source
         await source._container.log_operation(op)
-        return survey
+        return listed
 
     plant(ContainerManifestSource.log, log)
     plant(StorageOwnership._create, create)
@@ -37,12 +37,12 @@ def element_is_created_before_it_is_recorded(plant: Planter) -> None:
 def unknown_outcome_is_taken_for_success(plant: Planter) -> None:
     """An element counts that was never created: a copy could create another, and the owner is refused."""
 
-    async def create(original: Any, self: Any, op: LogElement) -> Survey:
+    async def create(original: Any, self: Any, op: LogElement) -> ListedChain:
         try:
             await original(self, op)
         except TierlogError:
             self._durable, self._seen = op.position, StoredElement(op.position, op.element)
-        return Survey(self._seen)
+        return ListedChain(self._seen)
 
     plant(StorageOwnership._create, create)
 
@@ -115,7 +115,7 @@ def chain_is_looked_at_only_once(plant: Planter) -> None:
 def foreign_element_is_adopted(plant: Planter) -> None:
     """A copy goes on above its original, and deletes what only the original knows."""
 
-    async def refuse(original: Any, self: StorageOwnership, step: Any, survey: Any) -> None:
+    async def refuse(original: Any, self: StorageOwnership, step: Any, listed: Any) -> None:
         pass
 
     plant(StorageOwnership._refuse, refuse)
