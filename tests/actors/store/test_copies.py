@@ -50,8 +50,7 @@ async def test_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
     spite of it."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
     original, world.logs = world.logs, cloned(world.logs)
     async with world.owner() as copy:
         await copy.store.append("s", b"in the copy")
@@ -72,8 +71,7 @@ async def test_a_copied_folder_opened_during_an_outage_deletes_nothing_of_the_or
     of dead ones."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
     original, copy = world.logs, cloned(world.logs)
     for data in (b"2", b"3", b"4"):
         async with world.owner() as owner:
@@ -173,8 +171,7 @@ async def test_an_original_whose_copy_was_opened_flushes_nothing_more_and_keeps_
     async with anyio.create_task_group() as tasks:
         original = await world.start(tasks)
         await make(original.store, "s", DATA)
-        await make(original.store, "kept", b"abc")
-        await original.store.flush()
+        await make(original.store, "kept", b"abc", flushed=True)
         chunks = world.chunk_names
         async with as_copy(world) as copy:
             if verb == "delete":
@@ -201,8 +198,7 @@ async def test_a_batch_of_deletions_meets_the_element_of_a_copy() -> None:
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         original = await world.start(tasks)
-        await make(original.store, "s", DATA)
-        await original.store.flush()
+        await make(original.store, "s", DATA, flushed=True)
         await original.store.delete_segment("s")
         await original.store.flush()
         await anyio.sleep(30)
@@ -219,8 +215,7 @@ async def test_a_copy_deletes_nothing_that_its_original_flushed_for_24_hours() -
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         original = await world.start(tasks)
-        await make(original.store, "s", b"abc")
-        await original.store.flush()
+        await make(original.store, "s", b"abc", flushed=True)
         taken = cloned(world.logs)
         await original.store.append("s", DATA)
         await flush_without_element(world, original)
@@ -267,8 +262,7 @@ async def restored_in_place(
     flush; and the chunks in long-term storage."""
     world = ContainerWorld()
     owner = await world.start(tasks)
-    await make(owner.store, "s", b"abc")
-    await owner.store.flush()
+    await make(owner.store, "s", b"abc", flushed=True)
     backup = cloned(world.logs)
     await work(owner)
     await flush_without_element(world, owner)
@@ -391,8 +385,7 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_segments_
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
         backup = cloned(world.logs)
         await make(owner.store, "newer", b"abc")
         await flush_without_element(world, owner)
@@ -400,8 +393,7 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_segments_
     newer, world.logs = world.chunk_names, backup
     world.chunks.script = listings_of_chunks_fail
     async with world.owner() as owner:
-        await make(owner.store, "t", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "t", b"abc", flushed=True)
         world.chunks.script = None
         await owner.store.append("t", b"d")
         await owner.store.flush()
@@ -464,8 +456,7 @@ async def test_a_chunk_of_a_source_that_its_target_grew_is_no_proof_of_a_restore
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
         await make(owner.store, "s", b"abc")
-        await make(owner.store, "t")
-        await owner.store.flush()
+        await make(owner.store, "t", flushed=True)
         await owner.store.seal_segment("s")
         await owner.store.merge_segments("t", ["s"])
         await owner.store.append("t", b"def")
@@ -508,16 +499,14 @@ async def test_the_24_hours_begin_again_with_each_ownership() -> None:
 async def test_a_moved_folder_that_claims_late_deletes_nothing_either() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         await owner.store.delete_segment("s")
         await owner.store.flush()
     chunks = world.chunk_names
     world.folder, world.chunks.script = ELSEWHERE, lambda call: DOWN
     async with world.owner() as owner:
         world.chunks.script = None
-        await make(owner.store, "t", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "t", b"abc", flushed=True)
         await anyio.sleep(1_000)
         assert reason_of(owner) is Reason.MOVED
         assert world.chunk_names > chunks
@@ -527,16 +516,14 @@ async def test_a_container_whose_log_is_lost_keeps_every_chunk_until_it_is_confi
     """G4: adopting an empty log must not delete the store's chunks."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
     chunks = world.chunk_names
 
     world.logs = MemoryLogService()
     assert isinstance(await refusal_of(world), StoreMismatch)
     async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
         assert reason_of(owner) is Reason.ADOPTED
-        await make(owner.store, "t", DATA)
-        await owner.store.flush()
+        await make(owner.store, "t", DATA, flushed=True)
         await owner.store.delete_segment("t")
         await owner.store.flush()
         await anyio.sleep(200_000)
@@ -560,8 +547,7 @@ async def test_a_container_whose_log_is_lost_keeps_every_chunk_until_it_is_confi
 async def test_adopting_does_not_take_the_chunks_of_another_store() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
     stored = set(world.memory.chunks)
     world.logs, world.store_id = MemoryLogService(), bytes(15) + b"t"
 
@@ -595,8 +581,7 @@ async def test_an_adoption_that_ends_anywhere_leaves_the_container_refused_or_un
     if refusal is None:
         async with world.owner() as owner:
             assert reason_of(owner) is Reason.ADOPTED
-            await make(owner.store, "t", b"abc")
-            await owner.store.flush()
+            await make(owner.store, "t", b"abc", flushed=True)
             await anyio.sleep(1_000)
     else:
         assert isinstance(refusal, StoreMismatch)
@@ -611,8 +596,7 @@ async def test_an_element_of_a_dead_owner_that_comes_late_stops_nobody() -> None
     async with world.owner() as owner:
         late = owner.container.ownership.identity
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
         await create_element(world, 2, 2, late)
         await owner.store.flush()
     assert await refusal_of(world) is None
@@ -626,8 +610,7 @@ async def test_a_chunk_that_a_zombie_makes_after_the_listing_goes_within_the_own
     """G5."""
     world = ContainerWorld()
     async with world.owner() as zombie:
-        await make(zombie.store, "s", b"abc")
-        await zombie.store.flush()
+        await make(zombie.store, "s", b"abc", flushed=True)
         late = zombie.container.storage._context.new_chunk_name(1, 0)
     async with world.owner() as owner:
         await anyio.sleep(100)

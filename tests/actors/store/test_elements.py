@@ -62,8 +62,7 @@ async def test_each_full_flush_creates_one_element_with_its_cycle() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
         for cycle in (1, 2, 3):
-            await make(owner.store, f"s{cycle}", b"abc")
-            await owner.store.flush()
+            await make(owner.store, f"s{cycle}", b"abc", flushed=True)
             newest = newest_of(owner)
             assert (newest.n, newest.kind, newest.progress.cycle) == (cycle + 1, Kind.CYCLE_COMPLETE, cycle)
             assert newest.progress.highest_cycle == cycle
@@ -78,8 +77,7 @@ async def test_an_idle_store_creates_nothing() -> None:
     """F5: nor does one whose garbage is collected."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         await owner.store.delete_segment("s")
         await owner.store.flush()
         await anyio.sleep(1_000)
@@ -245,8 +243,7 @@ async def test_a_batch_of_deletions_creates_one_element_after_its_decision() -> 
     """J9."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         await owner.store.delete_segment("s")
         await owner.store.flush()
         await anyio.sleep(30)
@@ -264,16 +261,14 @@ async def test_on_a_full_storage_deletions_need_no_element() -> None:
     """J9: they make room; where there is none for an element, no copy can create one either."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         await owner.store.delete_segment("s")
         await owner.store.flush()
         world.chunks.script = elements_fail(FaultKind.FULL)
         await anyio.sleep(100)
         assert not world.chunk_names
         world.chunks.script = None
-        await make(owner.store, "t", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "t", b"abc", flushed=True)
 
 
 async def test_a_storage_without_conditional_creation_is_refused() -> None:
@@ -303,8 +298,7 @@ async def test_an_owner_that_goes_on_until_it_is_fenced_makes_no_refusal_of_its_
         return Fault(FaultKind.DELAY, seconds=5)
 
     async with world.owner() as first:
-        await make(first.store, "s", b"abc")
-        await first.store.flush()
+        await make(first.store, "s", b"abc", flushed=True)
         await first.store.append("s", b"def")
         world.chunks.script = slow
         async with anyio.create_task_group() as tasks:
@@ -328,8 +322,7 @@ async def test_flushing_a_clean_container_again_creates_nothing() -> None:
     """F5: what an element would say, the newest one says."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
         before = creations(world)
         for _ in range(3):
             await owner.store.flush()
@@ -347,8 +340,7 @@ async def test_an_element_whose_creation_takes_long_delays_no_flush() -> None:
     world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB // 4))
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         await make(owner.store, "s", b"abc")
-        await make(owner.store, "t", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "t", b"abc", flushed=True)
         world.chunks.script = lambda call: (
             Fault(FaultKind.DELAY, seconds=50)
             if call.verb == "create_with_content" and "/journal/" in call.name
@@ -422,8 +414,7 @@ async def test_a_creation_under_a_number_that_another_history_deleted_does_not_c
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
         other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
 
         def script(call: Call) -> None:
@@ -447,8 +438,7 @@ async def test_a_batch_of_deletions_reads_the_newest_element_again() -> None:
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         await owner.store.delete_segment("s")
         await owner.store.flush()
         chunks = world.chunk_names
@@ -524,8 +514,7 @@ async def test_an_opening_takes_six_requests_and_the_store_record_and_a_flush_ta
     deletes one, and looks again before it lists chunks. A flush looks, creates, lists, and deletes."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
     world.chunks.calls.clear()
     async with world.owner() as owner:
         await anyio.sleep(1)
@@ -562,8 +551,7 @@ async def test_a_chunk_that_cannot_be_deleted_costs_no_further_elements() -> Non
     """J9: the first attempt was proven; later ones look at the chain."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         await owner.store.delete_segment("s")
         await owner.store.flush()

@@ -64,8 +64,7 @@ async def test_with_long_term_storage_down_at_open_the_claim_comes_before_the_fi
 async def test_a_copy_that_opened_while_long_term_storage_was_down_stops_before_its_first_write() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
     original, world.logs = world.logs, cloned(world.logs)
     async with world.owner() as copy:
         await copy.store.flush()
@@ -88,8 +87,7 @@ async def test_nothing_is_flushed_to_empty_storage_that_had_chunks() -> None:
     """W8: a mount that is missing at the opening. Bytes flushed there would be lost with the log's groups."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", DATA)
-        await owner.store.flush()
+        await make(owner.store, "s", DATA, flushed=True)
     mounted = dict(world.memory.chunks)
     world.memory.chunks.clear()
 
@@ -129,8 +127,7 @@ async def test_adopting_is_advised_only_where_it_helps() -> None:
     """J6: the log refers to chunks, so storage without elements is lost or not mounted, adopted or not."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
     world.memory.chunks.clear()
     for options in (OPTIONS, attrs.evolve(OPTIONS, adopt=True)):
         async with world.owner(options) as owner:
@@ -210,8 +207,7 @@ async def test_an_adoption_while_long_term_storage_was_down_claims_above_the_oth
     """W8: below it the other folder would take the claim for one of its own dead owners, and collect."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
     original, copy = world.logs, cloned(world.logs)
     for data in (b"2", b"3", b"4"):
         async with world.owner() as owner:
@@ -271,8 +267,7 @@ async def test_long_term_storage_that_was_put_back_is_refused_until_it_is_adopte
     """J6: an earlier state of it lacks chunks that the log refers to."""
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
         earlier = dict(world.memory.chunks)
         await owner.store.append("s", DATA)
         await owner.store.flush()
@@ -309,8 +304,7 @@ async def test_a_listing_that_lacks_an_element_is_no_proof_that_storage_was_put_
 
     monkeypatch.setattr(world.chunks, "list", inconsistent)
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
         await owner.store.append("s", b"def")
         hidden.add(element_name(0, 2))
         with pytest.raises(Unavailable, match="does not show it"):
@@ -374,8 +368,7 @@ def elements(world: ContainerWorld) -> list[str]:
 async def world_with_an_element() -> ContainerWorld:
     world = ContainerWorld()
     async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await owner.store.flush()
+        await make(owner.store, "s", b"abc", flushed=True)
     world.chunks.script = lambda call: DOWN
     return world
 
