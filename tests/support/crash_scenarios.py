@@ -310,7 +310,7 @@ FULL = Scenario(
     limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=8192),
     capacity=18 * 4096,
     reaches=[
-        "Begin 2 > Logged Append > Logged TruncateSegment > Logged CheckpointEnd > Unlink *.wal > Logged Append",
+        "Begin 2 > Logged TruncateSegment > Logged CheckpointEnd > Unlink *.wal > Logged Append",
         "Begin 2 > Logged TruncateSegment > Logged CycleComplete > Logged Append",
     ],
 )
