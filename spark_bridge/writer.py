@@ -25,8 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..actors.gateway.client.sync_client import SyncClient
-from ..actors.gateway.wire.errors import TooLarge
-from ..storage_backends.base.errors import InvalidArgument, SegmentNotFound, TierlogError
+from ..storage_backends.base.errors import InvalidArgument, SegmentNotFound, TierlogError, TooLarge
 from . import identity
 from .connections import connections, new_id
 from .events import Frames

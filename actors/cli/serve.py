@@ -98,6 +98,11 @@ def serve(
 
         settings = read_settings(config, chunks)
         log_to_stderr(host="supervisor", pid=os.getpid())
+        if advertise == "":
+            raise InvalidArgument(
+                "--advertise is empty: give a name or an address, or leave it out for the one listened on"
+            )
+
         if advertise is not None:
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, advertise=advertise))
         if host_port is not None:

@@ -43,6 +43,7 @@ from ...storage_backends.base.errors import (
     InvalidArgument,
     SegmentExists,
     TierlogError,
+    TooLarge,
     Unavailable,
 )
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
@@ -187,7 +188,7 @@ class SegmentStore(SegmentVerbs):
     ) -> int | None:
         size = len(data) if type(data) is bytes else check_data(data)
         if size > self.append_bytes_max:
-            raise self._too_large(size)
+            raise TooLarge.append(size, self.append_bytes_max)
 
         if type(data) is not bytes:
             data = bytes(data)  # the caller may reuse its buffer
@@ -243,7 +244,7 @@ class SegmentStore(SegmentVerbs):
         data, events_given = joined_events(events)
         size = len(data)
         if size > self.append_bytes_max:
-            raise self._too_large(size)
+            raise TooLarge.append(size, self.append_bytes_max)
 
         writer, first, count = b"", 0, 0
         if writer_id is not None or first_event_number is not None or previous_event_number is not None:
@@ -584,17 +585,11 @@ class SegmentStore(SegmentVerbs):
         data, writer, first, count = append.data, append.writer, append.first_event, append.count
         size = check_data(data)
         if size > self.append_bytes_max:
-            raise self._too_large(size)
+            raise TooLarge.append(size, self.append_bytes_max)
 
         previous, expected = check_joined(append)
         return self._container(append.name), AppendRequest(
             append.name, data, writer, first, count, previous, expected
-        )
-
-    def _too_large(self, size: int) -> InvalidArgument:
-        return InvalidArgument(
-            f"an append holds at most {self.append_bytes_max} bytes, not {size}: split it, or raise "
-            f"append_bytes_max"
         )
 
 

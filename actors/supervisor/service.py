@@ -142,6 +142,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
         files, world = LocalFiles(), system_world()
         await report_shared(files, options.folder)
         await check_folder(files, options.folder)
+        await _check_ports_free(files, options)
         location = await locate_chunks(files, options.folder, options.config, world)
         await check_location(location, files, options.folder, world)
         identity = await identify(files, options.folder.wal, options.containers, options.config, world)
@@ -212,11 +213,10 @@ def _make_supervisor(
     options: ServiceOptions, identity: StoreIdentity, term: Term, orphans: dict[str, Owner]
 ) -> Supervisor:
     server = options.config.server
-    hosts = [f"host-{index}" for index in range(options.hosts)]
     control = control_path(identity.store_id, options.folder.path, os.environ)
     return Supervisor(
         identity.containers,
-        hosts,
+        _hosts(options),
         command=lambda host: _host_command(options, control, host),
         term=term,
         orphans=orphans,
@@ -228,6 +228,23 @@ def _make_supervisor(
         ),
         random=system_world().random,
     )
+
+
+async def _check_ports_free(files: LocalFiles, options: ServiceOptions) -> None:
+    """Raises ``ConfigError`` if a host could not listen on its port, unless it runs and does so already."""
+    running = {owner.role for owner in await live_owners(files, options.folder)}
+    for host in _hosts(options):
+        if host not in running:
+            bind(options.address, _host_port(options.config.server, host)).close()
+
+
+def _hosts(options: ServiceOptions) -> list[str]:
+    return [f"host-{index}" for index in range(options.hosts)]
+
+
+def _host_port(server: ServerConfig, host: str) -> int:
+    """0 takes a free one."""
+    return server.host_port + int(host.rpartition("-")[2]) if server.host_port else 0
 
 
 def fleet_options(server: ServerConfig) -> FleetOptions:
@@ -256,12 +273,11 @@ def host_count(asked: int | None, server: ServerConfig) -> int:
 
 def _host_command(options: ServiceOptions, control: str, host: str) -> Sequence[str]:
     server = options.config.server
-    port = server.host_port + int(host.rpartition("-")[2]) if server.host_port else 0
     arguments: dict[str, Any] = {
         "data": options.folder.path,
         "id": host,
         "control": control,
-        "listen": f"{options.address}:{port}",
+        "listen": f"{options.address}:{_host_port(server, host)}",
         "log-level": options.log_level,
     }
     if server.advertise:

@@ -39,6 +39,19 @@ class InvalidArgument(TierlogError, ValueError):
     code = "invalid-argument"
 
 
+class TooLarge(InvalidArgument):
+    """The append, or a request's body, is larger than the store or the server takes. Nothing was done; send
+    less at a time."""
+
+    code = "too-large"
+
+    @classmethod
+    def append(cls, size: int, maximum: int) -> TooLarge:
+        return cls(
+            f"an append holds at most {maximum} bytes, not {size}: split it, or raise append_bytes_max"
+        )
+
+
 class ConfigError(InvalidArgument):
     """A configuration file or option is wrong. The message names the key and, if one is similar, the key that
     was probably meant. Correct the configuration."""

@@ -166,6 +166,7 @@ class SegmentVerbs(ReadVerbs, Protocol):
         Raises:
             SegmentNotFound: There is no such segment.
             SegmentSealed: The segment takes no more appends.
+            TooLarge: ``data`` is larger than ``append_bytes_max``; split it.
             BadOffset: ``expected_offset`` is not the segment's length; the error's ``expected`` is.
             OutOfOrder: The append overtook its predecessor; send the events after
                 ``last_event_number`` first.

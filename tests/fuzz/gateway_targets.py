@@ -18,7 +18,7 @@ from tierlog.actors.gateway.wire import batch, bodies, errors, headers, paths, r
 from tierlog.actors.settings.configuration import ServerConfig
 from tierlog.actors.supervisor.service import check_advertised, listen_of
 from tierlog.actors.supervisor.term import _pid
-from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError
+from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError, TooLarge
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from tierlog.storage_backends.base.transactions import (
     CommitResult,
@@ -230,7 +230,7 @@ _BATCHES = [
         "batch",
         _batch,
         [_encode_batch(_ITEMS), _encode_batch([])],
-        errors=(InvalidArgument, errors.TooLarge),
+        errors=(InvalidArgument, TooLarge),
         encode=_encode_batch,
         canonical=False,  # names that no item uses
     )

@@ -212,7 +212,8 @@ def test_an_append_too_large_for_the_service_is_reported_with_the_option(
     given = {"endpoint": url, "segment": segment, "delivery": "at-least-once", "batchBytes": "16 MiB"}
     writer = TierlogDataSource(given).writer(StructType([StructField("value", BinaryType())]), False)
     with pytest.raises(
-        InvalidArgument, match="batchBytes, 16777216, are too large for the service: .* takes at most 8388608"
+        InvalidArgument,
+        match="batchBytes, 16777216, are too large for the service: .* most 8388608",
     ):
         writer.write(iter([pa.record_batch([pa.array([bytes(1 << 20)] * 9, pa.binary())], ["value"])]))
 

@@ -31,7 +31,13 @@ from ....storage_backends.base.arguments import (
     required_writer,
 )
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, SegmentNotFound, Unavailable
+from ....storage_backends.base.errors import (
+    InvalidArgument,
+    OutcomeUnknown,
+    SegmentNotFound,
+    TooLarge,
+    Unavailable,
+)
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
@@ -180,8 +186,9 @@ def append_item(
 ) -> BatchItem:
     """The arguments of ``append``, checked except for the name, with a copy of a mutable buffer."""
     if type(data) is not bytes:
-        check_data(data)
+        _check_size(check_data(data))
         data = bytes(data)
+    _check_size(len(data))
     expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
     if writer_id is None and event_number is None and previous_event_number is None:
         return BatchItem(name, data, expected_offset=expected)
@@ -199,6 +206,7 @@ def append_many_item(
     expected_offset: int | None,
 ) -> BatchItem:
     data, count = joined_events(events)
+    _check_size(len(data))
     expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
     if writer_id is None and first_event_number is None and previous_event_number is None:
         return BatchItem(name, data, expected_offset=expected)
@@ -210,11 +218,17 @@ def append_many_item(
 def joined_item(append: JoinedAppend) -> BatchItem:
     """One append of ``append_each``, checked."""
     check_segment_name(append.name)
-    check_data(append.data)
+    _check_size(check_data(append.data))
     previous, expected = check_joined(append)
     return BatchItem(
         append.name, append.data, append.writer, append.first_event, append.count, previous, expected
     )
+
+
+def _check_size(size: int) -> None:
+    """Raises ``TooLarge`` for what no server takes, before it is sent."""
+    if size > APPEND_BYTES_MAX:
+        raise TooLarge.append(size, APPEND_BYTES_MAX)
 
 
 def repeat_of(item: BatchItem) -> Repeat:

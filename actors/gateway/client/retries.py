@@ -42,7 +42,6 @@ from ....storage_backends.base.errors import (
 )
 from ....storage_backends.base.transactions import TransactionState
 from ...kernel.backoff import Backoff
-from ..wire.errors import TooLarge
 
 BACKOFF = Backoff(first=0.01, maximum=0.25)
 """Short: a failover takes a moment, and a refused connection costs almost nothing."""
@@ -140,7 +139,7 @@ def kind_of(error: TierlogError) -> Kind:
 def is_too_much_at_once(failure: Failure) -> bool:
     """Whether a whole batch was refused because of one item, or of their sum: each append alone then gets its
     own answer."""
-    return failure.kind is Kind.REFUSED and isinstance(failure.error, (InvalidArgument, TooLarge))
+    return failure.kind is Kind.REFUSED and isinstance(failure.error, InvalidArgument)
 
 
 def decide(

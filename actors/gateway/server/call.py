@@ -17,9 +17,9 @@ import attrs
 from msgspec import Meta
 
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import InvalidArgument, shown
+from ....storage_backends.base.errors import InvalidArgument, TooLarge, shown
 from ..wire.bodies import JSON_TYPE, decode_request, encode_json
-from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
+from ..wire.errors import RequestTimeout, UnsupportedMediaType
 from ..wire.paths import parse_query
 from .context import Arrival, ServerContext
 from .gateway import Gateway
@@ -199,7 +199,13 @@ class HttpCall(Generic[S]):
             raise InvalidArgument(f"Content-Length is a number, not {shown(text)}")
 
         if size > maximum:
-            raise TooLarge(f"the body has {size} bytes; {self.scope['path']} takes at most {maximum}")
+            if content_type == BYTES_TYPE:
+                raise TooLarge.append(size, maximum)
+
+            raise TooLarge(
+                f"the body has {size} bytes; {self.scope['path']} takes at most {maximum}: "
+                f"send less at a time"
+            )
 
         if size:
             self._check_type(content_type)

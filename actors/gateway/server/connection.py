@@ -24,9 +24,9 @@ from urllib.parse import unquote
 
 import httptools
 
-from ....storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, Unavailable
+from ....storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, TooLarge, Unavailable
 from ...telemetry.logging import get_logger
-from ..wire.errors import RequestTimeout, TooLarge, to_problem
+from ..wire.errors import RequestTimeout, to_problem
 from .exchange import Exchange, Headers, connection_tokens, encode_head
 from .large_body import LargeBody
 

@@ -25,6 +25,7 @@ from ....storage_backends.base.errors import (
     SegmentNotFound,
     Throttled,
     TierlogError,
+    TooLarge,
     Unavailable,
 )
 from ...telemetry.logging import get_logger
@@ -34,7 +35,6 @@ from ..wire.errors import (
     PROBLEM_TYPE,
     CrossOrigin,
     RequestTimeout,
-    TooLarge,
     UnknownHost,
     UnsupportedMediaType,
     to_problem,

@@ -31,9 +31,9 @@ import attrs
 from msgspec import Meta, Struct
 
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, TierlogError
+from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, TierlogError, TooLarge
 from ....storage_backends.base.names import check_segment_name
-from .errors import ProblemDocument, TooLarge, from_document, problem_document
+from .errors import ProblemDocument, from_document, problem_document
 from .headers import NUMBER_MAX, WRITER_ID_BYTES_MAX
 
 BATCH_TYPE = "application/x-tierlog-batch"
@@ -276,7 +276,7 @@ def _check_item(
 ) -> None:
     """Raises ``InvalidArgument`` or ``TooLarge`` for an item's header that no client should send."""
     if size > bytes_max:
-        raise TooLarge(f"an append holds at most {bytes_max} bytes, not {size}")
+        raise TooLarge.append(size, bytes_max)
 
     sound = index < names and flags <= 3 and writer <= WRITER_ID_BYTES_MAX and expected <= NUMBER_MAX
     if writer:

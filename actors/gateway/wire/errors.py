@@ -44,6 +44,7 @@ from ....storage_backends.base.errors import (
     StoreMismatch,
     Throttled,
     TierlogError,
+    TooLarge,
     TransactionEnded,
     TransactionNotFound,
     Unavailable,
@@ -58,12 +59,6 @@ _SHOWN_MAX = 200
 
 
 # --- errors that only HTTP has ------------------------------------------------------------------
-
-
-class TooLarge(InvalidArgument):
-    """The request's body is larger than the server takes. Nothing was done; send less at a time."""
-
-    code = "too-large"
 
 
 class UnsupportedMediaType(InvalidArgument):

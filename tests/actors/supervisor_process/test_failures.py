@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -116,6 +117,7 @@ def taken_port_after_a_free_one() -> socket.socket:
         (["--listen=[::]:0"], "add --advertise NAME"),
         (["--advertise=http://store.example.org"], "a name or an address without a port"),
         (["--advertise=store.example.org:80"], "a name or an address without a port"),
+        (["--advertise="], "--advertise is empty"),
         (["--advertise=https://store.example.org/page"], "a name or an address without a port"),
     ],
 )
@@ -147,23 +149,47 @@ def test_h18_clients_are_led_to_the_advertised_name_and_to_the_ports_that_were_c
             assert codes == {"app.localhost": 200, "0.0.0.0": 200, "evil.example": 421}
 
 
-@pytest.mark.extended
-def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: Path, tmp_path: Path) -> None:
+def test_a_service_is_refused_if_another_process_listens_on_a_port_of_its_hosts(folder: Path) -> None:
     with taken_port_after_a_free_one() as taken:
         port = taken.getsockname()[1]
-        config = tmp_path / "tierlog.toml"
-        config.write_text(f"[server]\nhost_port = {port - 1}\nrestarts = 2\n")
-        with Service(folder, f"--config={config}") as service:
-            wait_until(
-                lambda: {host for host, _ in service.assignments().values()} == {"host-0"},
-                "the other one serves",
-            )
+        done = refused(folder, "--listen=127.0.0.1:0", "--hosts=2", f"--host-port={port - 1}")
+    assert (done.code, done.out) == (1, "")
+    assert is_one_line(done.err)
+    assert f"cannot listen on 127.0.0.1:{port}" in done.err
+    assert not folder.exists(), "nothing was made"
+
+
+@pytest.mark.extended
+def test_a_host_that_cannot_bind_again_does_not_keep_the_others_from_serving(
+    folder: Path, tmp_path: Path
+) -> None:
+    with taken_port_after_a_free_one() as free:
+        port = free.getsockname()[1]
+    config = tmp_path / "tierlog.toml"
+    config.write_text(f"[server]\nhost_port = {port - 1}\nrestarts = 5\n")
+    with Service(folder, f"--config={config}") as service:
+        service.settle()
+        with port_of_killed_host(service, "host-1", port):
             wait_until(lambda: service.host("host-1")["phase"] == "given up", "it is given up")
             assert service.host("host-1")["last_exit"] == "exited with code 1"
             assert f"cannot listen on 127.0.0.1:{port}" in service.log
-            taken.close()
-            assert service.post("/v1/hosts/host-1/start").status_code == 202
-            service.settle()
+            assert {host for host, _ in service.assignments().values()} == {"host-0"}
+        assert service.post("/v1/hosts/host-1/start").status_code == 202
+        service.settle()
+
+
+def port_of_killed_host(service: Service, host: str, port: int) -> socket.socket:
+    """Kills the host, and its successors too, until its port is free, and takes that."""
+
+    def taken() -> socket.socket | None:
+        if pid := service.host(host)["pid"]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", port))
+        return None
+
+    return wait_until(taken, "the port is free")  # type: ignore[no-any-return]
 
 
 def not_ready(service: Service, containers: list[int]) -> httpx.Response | None:

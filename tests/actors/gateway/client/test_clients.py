@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ pytestmark = pytest.mark.anyio
 
 NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_view"}
 """The store's own business with ``open_store``, with tools, and with a server."""
+
+Append = Callable[[], Awaitable[int | None]]
 
 
 def verbs(kind: type) -> dict[str, Callable[..., Any]]:
@@ -67,6 +69,45 @@ def test_clients_return_what_the_store_returns() -> None:
         assert client == store, name
         assert plain == store.replace("AsyncGenerator[bytes, None]", "Iterator[bytes]"), name
     assert set(verbs(Client)) <= set(verbs(SyncClient))
+
+
+async def test_an_append_that_no_server_takes_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    huge = bytes((32 << 20) + 1)
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as plain:
+        plain.create_segment("s")
+        async with tierlog.connect(url) as client:
+            attempts: list[Append] = [
+                lambda: client.append("s", huge),
+                lambda: client.append("s", memoryview(huge)),
+                lambda: client.append_many("s", [huge]),
+            ]
+            for append in attempts:
+                before = client.statistics().requests
+                with pytest.raises(tierlog.TooLarge, match="holds at most 33554432 bytes.*: split it"):
+                    await append()
+                assert client.statistics().requests == before
+        with pytest.raises(tierlog.TooLarge, match="split it"):
+            plain.append("s", huge)
+
+
+async def test_an_append_above_the_servers_limit_is_refused_as_the_store_refuses_it(tmp_path: Path) -> None:
+    large = bytes((8 << 20) + 1)
+    async with tierlog.open_store(tmp_path / "store") as store:
+        await store.create_segment("s")
+        with pytest.raises(tierlog.TooLarge) as of_store:
+            await store.append("s", large)
+    with service(tmp_path / "data") as url:
+        async with tierlog.connect(url) as client:
+            await client.create_segment("s")
+            attempts: list[Append] = [
+                lambda: client.append("s", large),
+                lambda: client.append_many("s", [large[1:], b"x"]),
+            ]
+            for append in attempts:
+                with pytest.raises(tierlog.TooLarge) as refused:
+                    await append()
+                assert str(refused.value) == str(of_store.value)
+                assert isinstance(refused.value, tierlog.InvalidArgument)
 
 
 async def test_a_forked_child_is_refused_its_parents_client(tmp_path: Path) -> None:

@@ -16,8 +16,14 @@ from tierlog.actors.gateway.wire.batch import (
     encode_batch,
     encode_outcomes,
 )
-from tierlog.actors.gateway.wire.errors import OwnedElsewhere, TooLarge
-from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, OutcomeUnknown, SegmentNotFound
+from tierlog.actors.gateway.wire.errors import OwnedElsewhere
+from tierlog.storage_backends.base.errors import (
+    BadOffset,
+    InvalidArgument,
+    OutcomeUnknown,
+    SegmentNotFound,
+    TooLarge,
+)
 
 ITEMS = [
     BatchItem("a/b", b"hello"),
