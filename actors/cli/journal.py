@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Data, Json
+from .options import DEFAULT_DATA, Data, Json, whole_number
 from .running import FAILED, execute, fail, viewing
 
 if TYPE_CHECKING:
-    from ...journal.manifest.chain import StoredElement
+    from ...journal.manifest.chain import ChainProblem, StoredElement
     from ..maintenance.journal import JournalReport
 
 Container = Annotated[
     int | None,
     typer.Option(
-        "--container", min=0, metavar="N", help="Only this container's journal.", show_default=False
+        "--container",
+        parser=whole_number(0),
+        metavar="N",
+        help="Only this container's journal.",
+        show_default=False,
     ),
 ]
 
@@ -26,45 +30,56 @@ def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DAT
     """List the elements of each container's journal, the newest first.
 
     An owner adds one when it opens the container, when a full flush is complete, and before it deletes
-    chunks. The newest two are kept.
+    chunks. The newest two are kept. The exit code is 1 if one is damaged; it is listed with its object.
     """
     report = _read(data, container)
-    elements = [(chain.container, each) for chain in report.chains for each in chain.elements]
+    listed = sorted(
+        [
+            *((chain.container, -each.element.n, each) for chain in report.chains for each in chain.elements),
+            *((chain.container, -each.n, each) for chain in report.chains for each in chain.unreadable),
+        ],
+        key=lambda item: item[:2],
+    )
+    damaged = [each for chain in report.chains for each in chain.unreadable]
     if json:
-        output.print_json([_fields(index, each) for index, each in elements])
-        return
-
-    rows = [
-        (
-            index,
-            each.element.n,
-            each.element.kind.name.lower().replace("_", " "),
-            each.element.epoch,
-            each.element.progress.cycle,
-            output.show_time(each.element.time_ms),
-            each.element.owner.location or "-",
-        )
-        for index, each in elements
-    ]
-    output.print_table(("container", "element", "kind", "epoch", "cycle", "created", "by"), rows)
+        output.print_json([_listed(index, each) for index, _, each in listed])
+    else:
+        rows = [_row(index, each) for index, _, each in listed]
+        output.print_table(("container", "element", "kind", "epoch", "cycle", "created", "by"), rows)
+        output.print_lines([_line(each) for each in damaged])
+    if damaged:
+        raise typer.Exit(FAILED)
 
 
 def show(
     container: Annotated[
-        int, typer.Argument(min=0, metavar="CONTAINER", help="The container's number.", show_default=False)
+        int,
+        typer.Argument(
+            metavar="CONTAINER", parser=whole_number(0), help="The container's number.", show_default=False
+        ),
     ],
     element: Annotated[
         int | None,
-        typer.Argument(min=1, metavar="[ELEMENT]", help="The element's number.", show_default="the newest"),
+        typer.Argument(
+            metavar="[ELEMENT]",
+            parser=whole_number(1),
+            help="The element's number.",
+            show_default="the newest",
+        ),
     ] = None,
     json: Json = False,
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Show an element of a container's journal, with all its fields."""
     (chain,) = _read(data, container).chains
-    found = [each for each in chain.elements if element in (None, each.element.n)]
+    wanted = chain.newest_number if element is None else element
+    for problem in chain.unreadable:
+        if problem.n == wanted:
+            fail(f"{_line(problem)}; `tierlog doctor` lists what to do, `tierlog journal ls` the others")
+
+    found = [each for each in chain.elements if each.element.n == wanted]
     if not found:
-        which = "no element that can be read" if element is None else f"no element {element}"
+        which = "no element" if element is None else f"no element {element}"
         fail(f"the journal of container {container} has {which}: see `tierlog journal ls`")
 
     fields = _fields(container, found[0])
@@ -72,7 +87,8 @@ def show(
         output.print_json(fields)
     else:
         shown = {name: value for name, value in fields.items() if value not in ([], "")}
-        output.print_fields({**shown, "created_ms": output.show_time(fields["created_ms"])})
+        created = output.show_time(shown.pop("created_ms"))
+        output.print_fields({**shown, "created": created})
 
 
 def verify(container: Container = None, json: Json = False, data: Data = DEFAULT_DATA) -> None:
@@ -83,10 +99,10 @@ def verify(container: Container = None, json: Json = False, data: Data = DEFAULT
     """
     report = _read(data, container)
     if json:
-        problems = [output.as_json(problem) for problem in report.problems]
+        problems = [_problem(problem) for problem in report.problems]
         output.print_json({"sound": report.sound, "elements": _count(report), "problems": problems})
     else:
-        lines = [f"{problem.name}: {problem.message}" for problem in report.problems]
+        lines = [_line(problem) for problem in report.problems]
         verdict = "sound" if report.sound else output.count(len(lines), "problem")
         output.print_lines([*lines, f"{output.count(_count(report), 'element')}: {verdict}"])
     if not report.sound:
@@ -94,7 +110,42 @@ def verify(container: Container = None, json: Json = False, data: Data = DEFAULT
 
 
 def _count(report: JournalReport) -> int:
-    return sum(len(chain.elements) for chain in report.chains)
+    return sum(len(chain.elements) + len(chain.unreadable) for chain in report.chains)
+
+
+def _line(problem: ChainProblem) -> str:
+    return f"{problem.name}, offset {problem.offset}: {problem.message}"
+
+
+def _row(container: int, listed: StoredElement | ChainProblem) -> tuple[object, ...]:
+    from ...journal.manifest.chain import ChainProblem
+
+    if isinstance(listed, ChainProblem):
+        return (container, listed.n, "damaged", "-", "-", "-", "-")
+
+    element = listed.element
+    return (
+        container,
+        element.n,
+        element.kind.name.lower().replace("_", " "),
+        element.epoch,
+        element.progress.cycle,
+        output.show_time(element.time_ms),
+        element.owner.location or "-",
+    )
+
+
+def _listed(container: int, listed: StoredElement | ChainProblem) -> dict[str, Any]:
+    from ...journal.manifest.chain import ChainProblem
+
+    if isinstance(listed, ChainProblem):
+        return {"container": container, "element": listed.n, "kind": "damaged", **_problem(listed)}
+
+    return _fields(container, listed)
+
+
+def _problem(problem: ChainProblem) -> dict[str, Any]:
+    return {"name": problem.name, "offset": problem.offset, "message": problem.message}
 
 
 def _read(data: Data, container: int | None) -> JournalReport:

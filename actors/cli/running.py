@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
@@ -46,10 +47,11 @@ _HINTS: Hints = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
     TransactionNotFound: "`tierlog txn ls` shows the known ones",
     SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
-    DataCorruption: "nothing was changed; `tierlog doctor` lists all damage and what to do",
+    DataCorruption: "`tierlog doctor` lists all damage and what to do",
     StorageFull: "free space on that disk, then try again",
     NotOwner: "another process has opened the folder since; see `tierlog doctor`",
 }
+_NO_HINTS: Hints = MappingProxyType({})
 _REQUEST_SECONDS = 10.0
 
 
@@ -72,9 +74,10 @@ def fail(message: str) -> NoReturn:
 
 
 def execute(
-    command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False, hints: Hints = _HINTS
+    command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False, hints: Hints = _NO_HINTS
 ) -> T:
-    """Run ``command`` in its own event loop. A failure becomes one line on stderr and an exit code."""
+    """Run ``command`` in its own event loop. A failure becomes one line on stderr and an exit code. ``hints``
+    replace those that most commands give."""
     import anyio
 
     interrupts = Interrupts()
@@ -82,7 +85,7 @@ def execute(
         with interrupts.listening():
             return anyio.run(interrupts.run, command, backend_options={"use_uvloop": uvloop})
     except TierlogError as error:
-        fail(f"{error}{_hint(error, hints)}")
+        fail(f"{error}{_hint(error, {**_HINTS, **hints})}")
     except BrokenPipeError:
         exit_broken_pipe()
     except KeyboardInterrupt:

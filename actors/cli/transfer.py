@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.errors import InvalidArgument, SegmentNotFound
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Names, TakeOver, check_selection
-from .running import FAILED, execute, owning, read_settings, viewing
+from .running import FAILED, Hints, execute, owning, read_settings, viewing
 
 if TYPE_CHECKING:
     from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ..maintenance.transfer import Imported
     from ..store.read_only import StoreView
     from ..store.store import SegmentStore
+
+_IMPORT_HINTS: Hints = {
+    SegmentNotFound: "it needs a file NAME$header in long-term storage; `tierlog chunks ls` lists the files"
+}
 
 
 def export(
@@ -104,7 +108,7 @@ def import_(
             with output.progress("importing", None) as advance:
                 return [await act(store, name, advance) for name in wanted]
 
-    done = execute(command)
+    done = execute(command, hints=_IMPORT_HINTS)
     if json:
         output.print_json([output.as_json(each) for each in done])
     else:
@@ -269,8 +273,8 @@ def restore(
 ) -> None:
     """Restore a store from a backup and its long-term storage, into a folder without logs (wal/).
 
-    Everything newer than the backup is lost: its chunks are deleted once the store is opened, so list them
-    first with `tierlog chunks ls --unreferenced`. Transactions are lost too. Segments get new ids. An old
+    Everything newer than the backup is lost, and so are transactions. Chunks of lost segments are kept until
+    `tierlog chunks confirm`; `tierlog chunks ls --unreferenced` lists them. Segments get new ids. An old
     folder of the store can no longer be opened.
     """
     from ...storage_backends.files.local import LocalFiles

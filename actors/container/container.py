@@ -543,5 +543,5 @@ class Container:
             chunked=components.storage.statistics(),
             read_ahead=components.read_ahead.statistics(),
             unflushed=components.unflushed.statistics(),
-            manifest=self.ownership.statistics(),
+            journal=self.ownership.statistics(),
         )

@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Protocol
 
 import anyio
@@ -149,7 +150,7 @@ async def list_chain(chunks: ChunkStorage, container: int) -> ListedChain:
 
 @attrs.frozen
 class ManifestStatistics:
-    elements: int = attrs.field(metadata=counter("Elements of the chain that this owner created."))
+    elements: int = attrs.field(metadata=counter("Elements of the journal that this owner created."))
     head: int = attrs.field(metadata=gauge("The number of the newest element; 0 if there is none."))
     newest_age_seconds: float = attrs.field(
         metadata=gauge("Seconds since an element last counted; since the opening if none has.")
@@ -234,7 +235,7 @@ class StorageOwnership:
         self._others: deque[int] = deque()
         """Elements of others that listings of the whole chain showed, by number, until they are deleted."""
         self._own: deque[int] = deque()
-        """Those that this owner made count."""
+        """Those that this owner made count, or an earlier one in this folder."""
         self._has_claims = False
         """Whether there may be claims of earlier versions."""
         self._deletes = True
@@ -258,7 +259,7 @@ class StorageOwnership:
             self._found = await self._list_chain()
         except (Unavailable, DataCorruption) as error:
             # Reads need no long-term storage; each write there looks at the chain first (rule J7).
-            _log.warning("chain_unreadable", container=self.container, error=str(error))
+            _log.warning("journal_unreadable", container=self.container, error=str(error))
 
         above = 0 if self._found is None else self._found.epoch
         opened = await self._log.open(above=above, after=previous_epochs)
@@ -305,6 +306,8 @@ class StorageOwnership:
         await self._check_beginning(listed)
         await self._record.ensure(self._chunks)
         self._has_claims = bool(listed.claims or self._source.claim_records())
+        if self._confirmation.unconfirmed is not None:
+            await self._find_own()
         await self._advance(Kind.OPEN, listed)
         self._is_open = True
 
@@ -602,9 +605,20 @@ class StorageOwnership:
 
     # --- what is behind --------------------------------------------------------------------------
 
+    async def _find_own(self) -> None:
+        """Those of the listed elements that were created from this folder, by earlier owners: otherwise each
+        opening of an unconfirmed container would add one (rule J8)."""
+        for n in list(islice(self._others, _DELETED_MAX)):
+            # A damaged one may be anybody's.
+            with suppress(ChunkNotFound, DataCorruption):
+                owner = (await read_element(self._chunks, self.container, n)).element.owner
+                if owner.log == self.identity.log and owner.folder == self.identity.folder.digest:
+                    self._others.remove(n)
+                    self._own.append(n)
+
     async def _delete_old(self, kept: int = 2) -> bool:
         """Delete elements below the newest ``kept``, lowest first, and claims of earlier versions; if the
-        container is unconfirmed, elements of this owner only (rule J8). Returns whether one was deleted."""
+        container is unconfirmed, elements from this folder only (rule J8). Returns whether any was."""
         head = self._source.manifest.head
         if head is None:
             return False

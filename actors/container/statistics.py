@@ -40,4 +40,4 @@ class ContainerStatistics:
     chunked: ChunkedStatistics
     read_ahead: ReadAheadStatistics
     unflushed: UnflushedStatistics
-    manifest: ManifestStatistics
+    journal: ManifestStatistics

@@ -13,7 +13,9 @@ from typing import TypeVar
 
 import attrs
 
-from ...journal.manifest.rules import Step, decide
+from ...journal.manifest.chain import element_name, list_elements
+from ...journal.manifest.rules import Known, Step, decide
+from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
 from ...storage_backends.base.files import Files
 from ...storage_backends.segments.records import ChunkRecord, released_names
@@ -25,6 +27,7 @@ from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
+from .journal import check_record
 from .report import chunk_records
 
 _ATTEMPTS_MAX = 3
@@ -40,7 +43,24 @@ _ADVICE_RECORD = "restore the folder from a backup; segments without problems ca
 _ADVICE_STORAGE = (
     "make sure that long-term storage is mounted, reachable and readable, then run the doctor again"
 )
-_ADVICE_CHAIN = "find the folder of the newest owner; adopt this one only if that one is gone for good"
+_ADVICE_OBJECT = "put this object back from a copy of long-term storage; nothing else repairs it"
+_ADVICE_STORE = "remove this object: the journals are this store's, and the next opening creates it again"
+_WITHOUT_COPY = (
+    "put this object back from a copy of long-term storage. Without one, and if no other folder of this "
+    "store is in use, remove it; "
+)
+_ADVICE_HEAD = (
+    f"{_WITHOUT_COPY}then open this folder once with `tierlog serve --adopt`, and confirm the container with "
+    f"`tierlog chunks confirm`. Reads and appends go on meanwhile"
+)
+_ADVICE_INTENT = (
+    f"{_WITHOUT_COPY}the next opening creates it again from this folder's log. Reads and appends go on "
+    f"meanwhile"
+)
+_ADVICE_FOREIGN = (
+    "put this object back from a copy of long-term storage. The log of this folder does not know it: go on "
+    "with the folder of this store that was used last"
+)
 
 
 @attrs.frozen
@@ -119,11 +139,11 @@ async def examine(
     ]
     owners = await live_owners(files, view.folder)
     store = view.identity
+    problems = await _record_problems(view, any(each.element for each in containers))
     try:
         await is_upgraded(files, view.folder)  # an opening reads the file, a view does not
-        problems: tuple[Problem, ...] = ()
     except TierlogError as error:
-        problems = (_problem(error, _ADVICE_LAYOUT),)
+        problems.append(_problem(error, _ADVICE_LAYOUT))
     return StoreReport(
         view.folder.path,
         store.store_id.hex(),
@@ -131,8 +151,23 @@ async def examine(
         tuple(owners),
         tuple(containers),
         deep,
-        problems,
+        tuple(problems),
     )
+
+
+async def _record_problems(view: StoreView, is_claimed: bool) -> list[Problem]:
+    """Those of ``_system/store``. ``is_claimed``: a log and its journal in long-term storage agree, so that
+    the storage is this store's, whatever the record has."""
+    try:
+        await check_record(view)
+    except (DataCorruption, StoreMismatch) as error:
+        advice = _ADVICE_STORE if is_claimed else _ADVICE_OBJECT
+        message = error.reason if isinstance(error, DataCorruption) else str(error)
+        return [Problem(message, advice, f"{view.chunk_location}/{STORE_RECORD}")]
+    except TierlogError:
+        return []  # it does not answer: the containers' chunks are listed there too
+
+    return []
 
 
 async def _examine(view: StoreView, container: ContainerView, verify: Progress | None) -> ContainerReport:
@@ -192,7 +227,7 @@ class _Examination:
                 chunks_on_storage=len(lengths),
                 chunks_unreferenced=len(lengths.keys() - records.keys()),
                 chunks_missing=len(records.keys() - lengths.keys()),
-                element=await self._attempt(self._check_chain(), _ADVICE_CHAIN) or 0,
+                element=await self._attempt(self._check_chain(), _ADVICE_STORAGE) or 0,
             )
         return attrs.evolve(report, problems=tuple(self._problems))
 
@@ -252,16 +287,34 @@ class _Examination:
     async def _check_chain(self) -> int:
         """The newest element is the one that the log knows (rule J6)."""
         known = self._snapshot.state.manifest.known
-        listed = await list_chain(self._view.chunks, self._index)
+        try:
+            listed = await list_chain(self._view.chunks, self._index)
+        except DataCorruption as error:
+            await self._add_damaged_element(error, known)
+            return 0
+
         listed.check_store(self._view.identity.store_id)
         step = decide(known, listed.position)
         if step is Step.EMPTY:
-            raise empty(self._index, can_adopt=False)
+            self._problems.append(Problem(str(empty(self._index, can_adopt=False)), ""))
+            return 0
 
         if step in (Step.FOREIGN, Step.WENT_BACK):
             raise mismatch(step, listed, known, self._index)
 
         return listed.position.n
+
+    async def _add_damaged_element(self, error: DataCorruption, known: Known) -> None:
+        """What can be done without a copy depends on what the log knows: without its newest element the
+        chain was put back, and can be adopted (rule J6), unless nothing is left of it."""
+        numbers = await list_elements(self._view.chunks, self._index)
+        advice = _ADVICE_FOREIGN
+        if known.intent is not None and error.file == element_name(self._index, known.intent.n):
+            advice = _ADVICE_INTENT
+        elif error.file == element_name(self._index, known.base.n):
+            advice = _ADVICE_HEAD if len(numbers) > 1 else _ADVICE_OBJECT
+        file = f"{self._view.chunk_location}/{error.file}"
+        self._problems.append(Problem(error.reason, advice, file, error.offset))
 
     async def _verify_chunks(self, records: list[ChunkRecord], progress: Progress) -> None:
         progress(0, sum(record.length for record in records))

@@ -34,19 +34,26 @@ async def read_journals(view: StoreView, container: int | None = None) -> Journa
     indexes = range(count) if container is None else [container]
     chains = [await read_chain(view.chunks, index) for index in indexes]
     problems = [
-        *await _check_record(view),
+        *await _record_problems(view),
         *(problem for chain in chains for problem in _check(chain, view)),
     ]
     return JournalReport(view.identity.store_id.hex(), tuple(chains), tuple(problems))
 
 
-async def _check_record(view: StoreView) -> list[ChainProblem]:
+async def check_record(view: StoreView) -> None:
+    """Check the store record, if there is one. Raises ``DataCorruption``, ``StoreMismatch``."""
+    record = await read_store_record(view.chunks)
+    if record is not None:
+        check_store_record(record, view.identity.store_id, view.identity.containers)
+
+
+async def _record_problems(view: StoreView) -> list[ChainProblem]:
     try:
-        record = await read_store_record(view.chunks)
-        if record is not None:
-            check_store_record(record, view.identity.store_id, view.identity.containers)
-    except (DataCorruption, StoreMismatch) as error:
-        return [ChainProblem(STORE_RECORD, error.reason if isinstance(error, DataCorruption) else str(error))]
+        await check_record(view)
+    except DataCorruption as error:
+        return [ChainProblem(STORE_RECORD, error.reason, error.offset)]
+    except StoreMismatch as error:
+        return [ChainProblem(STORE_RECORD, str(error))]
 
     return []
 

@@ -303,8 +303,10 @@ class SegmentStore(SegmentVerbs):
         for source in names:
             check_segment_name(source)
             if self._index(source) != home:
+                if isinstance(self._container(source), LocalContainer):
+                    await self.segment_info(source)  # a name without a segment is the likelier mistake
                 raise InvalidArgument(
-                    f"{source!r} lives in another container than {target!r}: name it "
+                    f"{source!r} belongs to another container than {target!r}: name it "
                     f"{placement_key(target)}#something"
                 )
 

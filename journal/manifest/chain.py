@@ -55,8 +55,7 @@ async def read_element(chunks: ChunkStorage, container: int, n: int) -> StoredEl
         element = Element.decode(content)
     except DecodeError as error:
         raise DataCorruption(
-            f"element {n} of container {container} cannot be read: {error}. Restore this object from a "
-            f"backup of long-term storage",
+            f"element {n} of container {container} cannot be read: {error}",
             file=name,
             offset=0,
         ) from error
@@ -87,7 +86,11 @@ async def read_newest(chunks: ChunkStorage, container: int, numbers: list[int]) 
 @attrs.frozen
 class ChainProblem:
     name: str
+    """Of the object."""
     message: str
+    offset: int = 0
+    n: int = 0
+    """The number of an element that cannot be read; 0 for other problems."""
 
 
 @attrs.frozen
@@ -98,6 +101,17 @@ class ChainReport:
     elements: tuple[StoredElement, ...]
     """Those that can be read, newest first."""
     problems: tuple[ChainProblem, ...] = ()
+
+    @property
+    def unreadable(self) -> list[ChainProblem]:
+        """Those of elements that cannot be read, newest first."""
+        return [problem for problem in self.problems if problem.n]
+
+    @property
+    def newest_number(self) -> int:
+        """Of the newest element, damaged or not; 0 if there is none."""
+        readable = [each.element.n for each in self.elements]
+        return max([*readable, *(problem.n for problem in self.unreadable)], default=0)
 
     @property
     def newest(self) -> Element | None:
@@ -115,7 +129,7 @@ async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
         except ChunkNotFound:
             continue
         except DataCorruption as error:
-            problems.append(ChainProblem(error.file, error.reason))
+            problems.append(ChainProblem(error.file, error.reason, error.offset, n))
             continue
 
         if elements and (message := _break_between(found, elements[-1].element)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 import tierlog
 from support.command_line import Run, is_one_line
 from support.folders import fingerprint, flip_bit
+from tierlog.journal.manifest.store_record import StoreRecord
 
 
 @pytest.fixture
@@ -85,5 +87,112 @@ def test_a_damaged_object_is_named(run: Run, store: Path, victim: str) -> None:
     done = run("journal", "verify")
     assert done.code == 1
     assert str(path.relative_to(store / "lts")) in done.out
-    newest = json.loads(run("journal", "show", "1", "--json").out)["element"]
-    assert newest == (1 if victim == "element" else 2), "the element before says where things were"
+    assert done.out.endswith("4 elements: 1 problem\n"), "a damaged element is one too"
+
+
+def test_a_damaged_element_is_listed_with_its_object(run: Run, store: Path) -> None:
+    path = elements(store, 1)[-1]
+    flip_bit(path, 40)
+    name = str(path.relative_to(store / "lts"))
+    table, listed = run("journal", "ls"), run("journal", "ls", "--json")
+    assert (table.code, listed.code) == (1, 1)
+    lines = table.out.splitlines()
+    assert lines[3].split() == ["1", "2", "damaged", "-", "-", "-", "-"]
+    assert lines[-1].startswith(f"{name}, offset 0: element 2 of container 1 cannot be read")
+    (damaged,) = [each for each in json.loads(listed.out) if each["kind"] == "damaged"]
+    assert (damaged["element"], damaged["name"], damaged["offset"]) == (2, name, 0)
+    assert run("journal", "ls", "--container", "0").code == 0
+
+
+@pytest.mark.parametrize("number", [(), ("2",)])
+def test_a_damaged_element_is_not_shown_as_another_one_or_none(
+    run: Run, store: Path, number: tuple[str, ...]
+) -> None:
+    path = elements(store, 1)[-1]
+    flip_bit(path, 40)
+    done = run("journal", "show", "1", *number)
+    assert (done.code, done.out) == (1, "")
+    assert f"{path.relative_to(store / 'lts')}, offset 0: element 2 of container 1 cannot be read" in done.err
+    assert is_one_line(done.err)
+    assert run("journal", "show", "1", "1").code == 0
+
+
+def test_an_elements_date_is_no_number_of_milliseconds(run: Run, store: Path) -> None:
+    shown = run("journal", "show", "0").out
+    assert re.search(r"^created +\d{4}-\d\d-\d\d ", shown, re.MULTILINE)
+    assert "created ms" not in shown
+
+
+# --- what the doctor advises ---------------------------------------------------------------------
+
+
+def advice(run: Run, path: Path) -> str:
+    """Of the one problem that the doctor has, about the object."""
+    done = run("doctor", "--json")
+    report = json.loads(done.out)
+    problems = [*report["folder_problems"], *(p for c in report["containers"] for p in c["problems"])]
+    (problem,) = problems
+    assert (done.code, report["sound"], problem["file"]) == (1, False, str(path))
+    return str(problem["advice"])
+
+
+async def write_more(store: Path, *, adopt: bool = False) -> None:
+    async with tierlog.open_store(store, adopt=adopt) as opened:
+        await opened.append("s", b" more")
+        await opened.flush()
+        assert await opened.read("s", 0, 100) == b"data more"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped", "another store's"])
+def test_a_damaged_store_record_is_removed_and_created_again(run: Run, store: Path, damage: str) -> None:
+    """J11."""
+    path = store / "lts" / "_system" / "store"
+    whole = path.read_bytes()
+    other = StoreRecord(b"o" * 16, 2).encode()
+    path.chmod(0o600)
+    path.write_bytes(
+        {
+            "truncated": whole[:-1],
+            "emptied": b"",
+            "flipped": whole[:8] + bytes([whole[8] ^ 1]) + whole[9:],
+            "another store's": other,
+        }[damage]
+    )
+
+    assert "remove this object" in advice(run, path)
+    path.unlink()
+    anyio.run(write_more, store)
+    assert path.read_bytes() == whole
+    assert run("doctor").code == 0
+
+
+def test_a_damaged_newest_element_is_removed_and_the_container_adopted(run: Run, store: Path) -> None:
+    """J11. The advice to adopt comes after the removal, without which adopting does not help."""
+    path = elements(store, 0)[-1]
+    flip_bit(path, 40)
+    assert re.search("copy.*Without one.*remove it; .*--adopt.*tierlog chunks confirm", advice(run, path))
+    assert "newest owner" not in run("doctor").out
+
+    path.unlink()
+    anyio.run(lambda: write_more(store, adopt=True))
+    assert run("chunks", "confirm", "--yes").code == 0
+    assert run("doctor").code == 0
+
+
+def test_without_another_element_only_a_copy_of_the_damaged_one_helps(run: Run, store: Path) -> None:
+    *older, path = elements(store, 0)
+    for each in older:
+        each.unlink()
+    flip_bit(path, 40)
+    assert advice(run, path) == (
+        "put this object back from a copy of long-term storage; nothing else repairs it"
+    )
+
+
+def test_empty_long_term_storage_has_one_remedy(run: Run, store: Path) -> None:
+    for each in elements(store, 0):
+        each.unlink()
+    report = json.loads(run("doctor", "--json").out)
+    (problem,) = report["containers"][0]["problems"]
+    assert "Mount it" in problem["message"]
+    assert problem["advice"] == ""

@@ -65,6 +65,22 @@ def test_one_damaged_segment_does_not_stop_the_import_of_others(run: Run, legacy
     assert run("import", "app/one").code == 1
 
 
+def test_an_import_of_a_name_without_files_advises_no_new_segment(run: Run, legacy_folder: Path) -> None:
+    run("segment", "create", NAME)
+    done = run("import", "nope")
+    assert done.code == 1
+    assert "nope" in done.err
+    assert "`tierlog chunks ls`" in done.err
+    assert "create" not in done.err
+
+
+def test_the_help_of_restore_promises_what_a_restored_container_does(run: Run) -> None:
+    """G4: it deletes nothing that it does not know until it is confirmed."""
+    help_text = " ".join(run("restore", "--help").out.replace("│", " ").split())
+    assert "are kept until tierlog chunks confirm" in help_text
+    assert "deleted" not in help_text
+
+
 def test_an_export_can_be_read_in_the_legacy_layout(run: Run, folder: Path) -> None:
     make_store(folder)
     run("segment", "truncate", NAME, "3")

@@ -23,12 +23,12 @@ from support.container_world import (
 )
 from support.stores import make
 from tierlog import StorageFull, StoreMismatch, Unavailable
+from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.manifest.chain import element_name, read_chain
 from tierlog.journal.manifest.element import Element, Kind
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import OutcomeUnknown
 from tierlog.storage_backends.chunks.memory import MemoryChunk
-from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -100,7 +100,7 @@ async def test_an_element_of_unknown_outcome_is_asked_for_again_with_the_same_by
             await owner.store.flush()
         intent = owner.container.state.manifest.intent
         assert intent is not None
-        assert owner.container.statistics().manifest.unconfirmed_creations == 1
+        assert owner.container.statistics().journal.unconfirmed_creations == 1
 
         world.chunks.script = None
         await owner.store.flush()
@@ -212,16 +212,31 @@ async def test_an_unconfirmed_container_keeps_what_others_created_until_it_is_co
     """J8: it deletes its own elements, so that they do not add up. Once it is confirmed, the others go
     without a call and without another element."""
     world = ContainerWorld()
+    own, world.folder = world.folder, Fingerprint(b"o" * 16, "there:/data/wal")
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")
         await flush_more(owner)
-        await owner.container.confirmation.mark(UnconfirmedRecord(Reason.RESTORED))
+    world.folder = own
     async with world.owner() as owner:
         await flush_more(owner, 20)
         assert [each.element.n for each in (await read_chain(world.chunks, 0)).elements] == [23, 22, 2, 1]
         await owner.container.confirmation.confirm()
         await anyio.sleep(1)
         assert [each.element.n for each in (await read_chain(world.chunks, 0)).elements] == [23, 22]
+
+
+async def test_openings_of_an_unconfirmed_container_do_not_add_up() -> None:
+    """J8: earlier owners in the same folder created them. Those of another folder stay."""
+    world = ContainerWorld()
+    own, world.folder = world.folder, Fingerprint(b"o" * 16, "there:/data/wal")
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await flush_more(owner)
+    world.folder = own
+    for _ in range(13):
+        async with world.owner() as owner:
+            assert owner.container.confirmation.unconfirmed is not None
+    assert [each.element.n for each in (await read_chain(world.chunks, 0)).elements] == [15, 14, 2, 1]
 
 
 async def test_an_element_that_a_dead_owner_created_late_is_deleted_within_the_ownership() -> None:
@@ -466,7 +481,7 @@ async def delete_on_full_storage(world: ContainerWorld, script: Callable[[Call],
             await owner.store.flush()
         await anyio.sleep(1_000)
         assert not [name for name in world.chunk_names if "0000000100000001/" in name]
-        created = owner.container.statistics().manifest.elements
+        created = owner.container.statistics().journal.elements
         world.chunks.script = None
         await owner.store.flush()
         assert await read_all(owner.store, "t", 150_000) == bytes(50_000) + b"abc"

@@ -11,7 +11,7 @@ import pytest
 
 import tierlog
 from support.stores import CONFIG, make
-from tierlog import AttributeUpdate, InvalidArgument, SegmentStore
+from tierlog import AttributeUpdate, InvalidArgument, SegmentNotFound, SegmentStore
 from tierlog.storage_backends.base.arguments import EVENTS_MAX, ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
 
 pytestmark = pytest.mark.anyio
@@ -208,6 +208,13 @@ async def test_the_error_for_a_merge_across_containers_explains_how_to_name_the_
 
     with pytest.raises(InvalidArgument, match="s#something"):
         await store.merge_segments("s", [other])
+
+
+async def test_a_merge_of_a_name_without_a_segment_is_refused_as_that(store: SegmentStore) -> None:
+    """Also if the name would be in another container."""
+    for name in ("t", "u", "v", "w"):
+        with pytest.raises(SegmentNotFound, match=f"'{name}'"):
+            await store.merge_segments("s", [name])
 
 
 async def test_writers_are_text_bytes_or_uuids(store: SegmentStore) -> None:
