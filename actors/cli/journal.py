@@ -33,18 +33,12 @@ def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DAT
     chunks. The newest two are kept. The exit code is 1 if one is damaged; it is listed with its object.
     """
     report = _read(data, container)
-    listed = sorted(
-        [
-            *((chain.container, -each.element.n, each) for chain in report.chains for each in chain.elements),
-            *((chain.container, -each.n, each) for chain in report.chains for each in chain.unreadable),
-        ],
-        key=lambda item: item[:2],
-    )
+    listed = [(chain.container, each) for chain in report.chains for each in chain.listed]
     damaged = [each for chain in report.chains for each in chain.unreadable]
     if json:
-        output.print_json([_listed(index, each) for index, _, each in listed])
+        output.print_json([_listed(index, each) for index, each in listed])
     else:
-        rows = [_row(index, each) for index, _, each in listed]
+        rows = [_row(index, each) for index, each in listed]
         output.print_table(("container", "element", "kind", "epoch", "cycle", "created", "by"), rows)
         output.print_lines([_line(each) for each in damaged])
     if damaged:
@@ -72,7 +66,8 @@ def show(
 ) -> None:
     """Show an element of a container's journal, with all its fields."""
     (chain,) = _read(data, container).chains
-    wanted = chain.newest_number if element is None else element
+    newest = chain.listed[0].n if chain.listed else 0
+    wanted = newest if element is None else element
     for problem in chain.unreadable:
         if problem.n == wanted:
             fail(f"{_line(problem)}; `tierlog doctor` lists what to do, `tierlog journal ls` the others")

@@ -46,6 +46,10 @@ class StoredElement:
     position: Position
     element: Element
 
+    @property
+    def n(self) -> int:
+        return self.position.n
+
 
 async def read_element(chunks: ChunkStorage, container: int, n: int) -> StoredElement:
     """Raises ``DataCorruption`` with the object's name if it is not element ``n``, ``ChunkNotFound``."""
@@ -108,10 +112,10 @@ class ChainReport:
         return [problem for problem in self.problems if problem.n]
 
     @property
-    def newest_number(self) -> int:
-        """Of the newest element, damaged or not; 0 if there is none."""
-        readable = [each.element.n for each in self.elements]
-        return max([*readable, *(problem.n for problem in self.unreadable)], default=0)
+    def listed(self) -> list[StoredElement | ChainProblem]:
+        """All elements, damaged or not, newest first."""
+        listed: list[StoredElement | ChainProblem] = [*self.elements, *self.unreadable]
+        return sorted(listed, key=lambda each: each.n, reverse=True)
 
     @property
     def newest(self) -> Element | None:
