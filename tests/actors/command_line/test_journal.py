@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -12,7 +14,10 @@ import pytest
 import tierlog
 from support.command_line import Run, is_one_line
 from support.folders import fingerprint, flip_bit
+from tierlog import StorageFull
 from tierlog.journal.manifest.store_record import StoreRecord
+from tierlog.storage_backends.base.checksum import Buffer
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 
 
 @pytest.fixture
@@ -196,3 +201,49 @@ def test_empty_long_term_storage_has_one_remedy(run: Run, store: Path) -> None:
     (problem,) = report["containers"][0]["problems"]
     assert "Mount it" in problem["message"]
     assert problem["advice"] == ""
+
+
+def test_a_damaged_element_that_the_log_only_recorded_is_removed(
+    run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J11. The next opening creates it again, with the bytes in the log (J3)."""
+    create = FileSystemChunkStorage.create_with_content
+
+    async def refuse_elements(self: FileSystemChunkStorage, name: str, parts: Sequence[Buffer]) -> int:
+        if "/journal/" in name:
+            raise StorageFull("no room")
+        return await create(self, name, parts)
+
+    async def record() -> None:
+        async with tierlog.open_store(store) as opened:
+            with pytest.raises(StorageFull):
+                await opened.flush()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileSystemChunkStorage, "create_with_content", refuse_elements)
+        anyio.run(record)
+    path = elements(store, 0)[-1].with_name(f"{3:016x}")
+    path.write_bytes(b"torn")
+
+    assert re.search("remove it; the next opening creates it again", advice(run, path))
+    path.unlink()
+    anyio.run(write_more, store)
+    assert run("doctor").code == 0
+
+
+def test_a_damaged_element_that_the_log_does_not_know_is_of_another_folder(run: Run, store: Path) -> None:
+    shutil.copytree(store / "wal", store / "old")
+    anyio.run(write_more, store)
+    shutil.rmtree(store / "wal")
+    (store / "old").rename(store / "wal")
+    path = elements(store, 0)[-1]
+    flip_bit(path, 40)
+    damaged = [
+        problem
+        for container in json.loads(run("doctor", "--json").out)["containers"]
+        for problem in container["problems"]
+        if problem["file"] == str(path)
+    ]
+    (text,) = [problem["advice"] for problem in damaged]
+    assert "does not know it" in text
+    assert "adopt" not in text
