@@ -11,7 +11,7 @@ import pytest
 
 import tierlog
 from support.stores import CONFIG, make
-from tierlog import AttributeUpdate, InvalidArgument, SegmentNotFound, SegmentStore
+from tierlog import AttributeUpdate, InvalidArgument, SegmentNotFound, SegmentStore, TooLarge
 from tierlog.storage_backends.base.arguments import EVENTS_MAX, ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
 
 pytestmark = pytest.mark.anyio
@@ -196,7 +196,8 @@ BAD_CALLS: dict[str, Callable[[SegmentStore], Awaitable[object]]] = {
 async def test_bad_arguments_are_refused(store: SegmentStore) -> None:
     refusals = {case: await refusal_of(lambda call=call: call(store)) for case, call in BAD_CALLS.items()}  # type: ignore[misc]
 
-    assert refusals == dict.fromkeys(BAD_CALLS, InvalidArgument)
+    too_large = dict.fromkeys(("too much data", "events too large together"), TooLarge)
+    assert refusals == {**dict.fromkeys(BAD_CALLS, InvalidArgument), **too_large}
     assert issubclass(InvalidArgument, ValueError)
 
 
