@@ -31,6 +31,8 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 BYTES_TYPE = "application/octet-stream"
+SMALL_BYTES = 64 << 10
+"""What a transport keeps for a client that does not read: answers up to this size need no room."""
 RAW = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 """Bytes, in schemas."""
 S = TypeVar("S", bound=ServerContext)
@@ -58,6 +60,7 @@ class HttpCall(Generic[S]):
 
     __slots__ = (
         "_arrival",
+        "_has_room",
         "_query_names",
         "_receive",
         "_send",
@@ -85,6 +88,8 @@ class HttpCall(Generic[S]):
         self._send = send
         self._arrival: Arrival | None = None
         """Of the body."""
+        self._has_room = False
+        """For a block of the answer."""
         self.started = False
         """Whether the answer's head is on its way: from then on an error can only break the connection."""
         self.name: str = scope["path_params"].get("name", "")
@@ -213,7 +218,8 @@ class HttpCall(Generic[S]):
         return size
 
     def release(self) -> None:
-        """The request has ended: give back the memory of its body."""
+        """The request has ended: give back the memory of its body and of its answer."""
+        self.release_room()
         if self._arrival is not None:
             self._arrival.release()
 
@@ -260,7 +266,30 @@ class HttpCall(Generic[S]):
 
     # --- the answer ------------------------------------------------------------------------------
 
+    async def take_room(self) -> None:
+        """Wait for room for a block, before it is read from the store (rule H12). The block is sent with
+        ``block``, which gives the room back once the client has read it."""
+        if not self._has_room:
+            await self._wait_read()  # an earlier answer of the connection
+            await self.server.unread_blocks.acquire()
+            self._has_room = True
+
+    def release_room(self) -> None:
+        if self._has_room:
+            self._has_room = False
+            self.server.unread_blocks.release()
+
+    async def _wait_read(self) -> None:
+        wait_read = self.scope.get("tierlog.wait_read")
+        if wait_read is not None:
+            await wait_read(self.server.limits.body_grace, self._is_room_wanted)
+
+    def _is_room_wanted(self) -> bool:
+        return self.server.unread_blocks.statistics().tasks_waiting > 0
+
     async def answer(self, answer: Answer) -> None:
+        if len(answer.body) > SMALL_BYTES:
+            await self.take_room()
         headers = dict(answer.headers)
         if answer.status != 204:
             headers["Content-Type"] = answer.content_type
@@ -285,6 +314,9 @@ class HttpCall(Generic[S]):
 
         self.counts.response_bytes += len(data)
         await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
+        if self._has_room:
+            await self._wait_read()
+            self.release_room()
 
     def writer(self) -> Callable[[bytes, int], bool] | None:
         """Sends an encoded block and its size, without waiting (``Exchange.write_chunk``). None if the

@@ -19,9 +19,11 @@ import contextvars
 import re
 import select
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import anyio
 import httptools
 
 from ....storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, TooLarge, Unavailable
@@ -358,6 +360,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             "headers": self._headers,
             "tierlog.large_body": request.large_body,
             "tierlog.write_chunk": request.write_chunk,
+            "tierlog.wait_read": request.wait_read,
         }
         self._parsed = request
         self._requests.append(request)
@@ -450,6 +453,20 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     async def wait_writable(self) -> None:
         await self._writable.wait()
+
+    async def wait_read(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
+        """Wait until the client has read what it was sent, but for a little. If the memory is wanted and less
+        than ``WRITE_RATE`` was read for ``seconds``, the connection ends (rule H12)."""
+        while not self.is_writable:
+            unread = self.transport.get_write_buffer_size()
+            with anyio.move_on_after(seconds):
+                await self.wait_writable()
+                return
+
+            read = unread - self.transport.get_write_buffer_size()
+            if read < WRITE_RATE * seconds and is_wanted():
+                self.transport.abort()
+                await self.wait_writable()
 
     def request_answered(self, request: Exchange) -> None:
         if self.transport.is_closing() or not self._requests or self._requests[0] is not request:

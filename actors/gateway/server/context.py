@@ -38,6 +38,8 @@ class ServerLimits:
     batch_items: int = ITEMS_MAX
     in_flight_bytes: int = 256 << 20
     """Of all bodies in memory: 429."""
+    unread_bytes: int = 256 << 20
+    """Of blocks of answers that clients have not read: further ones wait, and are not read from the store."""
     requests: int = 4096
     """In flight beside the tails: 429."""
     connections: int = 0
@@ -47,14 +49,14 @@ class ServerLimits:
     tails: int = 20_000
     """Parked long polls and streams: 429."""
     block_bytes: int = 1 << 20
-    """Of one read of a stream: a reader that is slow costs about two of them, and the windows that they are
-    views of."""
+    """Of one read of a stream: a reader that is slow costs one of them, and the windows that it is a view
+    of."""
     body_rate: int = 16 << 10
     """Bytes a second with which a body arrives at least, whatever it sent before."""
     body_timeout: float = 10.0
     """Seconds that a body may be behind ``body_rate``: 408."""
     body_grace: float = 2.0
-    """The same if another body needs the room that it holds."""
+    """The same if another body needs the room that it holds; also for an answer that is read more slowly."""
     wait_default: float = 30.0
     wait_max: float = 60.0
     """Seconds that a long poll waits."""
@@ -127,6 +129,10 @@ class ServerContext:
         self.draining = False
         self._server_id = world.new_id()[:12]
         self._request_ids = itertools.count(1)
+        self.unread_blocks = anyio.Semaphore(
+            max(1, limits.unread_bytes // limits.block_bytes), fast_acquire=True
+        )
+        """Of answers: one that is read from the store takes one, until the client has read it."""
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()
         self._requests = 0

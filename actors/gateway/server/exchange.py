@@ -160,6 +160,9 @@ class Exchange:
         self._bytes_left = size or 0
         self._connection.transport.write(encode_head(status, headers))
 
+    async def wait_read(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
+        await self._connection.wait_read(seconds, is_wanted)
+
     def write_chunk(self, encoded: bytes) -> bool:
         """Sends a chunk of an answer without a length. Returns False if the client has left or reads too
         slowly: then ``send`` comes next, which waits or raises."""

@@ -24,6 +24,8 @@ from ...telemetry.logging import get_logger
 _log = get_logger("gateway")
 _SLICE = 32
 """Streams that one step of the event loop writes to: about a third of a millisecond."""
+_PIECE = 64 << 10
+"""Bytes that are sent to all before more are: a client that does not read holds two of them at most."""
 _PAUSE = 10e-6
 """Seconds for each stream: about as long as to write to it."""
 
@@ -60,7 +62,9 @@ class FanOut:
                     if not is_checked:
                         await check()
                         is_checked = True
-                    await self._send(block)
+                    # A stream whose client does not read leaves after one piece.
+                    for start in range(0, len(block), _PIECE):
+                        await self._send(block[start : start + _PIECE])
 
     async def _send(self, block: bytes) -> None:
         start, self.position = self.position, self.position + len(block)

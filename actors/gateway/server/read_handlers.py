@@ -26,7 +26,7 @@ from ..wire.errors import RangeNotSatisfiable
 from ..wire.headers import WRITER_ID_BYTES_MAX
 from ..wire.paths import Verb, query_number, query_text, query_writer
 from ..wire.ranges import Extent, parse_range, resolve_range
-from .call import BYTES_TYPE, RAW, Answer, Call
+from .call import BYTES_TYPE, RAW, SMALL_BYTES, Answer, Call
 from .endpoint import Parameter, Success, endpoint, verb
 
 _RANGE = Annotated[str, described(r"^bytes=([0-9]{1,18}-([0-9]{1,18})?|-[0-9]{1,18})$")]
@@ -71,6 +71,8 @@ async def read_bytes(call: Call) -> Answer | None:
         await _stream(call, info, extent, status, head)
         return None
 
+    if extent.size > SMALL_BYTES:
+        await call.take_room()
     data = await _read_all(call, info, extent)
     return Answer(status, data, BYTES_TYPE, head)
 
@@ -101,12 +103,14 @@ async def _read_all(call: Call, info: SegmentInfo, extent: Extent) -> Buffer:
 async def _stream(call: Call, info: SegmentInfo, extent: Extent, status: int, head: dict[str, str]) -> None:
     # The first block before the head: what fails now still gets an answer of its own.
     size = call.server.limits.block_bytes
+    await call.take_room()
     block = await _piece(call, extent.start, size)
     position = extent.start
     await call.begin(status, {"Content-Type": BYTES_TYPE, "Content-Length": str(extent.size), **head})
     while position + len(block) < extent.end:
         await call.block(block, more=True)
         position += len(block)
+        await call.take_room()
         block = await _piece(call, position, min(size, extent.end - position))
 
     await check_same(call, info.segment_id)

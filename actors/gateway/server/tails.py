@@ -3,8 +3,8 @@
 A long poll answers 200 with one block, or 204 when there is none: then ``Tierlog-Sealed`` tells whether there
 will ever be one. A stream sends blocks until the segment is sealed and read through, or the server stops:
 both end it cleanly, and one long poll at the next offset shows which. Anything else breaks it. A parked
-reader is two small tasks; a slow one holds one block. Streams at the end of a segment wait for it together
-(``fan_out.py``)."""
+reader is two small tasks and holds no bytes; a slow one holds one block, and waits for the room of it.
+Streams at the end of a segment wait for it together (``fan_out.py``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ....storage_backends.base.errors import DataCorruption, SegmentTruncated
 from ..wire import headers as names
 from ..wire.bodies import Offset, described
 from ..wire.paths import Verb, query_flag, query_number, query_seconds
-from .call import BYTES_TYPE, RAW, Answer, Call
+from .call import BYTES_TYPE, RAW, SMALL_BYTES, Answer, Call
 from .endpoint import Parameter, Success, verb
 from .fan_out import Stream
 from .read_handlers import check_same
@@ -73,14 +73,16 @@ async def tail(call: Call) -> Answer | None:
 
 async def _poll(call: Call, offset: int, wait: float) -> Answer:
     # Not parked: bytes that are there need no place among the tails.
+    await call.take_room()
     block = await call.server.store.read(call.name, offset, call.server.limits.block_bytes)
     if block:
         return _block(block, offset)
 
+    call.release_room()
     sealed = False
     async with call.while_connected() as scope:
         with call.server.parked(scope), anyio.move_on_after(wait):
-            async with aclosing(_blocks(call, offset)) as blocks:
+            async with aclosing(_blocks(call, offset, SMALL_BYTES)) as blocks:
                 block = await anext(blocks, b"")
                 sealed = not block
 
@@ -102,7 +104,7 @@ async def _stream(call: Call, offset: int, segment_id: int) -> None:
             is_over = False
             while not is_over:
                 position = await _wait_together(call, position, segment_id, is_at_end=is_at_end)
-                position, is_over = await _read_on(call, position, segment_id)
+                position, is_over = await _read_on(call, position, segment_id, is_at_end=is_at_end)
                 is_at_end = not is_over
 
     await call.block(b"", more=False)
@@ -124,12 +126,18 @@ async def _wait_together(call: Call, position: int, segment_id: int, *, is_at_en
     return stream.position
 
 
-async def _read_on(call: Call, position: int, segment_id: int) -> tuple[int, bool]:
+async def _read_on(call: Call, position: int, segment_id: int, *, is_at_end: bool) -> tuple[int, bool]:
     """Send blocks up to where others follow the segment, or to its end. Returns the next position, and
     whether there will never be more."""
     is_checked, size = False, call.server.limits.block_bytes
-    async with aclosing(_blocks(call, position)) as blocks:
-        async for block in blocks:
+    if is_at_end:
+        # Without room, which others would wait for as long as nothing is appended.
+        async with aclosing(_blocks(call, position, 1)) as blocks:
+            if not await anext(blocks, b""):
+                return position, True
+    async with aclosing(_blocks(call, position, size)) as blocks:
+        await call.take_room()
+        while block := await anext(blocks, b""):
             if not is_checked:  # The tail has found its segment by now, which it keeps to.
                 await check_same(call, segment_id)
                 is_checked = True
@@ -139,11 +147,13 @@ async def _read_on(call: Call, position: int, segment_id: int) -> tuple[int, boo
                 return position, False
             if len(block) < size and not await call.server.store.read(call.name, position, 1):
                 return position, False
+            await call.take_room()
+    call.release_room()
     return position, True
 
 
-def _blocks(call: Call, offset: int) -> AsyncGenerator[bytes, None]:
-    return call.server.store.tail(call.name, offset, block_size=call.server.limits.block_bytes)
+def _blocks(call: Call, offset: int, size: int) -> AsyncGenerator[bytes, None]:
+    return call.server.store.tail(call.name, offset, block_size=size)
 
 
 def _block(block: bytes, offset: int) -> Answer:

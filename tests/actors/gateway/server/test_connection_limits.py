@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -325,3 +326,65 @@ async def test_h10_a_connection_that_was_closed_does_not_wait_for_ever_for_its_c
     closed.close()
     with anyio.fail_after(scaled(10)):
         await closed.transport.is_aborted.wait()
+
+
+STREAMS = (
+    b"GET /v1/segments/a/tail?offset=0&stream=true HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET /v1/segments/a/tail?offset=0 HTTP/1.1\r\nhost: localhost\r\n\r\n" * 8,
+)
+
+
+@pytest.mark.parametrize("request_bytes", STREAMS, ids=["tail", "read", "polls"])
+async def test_h12_what_clients_do_not_read_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_bytes: bytes
+) -> None:
+    """The store is read for a client once there is room for the block; those behind it wait."""
+    made: list[connection.HttpConnection] = []
+
+    class Recorded(connection.HttpConnection):
+        def connection_made(self, transport: Any) -> None:
+            # The system takes little, so that few bytes suffice.
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            super().connection_made(transport)
+            made.append(self)
+
+    monkeypatch.setattr(connections, "HttpConnection", Recorded)
+    block = 1 << 20
+    limits = ServerLimits(unread_bytes=2 * block, body_grace=scaled(60))
+    async with service(tmp_path, limits) as served, AsyncExitStack() as open_streams:
+        await served.store.create_segment("a")
+        for _ in range(12):
+            await served.store.append("a", bytes(block))
+        for _ in range(10):
+            await open_streams.enter_async_context(await served.raw(request_bytes))
+        await until(lambda: served.gateway.unread_blocks.statistics().tasks_waiting == 8)
+        held = sum(each.transport.get_write_buffer_size() for each in made)
+        assert block < held <= 2 * block + 10 * (64 << 10)
+        # What is small is answered all the same.
+        await served.store.create_segment("b")
+        await served.store.append("b", b"small")
+        assert (await served.http.get("/v1/segments/b/bytes")).content == b"small"
+
+
+async def test_h12_a_client_that_does_not_read_makes_room_for_one_that_does(tmp_path: Path) -> None:
+    limits = ServerLimits(unread_bytes=1 << 20, body_grace=0.05)
+    async with service(tmp_path, limits) as served, AsyncExitStack() as silent:
+        await served.store.create_segment("a")
+        for _ in range(12):
+            await served.store.append("a", bytes(1 << 20))
+        for _ in range(3):
+            await silent.enter_async_context(await served.raw(STREAMS[0]))
+        assert len((await served.http.get("/v1/segments/a/bytes")).content) == 12 << 20
+
+
+async def test_h12_a_tail_that_waits_keeps_no_room(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(unread_bytes=1 << 20)) as served, AsyncExitStack() as parked:
+        await served.store.create_segment("a")
+        for _ in range(2):
+            for tail in (STREAMS[0], TAIL):
+                await parked.enter_async_context(await served.raw(tail))
+        await until(lambda: served.gateway.tails == 4)
+        await served.store.create_segment("b")
+        await served.store.append("b", bytes(1 << 20))
+        assert len((await served.http.get("/v1/segments/b/bytes")).content) == 1 << 20
