@@ -49,8 +49,8 @@ class ServerLimits:
     tails: int = 20_000
     """Parked long polls and streams: 429."""
     block_bytes: int = 1 << 20
-    """Of one read of a stream: a reader that is slow costs one of them, and the windows that it is a view
-    of."""
+    """Of one read of a stream: a reader that is slow costs one of them, twice, and the window that it is a
+    view of."""
     body_rate: int = 16 << 10
     """Bytes a second with which a body arrives at least, whatever it sent before."""
     body_timeout: float = 10.0
@@ -129,9 +129,9 @@ class ServerContext:
         self.draining = False
         self._server_id = world.new_id()[:12]
         self._request_ids = itertools.count(1)
-        self.unread_blocks = anyio.Semaphore(
-            max(1, limits.unread_bytes // limits.block_bytes), fast_acquire=True
-        )
+        # A block is in memory twice while it is sent: as it was read, and encoded in the transport.
+        blocks = max(1, limits.unread_bytes // (2 * limits.block_bytes))
+        self.unread_blocks = anyio.Semaphore(blocks, fast_acquire=True)
         """Of answers: one that is read from the store takes one, until the client has read it."""
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()

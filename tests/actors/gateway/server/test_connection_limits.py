@@ -351,7 +351,7 @@ async def test_h12_what_clients_do_not_read_has_a_bound(
 
     monkeypatch.setattr(connections, "HttpConnection", Recorded)
     block = 1 << 20
-    limits = ServerLimits(unread_bytes=2 * block, body_grace=scaled(60))
+    limits = ServerLimits(unread_bytes=4 * block, body_grace=scaled(60))
     async with service(tmp_path, limits) as served, AsyncExitStack() as open_streams:
         await served.store.create_segment("a")
         for _ in range(12):
