@@ -23,7 +23,7 @@ removes records whose file is gone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Protocol
 
@@ -42,6 +42,8 @@ from .rules import Garbage, is_ready, orphans, parse_chunk_name
 
 _log = get_logger("gc")
 
+_TAKEN = 128
+"""Names that one step of the event loop takes from the queue, at most."""
 _NAMED = 10
 """The most chunks that one log event names."""
 
@@ -245,8 +247,7 @@ class Collector:
                 now = anyio.current_time()
                 self._listings = [at for at in self._listings if at > now]
             await self._begin_round()
-            ready = self._ready()
-            if ready:
+            if ready := await self._ready():
                 await self._collect(ready)
                 self._log_failures()
                 continue
@@ -265,22 +266,29 @@ class Collector:
             released,
         )
 
-    def _ready(self) -> list[Garbage]:
-        now = anyio.current_time()
-        found = []
-        for garbage in self._queue.take(now, self._completed, self._options.batch):
-            if is_ready(
-                garbage,
-                now=now,
-                completed_cycle=self._completed,
-                referenced=self._source.referenced,
-                in_transaction=self._open,
-            ):
-                found.append(garbage)
-            else:
-                # Referenced or of a transaction under way, for now. Dropped, it would be found by the next
-                # opening only.
-                self._queue.put(attrs.evolve(garbage, due=now + self._pause))
+    async def _ready(self) -> list[Garbage]:
+        """The next batch, taken in slices: two heaps make each name expensive."""
+        now, completed, found = anyio.current_time(), self._completed, list[Garbage]()
+        while len(found) < self._options.batch:
+            limit = min(_TAKEN, self._options.batch - len(found))
+            taken = self._queue.take(now, completed, limit)
+            if not taken and self._queue.next_due() > now:
+                break
+
+            for garbage in taken:
+                if is_ready(
+                    garbage,
+                    now=now,
+                    completed_cycle=completed,
+                    referenced=self._source.referenced,
+                    in_transaction=self._open,
+                ):
+                    found.append(garbage)
+                else:
+                    # Referenced or of a transaction under way, for now. Dropped, it would be found by the
+                    # next opening only.
+                    self._queue.put(attrs.evolve(garbage, due=now + self._pause))
+            await anyio.lowlevel.checkpoint()
         return found
 
     @property
@@ -430,37 +438,34 @@ class Collector:
         # G1: what ``_ready`` decided still holds after the barrier. Names are never used twice (S2), and only
         # this owner could add a record.
         await self._source.barrier()
-        # G2: a delete that hangs takes one of these places, and the others go on.
-        limit = anyio.CapacityLimiter(self._options.concurrent_deletes)
-        done: list[str] = []
+        # G2: a delete that hangs takes one of these tasks, and the others go on.
+        names, done = iter(ready), list[str]()
         async with anyio.create_task_group() as tasks:
-            for garbage in ready:
-                proven = (
-                    garbage if garbage.is_proven == is_proven else attrs.evolve(garbage, is_proven=is_proven)
-                )
-                tasks.start_soon(self._delete, proven, limit, done)
+            for _ in range(min(self._options.concurrent_deletes, len(ready))):
+                tasks.start_soon(self._delete_each, names, is_proven, done)
         # G3: the record goes last. A crash between leaves a record whose file is gone, which the next owner
         # removes.
         if recorded := [name for name in done if name in self._source.released]:
             await self._source.released.forget(recorded)
 
-    async def _delete(self, garbage: Garbage, limit: anyio.CapacityLimiter, done: list[str]) -> None:
-        async with limit:
+    async def _delete_each(self, names: Iterator[Garbage], is_proven: bool, done: list[str]) -> None:
+        """Delete what is left of ``names``, which other tasks take from as well."""
+        for garbage in names:
             try:
                 await self._chunks.delete(garbage.name)
             except ChunkNotFound:
                 self._gone += 1
             except TierlogError as error:
-                self._retry(garbage, error)
-                return
+                self._retry(attrs.evolve(garbage, is_proven=is_proven), error)
+                continue
             else:
                 self._deleted += 1
 
-        # A chunk that is gone counts as well: storage has answered.
-        self._retry_later.reset_pause(anyio.current_time())
-        self._queue.drop(garbage.name)
-        self._attempts.pop(garbage.name, None)
-        done.append(garbage.name)
+            # A chunk that is gone counts as well: storage has answered.
+            self._retry_later.reset_pause(anyio.current_time())
+            self._queue.drop(garbage.name)
+            self._attempts.pop(garbage.name, None)
+            done.append(garbage.name)
 
     def _retry(self, garbage: Garbage, error: TierlogError) -> None:
         attempts = self._attempts.get(garbage.name, 0) + 1

@@ -11,6 +11,8 @@ import attrs
 import pytest
 
 from support.container_world import virtual_time
+from support.loop_steps import recorded_steps
+from support.patience import scaled
 from tierlog.actors.gc.collector import Collector, CollectorOptions, GarbageTotal
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import Unavailable
@@ -21,6 +23,8 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 
 OPTIONS = CollectorOptions(delay=60.0, attempts=3, concurrent_deletes=2, batch=4)
 EPOCH = 5
+STEP = 0.005
+"""Seconds of the processor that a step of the event loop may take."""
 
 
 def chunk(number: int, epoch: int = EPOCH) -> str:
@@ -507,3 +511,15 @@ async def test_s7_deletions_that_fail_for_the_last_time_are_one_log_event(
 
         assert caplog.text.count("gc_retry_later") == 1
         assert "count=4" in caplog.text
+
+
+async def test_a_large_batch_is_deleted_in_short_steps() -> None:
+    """G2: however many names are ready at once, the event loop runs others in between."""
+    names = [chunk(number) for number in range(10_000)]
+    async with collecting(*names, options=attrs.evolve(OPTIONS, batch=len(names))) as (world, collector):
+        collector.release(names)
+        with recorded_steps(STEP) as steps:
+            world.cycle(1)
+            await anyio.sleep(OPTIONS.delay + 1)
+        assert await world.left() == []
+        assert steps.longest < scaled(STEP)
