@@ -141,14 +141,14 @@ def append(
     if (writer is None) != (event_number is None):
         raise typer.BadParameter("--writer and --event-number belong together")
 
-    from .stdin_append import AppendOptions, append_input, open_input
+    from .stdin_append import AppendOptions, append_to, open_input
 
     options = AppendOptions(lines, writer, event_number, expected_offset)
 
     async def command() -> int | None:
         with open_input(file, text) as source:
-            async with writing(data, config, take_over=take_over, url=url) as store:
-                return await append_input(store, name, source, options)
+            store = writing(data, config, take_over=take_over, url=url)
+            return await append_to(store, name, source, options)
 
     _print_result(execute(command), json, "offset", "the bytes were appended")
 

@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,26 @@ async def _blocks(descriptor: int, waits: bool) -> AsyncGenerator[bytes, None]:
         if not block:
             return
         yield block
+
+
+async def append_to(
+    opening: AbstractAsyncContextManager[SegmentStore | Client],
+    name: str,
+    source: Source,
+    options: AppendOptions,
+) -> int | None:
+    """``append_input`` to a store that is open for it only. Ctrl-C while it closes is reported too."""
+    offset, is_done = None, False
+    try:
+        async with opening as store:
+            offset = await append_input(store, name, source, options)
+            is_done = True
+    except anyio.get_cancelled_exc_class():
+        if is_done:
+            place = "" if offset is None else f", from offset {offset} on"
+            sys.stderr.write(f"interrupted: all bytes were appended{place}\n")
+        raise
+    return offset
 
 
 async def append_input(

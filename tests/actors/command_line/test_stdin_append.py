@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 import anyio
@@ -9,7 +11,7 @@ import pytest
 
 from support.command_line import NAME
 from tierlog import SegmentStore
-from tierlog.actors.cli.stdin_append import AppendOptions, append_input, open_input
+from tierlog.actors.cli.stdin_append import AppendOptions, append_input, append_to, open_input
 
 
 class Stalling:
@@ -49,3 +51,25 @@ async def test_an_interrupted_append_reports_what_was_acked(
             tasks.cancel_scope.cancel()
 
     assert capsys.readouterr().err == f"interrupted: {report}\n"
+
+
+@pytest.mark.anyio
+async def test_an_append_that_is_interrupted_while_its_store_closes_reports_what_was_acked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    closes = anyio.Event()
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[SegmentStore]:
+        yield cast(SegmentStore, Stalling(appends=1))
+        closes.set()
+        await anyio.sleep_forever()
+
+    with open_input(None, "1234") as source:
+        async with anyio.create_task_group() as tasks:
+            options = AppendOptions(lines=False, writer=None, event_number=None, expected_offset=None)
+            tasks.start_soon(append_to, opened(), NAME, source, options)
+            await closes.wait()
+            tasks.cancel_scope.cancel()
+
+    assert capsys.readouterr().err == "interrupted: all bytes were appended, from offset 13 on\n"
