@@ -426,8 +426,7 @@ class StoreOpener:
     async def _own_chunks(self) -> ChunkStorage:
         """The chunk storage at this folder's chunk location."""
         location = await locate_chunks(self.files, self.folder, self.config, self.world)
-        # An operator who adopts the folder may have emptied long-term storage on purpose.
-        return make_chunk_storage(location, self.files, self.folder, self.world, create=self.adopt)
+        return make_chunk_storage(location, self.files, self.folder, self.world, create=False)
 
     async def _prepare_folder(self) -> None:
         await run_program(self.files, remove_empty_restore_folders(self.folder), self.folder.path)

@@ -294,7 +294,8 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 raise problem from error
             raise Unavailable(
                 f"the chunk root {self._root} is missing (unmounted?): it has no {IDENTIFICATION}. Mount it "
-                f"and try again; if its chunks are there, create that file, empty"
+                f"and try again; if its chunks are there, or it was emptied on purpose, create that file, "
+                f"empty"
             ) from error
 
 

@@ -13,9 +13,10 @@ from support.stores import CONFIG
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.parametrize("adopt", [False, True])
 @pytest.mark.parametrize("mount_point", [False, True])
 async def test_an_opening_leaves_the_folder_of_a_missing_mount_empty(
-    tmp_path: Path, mount_point: bool
+    tmp_path: Path, mount_point: bool, adopt: bool
 ) -> None:
     lts, mounted = tmp_path / "data/lts", tmp_path / "mounted"
     async with tierlog.open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
@@ -25,7 +26,7 @@ async def test_an_opening_leaves_the_folder_of_a_missing_mount_empty(
     lts.rename(mounted)
     if mount_point:
         lts.mkdir()
-    async with tierlog.open_store(tmp_path / "data", config=CONFIG) as store:
+    async with tierlog.open_store(tmp_path / "data", config=CONFIG, adopt=adopt) as store:
         await store.append("s", b"def")
         with pytest.raises(tierlog.Unavailable, match="unmounted"):
             await store.flush()
