@@ -41,7 +41,7 @@ _REMEDIES = {
     errno.EACCES: _GRANT,
     errno.EPERM: _GRANT,
     errno.EROFS: _GRANT,
-    errno.ENOTDIR: "a part of this path is a file: name a folder",
+    errno.ENOTDIR: "a part of this path is a file, or a link where none may be: name a folder",
     errno.ENOENT: "no folder can be made there: name another one",
     errno.ENAMETOOLONG: "name a folder with a shorter path",
     errno.ELOOP: "its links form a circle: name another folder",
@@ -212,8 +212,12 @@ def _existing_identity(folder: StoreFolder) -> Program[StoreIdentity]:
     return found
 
 
+def lock_lane(files: Files, folder: StoreFolder) -> Files:
+    """For lock files. A link may not lead out of the folder: files are removed there."""
+    return files.lane("owners", nofollow_root=folder.wal)
+
+
 async def live_owners(files: Files, folder: StoreFolder) -> list[Owner]:
     """The processes that have the folder open now."""
-    return [
-        owner for owner in await run_program(files, list_owners(folder.owners), folder.owners) if owner.alive
-    ]
+    owners = await run_program(lock_lane(files, folder), list_owners(folder.owners), folder.owners)
+    return [owner for owner in owners if owner.alive]

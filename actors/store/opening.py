@@ -52,6 +52,7 @@ from ..folder.paths import (
     check_folder,
     check_path,
     existing_identity,
+    lock_lane,
     remove_empty_restore_folders,
     remove_temporary_files,
     report_shared,
@@ -357,7 +358,7 @@ async def announced(
         url=url,
         start=process_start(pid),
     )
-    owners = folder.owners
+    owners, files = folder.owners, lock_lane(files, folder)
     create = (
         lock_files.create_lock_file(owners, owner)
         if take_over

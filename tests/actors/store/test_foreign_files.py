@@ -4,14 +4,14 @@ followed."""
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Callable
+import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
-from support.folders import newest_log_file
+from support.folders import make_socket, newest_log_file
 from support.patience import scaled
 from tierlog import DataCorruption, InvalidArgument, open_store
 from tierlog.actors.maintenance.doctor import examine
@@ -19,15 +19,6 @@ from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
-
-
-def make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            made.bind(f"/proc/self/fd/{folder}/{path.name}")  # a socket's path has 108 bytes at most
-        finally:
-            os.close(folder)
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
@@ -94,6 +85,25 @@ async def test_among_the_lock_files_it_is_nobodys(tmp_path: Path, kind: str) -> 
     with anyio.fail_after(scaled(20)):
         await open_owner(tmp_path)
         await open_view(tmp_path)
+
+
+@pytest.mark.parametrize("use", [open_owner, open_view], ids=["owner", "doctor"])
+async def test_a_link_in_place_of_their_folder_is_refused(
+    tmp_path: Path, use: Callable[[Path], Awaitable[None]]
+) -> None:
+    """What it names may be anybody's, and the files of dead processes are removed there."""
+    await make_store(tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/kept").write_bytes(b"of others")
+    owners = tmp_path / "data/wal/owners"
+    shutil.rmtree(owners)
+    owners.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidArgument, match=f"{owners}: .* a link"):
+        await use(tmp_path / "data")
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["kept"]
+
+    owners.unlink()
+    await open_owner(tmp_path / "data")
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800"])

@@ -13,6 +13,7 @@ from typing import Any, Self
 import pytest
 
 from support.chunked import world_of
+from support.folders import make_socket
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import (
     ChunkExists,
@@ -532,12 +533,14 @@ async def test_a_folder_that_becomes_a_link_during_a_call_is_not_followed(
     assert [path.name for path in outside.iterdir()] == ["secret"]
 
 
-async def test_a_pipe_below_the_root_is_no_chunk_and_nobody_waits_for_it(
-    storage: FileSystemChunkStorage, tmp_path: Path
+@pytest.mark.parametrize("make", [os.mkfifo, make_socket])
+async def test_a_pipe_or_a_socket_below_the_root_is_no_chunk_and_nobody_waits_for_it(
+    storage: FileSystemChunkStorage, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
-    os.mkfifo(tmp_path / "lts/pipe")
+    make(tmp_path / "lts/other")
 
-    assert not await storage.exists("pipe")
+    assert not await storage.exists("other")
+    assert await refusals(storage, "other") == ["chunk-not-found"] * 6
     assert [info async for info in storage.list("")] == []
 
 
