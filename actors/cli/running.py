@@ -22,7 +22,6 @@ from ...storage_backends.base.errors import (
     NotOwner,
     SegmentNotFound,
     SegmentSealed,
-    StorageFull,
     TierlogError,
     TransactionNotFound,
 )
@@ -48,7 +47,6 @@ _HINTS: Hints = {
     TransactionNotFound: "`tierlog txn ls` shows the known ones",
     SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
     DataCorruption: "`tierlog doctor` lists all damage and what to do",
-    StorageFull: "free space on that disk, then try again",
     NotOwner: "another process has opened the folder since; see `tierlog doctor`",
 }
 _NO_HINTS: Hints = MappingProxyType({})

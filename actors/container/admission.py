@@ -77,10 +77,7 @@ class Admission:
         otherwise. Does not suspend while every gate is open."""
         if not self._log.has_room(size) and not await self._has_room_again(size):
             self._full += 1
-            raise StorageFull(
-                "free disk space is below the low-water mark: appends are refused; free space, truncate or "
-                "delete segments"
-            )
+            raise self._log.room_error()
 
         if self._cache.unflushed_bytes >= self._options.cycle_bytes:
             # Many small segments may fill memory long before one of them is due by size or age.

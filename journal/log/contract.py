@@ -32,6 +32,7 @@ from typing import TypeAlias
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.errors import StorageFull
 from ...storage_backends.base.statistics import counter, gauge
 
 GROUP_BYTES_MAX = 64 << 20
@@ -134,6 +135,10 @@ class DurableDataLog(ABC):
     def has_room(self, size: int) -> bool:
         """Whether a user append of ``size`` bytes may be accepted now. False below the low-water mark (rule
         W6); internal groups use the reserve."""
+
+    def room_error(self) -> StorageFull:
+        """What to raise where ``has_room`` is False: how much is missing where, and what helps."""
+        return StorageFull("the log has no room: truncate or delete segments")
 
     @abstractmethod
     def has_reserve(self, size: int) -> bool:

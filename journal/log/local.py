@@ -389,6 +389,12 @@ class LocalLog(DurableDataLog):
     def has_room(self, size: int) -> bool:
         return size <= self._gauge.room
 
+    def room_error(self) -> StorageFull:
+        return StorageFull(
+            f"{self._context.layout.folder}: {self._gauge.shortage()}: free space on that disk, or truncate "
+            f"or delete segments"
+        )
+
     def has_reserve(self, size: int) -> bool:
         current = self._current
         return self.has_room(size) or (current is not None and current.position + size <= current.allocated)

@@ -259,6 +259,8 @@ class SpaceGauge:
     _open: bool = True
     _spent: int = 0
     """Bytes appended since free space was last measured."""
+    _free: int = 0
+    """Free space as last measured."""
 
     def observe(self, free: int, *, reserved: bool) -> None:
         """``free``: bytes on the file system. ``reserved``: whether the allocated blocks and the reserve file
@@ -268,6 +270,13 @@ class SpaceGauge:
         self._open = reserved and free >= (low if self._open else 2 * low)
         self.room = free - low if self._open else -1
         self._spent = 0
+        self._free = free
+
+    def shortage(self) -> str:
+        """Why user appends have no room."""
+        low = self.options.low_water
+        needed = f"{low} bytes (wal.low_water)" if self._open else f"twice wal.low_water ({2 * low} bytes)"
+        return f"{self._free} bytes are free, and appends need {needed} and the log's reserve"
 
     def spend(self, size: int) -> None:
         self._spent += size

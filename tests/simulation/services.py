@@ -22,7 +22,7 @@ from tierlog.storage_backends.base.chunk_storage import (
     ChunkStorage,
     ChunkStorageStatistics,
 )
-from tierlog.storage_backends.base.errors import NotOwner, Unavailable
+from tierlog.storage_backends.base.errors import NotOwner, StorageFull, Unavailable
 
 from .gates import Gate
 
@@ -89,6 +89,9 @@ class ServiceLog(DurableDataLog):
 
     def has_room(self, size: int) -> bool:
         return self._inner.has_room(size)
+
+    def room_error(self) -> StorageFull:
+        return self._inner.room_error()
 
     def has_reserve(self, size: int) -> bool:
         return self._inner.has_reserve(size)

@@ -31,6 +31,10 @@ async def test_users_are_refused_below_the_low_water_mark_and_again_accepted_abo
     assert disk.free() >= FULL.low_water - 2 * FULL.allocation_step
     await log.check_space()
     assert not log.has_room(1000)
+    assert str(log.room_error()) == (
+        f"{FOLDER}: {disk.free()} bytes are free, and appends need twice wal.low_water (65536 bytes) and the "
+        f"log's reserve: free space on that disk, or truncate or delete segments"
+    )
 
     await log.append([b"checkpoint"], truncate_before=log.next_group)
     await log.truncate()
