@@ -68,6 +68,10 @@ PROOF_SECONDS = 30.0
 """A write of a flush needs a look at the chain that is no older."""
 _DELETED_MAX = 32
 """Old elements that are deleted when one counts."""
+_DELETION_SECONDS = 1.0
+"""Seconds for which an opening, an element or a look waits for deletions of old elements."""
+_DELETION_PAUSE = 60.0
+"""Seconds without an attempt after that: a call that hangs keeps its slot."""
 _ROUNDS_MAX = 8
 """Steps in which one element comes to count, at most: four if nobody else creates or deletes any."""
 _OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
@@ -240,6 +244,8 @@ class StorageOwnership:
         """Whether there may be claims of earlier versions."""
         self._deletes = True
         """Whether the last attempt to delete old elements had no error."""
+        self._deletes_from = -math.inf
+        """No old element is deleted before this time."""
         self._lock, self._proving = anyio.Lock(), anyio.Lock()
         """``_lock``: while an element comes to count, which may take as long as long-term storage does. Looks
         at the chain do not wait for it."""
@@ -327,6 +333,8 @@ class StorageOwnership:
             if not self._has_chain:
                 raise
         await self._look(whole=True)
+        # An operator may have confirmed the container since its newest element.
+        await self._delete_old()
 
     async def keep_proven(self) -> None:
         """``prove``, unless that was done in the last 30 seconds: for writes that take long (rule J7)."""
@@ -352,8 +360,6 @@ class StorageOwnership:
 
         if self._is_open:
             self._proven_until = until
-        # An operator may have confirmed the container since its newest element.
-        await self._delete_old()
 
     async def complete_cycle(self, cut: int) -> None:
         """Return once an element counts that says: a cycle is complete up to ``cut`` (rule J5).
@@ -618,28 +624,36 @@ class StorageOwnership:
 
     async def _delete_old(self, kept: int = 2) -> bool:
         """Delete elements below the newest ``kept``, lowest first, and claims of earlier versions; if the
-        container is unconfirmed, elements from this folder only (rule J8). Returns whether any was."""
-        head = self._source.manifest.head
-        if head is None:
+        container is unconfirmed, elements of this owner only (rule J8). Takes a second at most: the rest is
+        left to later attempts. Returns whether one was deleted."""
+        head, left = self._source.manifest.head, _DELETED_MAX
+        if head is None or anyio.current_time() < self._deletes_from:
             return False
 
         is_confirmed = self._confirmation.unconfirmed is None
-        end, left = head.position.n + 1 - kept, _DELETED_MAX
+        end = head.position.n + 1 - kept
         try:
-            if is_confirmed and self._has_claims:
-                claims = await list_claims(self._chunks, self.container)
-                await delete_claims(self._chunks, self.container, claims)
-                self._has_claims = False
-            for numbers in (self._others, self._own) if is_confirmed else (self._own,):
-                while left and numbers and numbers[0] < end:
-                    await self._delete(numbers)
-                    left -= 1
+            with anyio.fail_after(_DELETION_SECONDS):
+                if is_confirmed and self._has_claims:
+                    claims = await list_claims(self._chunks, self.container)
+                    await delete_claims(self._chunks, self.container, claims)
+                    self._has_claims = False
+                for numbers in (self._others, self._own) if is_confirmed else (self._own,):
+                    while left and numbers and numbers[0] < end:
+                        await self._delete(numbers)
+                        left -= 1
             self._deletes = True
+        except TimeoutError:
+            self._deletes_from = anyio.current_time() + _DELETION_PAUSE
+            self._not_deleted("no answer yet")
         except TierlogError as error:
-            if self._deletes:  # once for all attempts of an outage (rule S7)
-                _log.warning("elements_not_deleted", container=self.container, error=str(error))
-            self._deletes = False
+            self._not_deleted(str(error))
         return left < _DELETED_MAX
+
+    def _not_deleted(self, error: str) -> None:
+        if self._deletes:  # once for all attempts of an outage (rule S7)
+            _log.warning("elements_not_deleted", container=self.container, error=error)
+        self._deletes = False
 
     async def _delete(self, numbers: deque[int]) -> None:
         """Delete the first of the elements."""

@@ -78,6 +78,7 @@ class BesideTheWriter:
             if all(fault.kind in QUIET for fault in self._run.plan.faults):
                 self._start(tasks, partial(self._check_others, process))
 
+        # Of chunks, and of elements: their names have ``OWN_CHUNKS`` too (rule J5).
         verbs = ("create_with_content", "write")
         self._hangs_until = float("inf")
         self._run.site.faults.add(

@@ -203,7 +203,7 @@ async def test_elements_that_could_not_be_deleted_are_deleted_little_by_little()
         await flush_more(owner, 100)
         assert len((await read_chain(world.chunks, 0)).elements) == 101
         world.chunks.script = None
-        for left in (38, 2):
+        for left in (70, 39, 8, 2):
             await flush_more(owner)
             assert len((await read_chain(world.chunks, 0)).elements) == left
 
@@ -378,6 +378,41 @@ async def test_an_element_whose_creation_takes_long_delays_no_flush() -> None:
         assert answered == []
         await anyio.sleep(100)
         assert [round(at - begin) for at in answered] == [50]
+
+
+async def test_deletions_of_old_elements_that_hang_delay_no_flush() -> None:
+    """F7, J8: a look before a flush deletes nothing, and an element waits a second for deletions."""
+    world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB // 4))
+    async with world.owner() as owner:
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        await make(owner.store, "s", b"abc")
+        await flush_more(owner, 4)
+        world.chunks.script = every(Fault(FaultKind.DELAY, seconds=1_000), "delete")
+        for number in range(1, 4):
+            begin = anyio.current_time()
+            await owner.store.append("s", bytes(MIB))
+            await anyio.sleep(0.5)
+            assert (await owner.store.segment_info("s")).flushed_length >= number * MIB
+            await flush_more(owner)
+            assert anyio.current_time() - begin < 2
+
+
+async def test_an_opening_does_not_wait_for_deletions_of_old_elements_that_hang() -> None:
+    """J8: it waits a second. They are tried again after a pause: calls that hang keep their slots."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await flush_more(owner)
+    world.chunks.script = every(Fault(FaultKind.DELAY, seconds=1_000), "delete")
+    begin = anyio.current_time()
+    async with world.owner() as owner:
+        assert anyio.current_time() - begin < 2
+        await flush_more(owner, 5)
+        assert len([call for call in world.chunks.calls if call.verb == "delete"]) == 1
+        world.chunks.script = None
+        await anyio.sleep(60)
+        await flush_more(owner)
+        assert len((await read_chain(world.chunks, 0)).elements) == 2
 
 
 async def test_a_flush_during_a_creation_is_answered_by_an_element_with_its_own_cut() -> None:
