@@ -102,6 +102,10 @@ class ManifestSource(Protocol):
         """Return once everything in ``manifest`` is durable. Raises if the ownership ended."""
 
 
+def folder_of(element: Element) -> Fingerprint:
+    return Fingerprint(element.owner.folder, element.owner.location)
+
+
 @attrs.frozen
 class ListedChain:
     """The chain as it was listed."""
@@ -141,8 +145,7 @@ class ListedChain:
         if self.newest is None:
             return self.claims[-1].identity.folder if self.claims else Fingerprint()
 
-        owner = self.newest.element.owner
-        return Fingerprint(owner.folder, owner.location)
+        return folder_of(self.newest.element)
 
 
 async def list_chain(chunks: ChunkStorage, container: int) -> ListedChain:
@@ -203,6 +206,12 @@ def _hidden(name: str) -> Unavailable:
     )
 
 
+def _no_room(name: str) -> StorageFull:
+    return StorageFull(
+        f"long-term storage has no room for {name}: flushes and deletions wait for it. Free some KiB there"
+    )
+
+
 class StorageOwnership:
     """One owner's elements: an ``Open`` when its log is recovered, or before its first write to long-term
     storage if that was down; one for each complete cycle; one before each batch of deletions."""
@@ -228,7 +237,7 @@ class StorageOwnership:
         self._confirmation = confirmation
         self._adopt = adopt
         self._record = record
-        self._is_open = False
+        self._is_open = self._folder_checked = False
         self._found: ListedChain | None = None
         """The chain before the log was opened; None if long-term storage did not answer."""
         self._seen: StoredElement | None = None
@@ -309,6 +318,8 @@ class StorageOwnership:
         # First of all: nothing is created in the empty folder of a missing mount.
         if decide(self._known, listed.position) is Step.EMPTY:
             await self._refuse(Step.EMPTY, listed)
+        # Before anything that may fail: what a moved folder does without its own element is unconfirmed too.
+        await self._check_folder(listed)
         await self._check_beginning(listed)
         await self._record.ensure(self._chunks)
         self._has_claims = bool(listed.claims or self._source.claim_records())
@@ -325,13 +336,9 @@ class StorageOwnership:
         await self._look()
 
     async def look(self) -> None:
-        """``prove``, before a listing of chunks, also without an element where there is no room for one.
-        Finds what dead owners created late (rule J8)."""
-        try:
-            await self.ensure()
-        except StorageFull:
-            if not self._has_chain:
-                raise
+        """``prove``, before a listing of chunks and before deletions that are tried again. Finds what dead
+        owners created late (rule J8), and reads the newest element again (rule J9)."""
+        await self.ensure()
         await self._look(whole=True)
         # An operator may have confirmed the container since its newest element.
         await self._delete_old()
@@ -348,7 +355,7 @@ class StorageOwnership:
     async def _look(self, *, whole: bool = False) -> None:
         while True:
             until, known = anyio.current_time() + PROOF_SECONDS, self._known
-            listed = await self._list_chain(whole=whole)
+            listed = await self._list_chain(whole=whole, reads=whole)
             step = decide(self._known, listed.position)
             if step in _OURS:
                 break
@@ -358,8 +365,7 @@ class StorageOwnership:
                 await self._refuse(step, listed)
                 break
 
-        if self._is_open:
-            self._proven_until = until
+        self._proven_until = until
 
     async def complete_cycle(self, cut: int) -> None:
         """Return once an element counts that says: a cycle is complete up to ``cut`` (rule J5).
@@ -371,29 +377,13 @@ class StorageOwnership:
             await self._ensure()
             await self._advance(Kind.CYCLE_COMPLETE, ListedChain(self._seen), cut)
 
-    async def prove_anew(self) -> bool:
-        """Return True once an element counts that this owner has created since the call (rule J9). On a
-        storage without room for one, return False after a look at the chain: deletions make room, and where
-        there is none for an element, no copy can create one either."""
+    async def prove_anew(self) -> None:
+        """Return once an element counts that this owner has recorded since the call (rule J9). An ``Open`` is
+        none: it may have been recorded before, and a copy of the log since then knows it."""
         async with self._lock:
-            try:
-                if self._is_open:
-                    # Read again: storage that was put back may have another element of the same number.
-                    await self._advance(Kind.PROOF, await self._list_chain(reads=True))
-                else:
-                    await self._ensure()
-            except StorageFull:
-                if not self._has_chain:
-                    raise
-                await self._look()
-                return False
-
-        return True
-
-    @property
-    def _has_chain(self) -> bool:
-        """Whether a look can show, by an element, that long-term storage is mounted and this history's."""
-        return self._known.base != NOTHING
+            await self._ensure()
+            # Read again: storage that was put back may have another element of the same number.
+            await self._advance(Kind.PROOF, await self._list_chain(reads=True))
 
     # --- the chain -------------------------------------------------------------------------------
 
@@ -464,10 +454,6 @@ class StorageOwnership:
         )
 
     async def _log_next(self, kind: Kind, predecessor: Position, listed: ListedChain, cut: int) -> LogElement:
-        if kind is Kind.OPEN and self._confirmation.unconfirmed is None:
-            last = listed.folder
-            if last.differs_from(self.identity.folder):
-                await self._confirmation.mark(UnconfirmedRecord(Reason.MOVED, last.location))
         published = self._source.manifest.newest
         found = None if listed.newest is None else listed.newest.element
         op = LogElement(
@@ -525,11 +511,14 @@ class StorageOwnership:
         name = element_name(self.container, op.position.n)
         try:
             await self._chunks.create_with_content(name, [op.content])
-        except StorageFull:
+        except StorageFull as error:
             # The element before the head is the reserve: its room is enough for another one.
             if not await self._delete_old(kept=1):
-                raise
-            await self._chunks.create_with_content(name, [op.content])
+                raise _no_room(name) from error
+            try:
+                await self._chunks.create_with_content(name, [op.content])
+            except StorageFull as again:
+                raise _no_room(name) from again
 
     async def _count(self, op: LogElement) -> None:
         await self._log_whole(ElementCreated(op.position))
@@ -576,6 +565,18 @@ class StorageOwnership:
 
     # --- the first element -----------------------------------------------------------------------
 
+    async def _check_folder(self, listed: ListedChain) -> None:
+        """The container is unconfirmed, durably, if the last owner had another folder (rule G4)."""
+        intent = self._source.manifest.intent
+        if self._folder_checked or decide(self._known, listed.position) not in _OURS:
+            return
+
+        # Once: an operator may confirm before there is room for an element.
+        self._folder_checked = True
+        last = listed.folder if intent is None else folder_of(intent.element)
+        if self._confirmation.unconfirmed is None and last.differs_from(self.identity.folder):
+            await self._confirmation.mark(UnconfirmedRecord(Reason.MOVED, last.location))
+
     async def _check_beginning(self, listed: ListedChain) -> None:
         """Before the first element of a chain: long-term storage is not the empty folder of a missing mount,
         and no other folder of an earlier version has it (rule J12)."""
@@ -614,17 +615,20 @@ class StorageOwnership:
     async def _find_own(self) -> None:
         """Those of the listed elements that were created from this folder, by earlier owners: otherwise each
         opening of an unconfirmed container would add one (rule J8)."""
+        own = set(self._own)
         for n in list(islice(self._others, _DELETED_MAX)):
             # A damaged one may be anybody's.
             with suppress(ChunkNotFound, DataCorruption):
                 owner = (await read_element(self._chunks, self.container, n)).element.owner
                 if owner.log == self.identity.log and owner.folder == self.identity.folder.digest:
-                    self._others.remove(n)
-                    self._own.append(n)
+                    own.add(n)
+        # Looks may have listed others meanwhile.
+        self._others = deque(n for n in self._others if n not in own)
+        self._own = deque(sorted(own.union(self._own)))
 
     async def _delete_old(self, kept: int = 2) -> bool:
         """Delete elements below the newest ``kept``, lowest first, and claims of earlier versions; if the
-        container is unconfirmed, elements of this owner only (rule J8). Takes a second at most: the rest is
+        container is unconfirmed, elements from this folder only (rule J8). Takes a second at most: the rest is
         left to later attempts. Returns whether one was deleted."""
         head, left = self._source.manifest.head, _DELETED_MAX
         if head is None or anyio.current_time() < self._deletes_from:

@@ -185,8 +185,8 @@ class ContainerCollectorSource:
     async def look(self) -> None:
         await self._container.ownership.look()
 
-    async def prove(self) -> bool:
-        return await self._container.ownership.prove_anew()
+    async def prove_anew(self) -> None:
+        await self._container.ownership.prove_anew()
 
     async def barrier(self) -> object:
         return await self._container.log_operation(Barrier())

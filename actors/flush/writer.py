@@ -147,7 +147,7 @@ class StorageWriter:
         self._flushes = FlushTasks(
             self._flush_segment,
             storage.retry_in,
-            self._is_late,
+            self._wait_for_late,
             self._late_ended,
             limit=options.concurrent_segments,
             deadline=options.segment_deadline,
@@ -342,7 +342,7 @@ class StorageWriter:
             cut,
             segment_of=self._source.segment_of,
             is_under_way=lambda sid: sid in self._flushes,
-            leave_out=lambda sid: self._is_late((sid,)),
+            leave_out=lambda sid: self._wait_for_late((sid,)),
         )
         if full and self._full_cut is None:
             for part in in_slices(plans):
@@ -378,7 +378,7 @@ class StorageWriter:
         left = await self._spilled.flush(
             tasks, plans, is_probe=lambda: self._failures.is_failing and not self._flushes.done
         )
-        self._is_late(left.waiting)
+        self._wait_for_late(left.waiting)
         self._due |= left.ended
         return bool(left.waiting or left.ended)
 
@@ -403,8 +403,8 @@ class StorageWriter:
         is_over = True
         self._deferred_is_late = not ended.is_set()
 
-    def _is_late(self, sids: Iterable[int]) -> None:
-        """A flush keeps these segments from being flushed in this cycle."""
+    def _wait_for_late(self, sids: Iterable[int]) -> None:
+        """Flush these segments once what is late has ended, not in this cycle."""
         self._waiting_for_late.update(dict.fromkeys(sids))
 
     def _late_ended(self, failed: dict[int, TierlogError]) -> None:

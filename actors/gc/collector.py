@@ -12,11 +12,11 @@ G3, S19); the collector deletes the file and then its record, one commit per bat
 
 Order (rules G1, J9): decide by durable state; create an element of the chain, because of a folder and
 its copy neither may delete what the other needs (if each name had its element at an earlier attempt, look
-at the chain); append a barrier to the log; delete only once that is durable under this owner's epoch. An
-unconfirmed container deletes nothing (rule G4). Nothing is deleted before the flush cycle that made it
-garbage is complete (rule F2). A missing chunk is done. A failed delete is tried again, ``attempts`` times
-after the delay and then ever more rarely (``retry_later.py``). One slow or failing name does not hold up
-the others of its batch (rule G2).
+at the chain; without room for an element, wait); append a barrier to the log; delete only once that is
+durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). Nothing is deleted
+before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done. A failed delete is
+tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One slow or
+failing name does not hold up the others of its batch (rule G2).
 
 Cancellation and crash: the next owner finds what was not deleted in its listing or in the records, and
 removes records whose file is gone."""
@@ -32,7 +32,7 @@ import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
-from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, TierlogError
+from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, StorageFull, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
@@ -134,12 +134,11 @@ class CollectorSource(Protocol):
         """All of them were given to ``check_history``."""
 
     async def look(self) -> None:
-        """Returns if long-term storage has this owner's element and no other history's is newer (rule
-        J7)."""
+        """Returns if long-term storage has this owner's element, read again, and no other history's is newer
+        (rule J7)."""
 
-    async def prove(self) -> bool:
-        """Returns True once an element counts that this owner has created since the call (rule J9); False
-        after a look at the chain, if long-term storage has no room for an element."""
+    async def prove_anew(self) -> None:
+        """Returns once an element counts that this owner has recorded since the call (rule J9)."""
 
     async def barrier(self) -> object:
         """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
@@ -186,6 +185,7 @@ class Collector:
         self._lists_own = False
         """Whether listings look for this owner's names too, because some found no room once."""
         self._is_history_checked = False
+        self._waits_for_room = False
         self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
 
     # --- GarbageSink -----------------------------------------------------------------------------
@@ -331,7 +331,10 @@ class Collector:
             raise
         except TierlogError as error:
             self._has_left_out |= left_out
-            _log.warning("gc_listing_failed", prefix=source.chunk_prefix, error=str(error))
+            if isinstance(error, StorageFull):
+                self._warn_of_room(error)
+            else:
+                _log.warning("gc_listing_failed", prefix=source.chunk_prefix, error=str(error))
             return False
 
         # G4: a listed chunk has just shown that the log is older than long-term storage.
@@ -415,14 +418,16 @@ class Collector:
         return is_own and name not in self._open and name not in source.referenced
 
     async def _collect(self, ready: list[Garbage]) -> None:
-        is_proven = all(garbage.is_proven for garbage in ready)
         try:
-            if is_proven:
+            if all(garbage.is_proven for garbage in ready):
                 await self._source.look()
             else:
-                is_proven = await self._source.prove()
+                await self._source.prove_anew()
         except CLAIM_REFUSED:
             raise
+        except StorageFull as error:
+            await self._wait_for_room(ready, error)
+            return
         except TierlogError as error:
             for part in in_slices(ready):
                 for garbage in part:
@@ -435,6 +440,7 @@ class Collector:
                 self._queue.put(garbage)
             return  # the first element, made only now, has shown that the folder was moved
 
+        self._waits_for_room = False
         # G1: what ``_ready`` decided still holds after the barrier. Names are never used twice (S2), and only
         # this owner could add a record.
         await self._source.barrier()
@@ -442,13 +448,28 @@ class Collector:
         names, done = iter(ready), list[str]()
         async with anyio.create_task_group() as tasks:
             for _ in range(min(self._options.concurrent_deletes, len(ready))):
-                tasks.start_soon(self._delete_each, names, is_proven, done)
+                tasks.start_soon(self._delete_each, names, done)
         # G3: the record goes last. A crash between leaves a record whose file is gone, which the next owner
         # removes.
         if recorded := [name for name in done if name in self._source.released]:
             await self._source.released.forget(recorded)
 
-    async def _delete_each(self, names: Iterator[Garbage], is_proven: bool, done: list[str]) -> None:
+    async def _wait_for_room(self, ready: Sequence[Garbage], error: StorageFull) -> None:
+        """Without room for an element nothing is deleted (rule J9): try again after a pause, as often as it
+        takes."""
+        self._warn_of_room(error)
+        later = anyio.current_time() + self._pause
+        for part in in_slices(ready):
+            for garbage in part:
+                self._queue.put(attrs.evolve(garbage, due=later))
+            await anyio.lowlevel.checkpoint()
+
+    def _warn_of_room(self, error: StorageFull) -> None:
+        if not self._waits_for_room:  # once until there is room (rule S7)
+            _log.warning("gc_waits_for_room", prefix=self._source.chunk_prefix, error=str(error))
+        self._waits_for_room = True
+
+    async def _delete_each(self, names: Iterator[Garbage], done: list[str]) -> None:
         """Delete what is left of ``names``, which other tasks take from as well."""
         for garbage in names:
             try:
@@ -456,7 +477,7 @@ class Collector:
             except ChunkNotFound:
                 self._gone += 1
             except TierlogError as error:
-                self._retry(attrs.evolve(garbage, is_proven=is_proven), error)
+                self._retry(attrs.evolve(garbage, is_proven=True), error)
                 continue
             else:
                 self._deleted += 1

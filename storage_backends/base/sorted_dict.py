@@ -18,7 +18,7 @@ T = TypeVar("T")
 RUN_MAX = 256
 """The most keys in one run."""
 _SHARDS = 64
-"""Of a power of two. A dict that grows copies itself, which takes 6 ms at 174,763 entries."""
+"""A power of two. A dict that grows copies itself, which takes 6 ms at 174,763 entries."""
 
 
 class SortedKeys(Generic[K]):

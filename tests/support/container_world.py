@@ -55,6 +55,7 @@ OPTIONS = ContainerOptions(
     checkpoint=CheckpointOptions(wal_bytes=64 * MIB),
 )
 ROLLING = 64 << 10
+ELSEWHERE = Fingerprint(b"g" * 16, "there:/copy/wal")
 
 
 def fresh_ids() -> Callable[[], str]:
@@ -177,6 +178,16 @@ class ContainerWorld:
     def chunk_names(self) -> set[str]:
         """Users' chunks in long-term storage."""
         return {name for name in self.memory.chunks if name.startswith("containers/")}
+
+
+@asynccontextmanager
+async def as_copy(world: ContainerWorld, logs: MemoryLogService | None = None) -> AsyncIterator[Owner]:
+    """An owner of a copy of the folder, taken now unless ``logs`` are given, on another machine."""
+    own, folder = world.logs, world.folder
+    world.logs, world.folder = logs or cloned(own), ELSEWHERE
+    async with world.owner() as copy:
+        world.logs, world.folder = own, folder
+        yield copy
 
 
 def referenced_chunks(container: Container) -> set[str]:

@@ -15,7 +15,7 @@ from support.loop_steps import recorded_steps
 from support.patience import scaled
 from tierlog.actors.gc.collector import Collector, CollectorOptions, GarbageTotal
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
-from tierlog.storage_backends.base.errors import Unavailable
+from tierlog.storage_backends.base.errors import StorageFull, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
 
@@ -72,8 +72,6 @@ class World:
     proof_error: BaseException | None = None
     proofs: int = 0
     looks: int = 0
-    has_room: bool = True
-    """For an element."""
     confirmed: anyio.Event = attrs.field(factory=_set_event)
     requested: int = 0
     compared: list[str] = attrs.field(factory=list)
@@ -103,12 +101,11 @@ class World:
             raise self.look_error
         self.looks += 1
 
-    async def prove(self) -> bool:
+    async def prove_anew(self) -> None:
         await anyio.lowlevel.checkpoint()
         if self.proof_error is not None:
             raise self.proof_error
         self.proofs += 1
-        return self.has_room
 
     async def barrier(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -262,19 +259,15 @@ async def test_a_chunk_that_cannot_be_deleted_keeps_an_idle_store_idle() -> None
 
 
 async def test_j9_a_name_that_was_proven_needs_only_a_look_later() -> None:
-    """Unless long-term storage had no room for the element."""
-    async with collecting(chunk(1), has_room=False) as (world, collector):
+    async with collecting(chunk(1)) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release([chunk(1)])
         world.cycle(1)
         world.looks = 0  # one was for the listing of the begin
         await anyio.sleep(61)
         assert (world.proofs, world.looks) == (1, 0)
-        world.has_room = True
-        await anyio.sleep(61)
-        assert (world.proofs, world.looks) == (2, 0)
         await anyio.sleep(86_400)
-        assert world.proofs == 2
+        assert world.proofs == 1
         assert world.looks > 20
 
         world.look_error = Unavailable("down")
@@ -284,7 +277,27 @@ async def test_j9_a_name_that_was_proven_needs_only_a_look_later() -> None:
         world.look_error = None
         await anyio.sleep(86_400)
         assert await world.left() == []
-        assert world.proofs == 2
+        assert world.proofs == 1
+
+
+async def test_j9_without_room_for_an_element_deletions_wait_and_one_warning_tells_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However long that takes, no attempt is used up; then they go on by themselves."""
+    full = StorageFull("no room")
+    async with collecting(chunk(1), proof_error=full) as (world, collector):
+        collector.release([chunk(1)])
+        world.cycle(1)
+        await anyio.sleep(86_400)
+        assert await world.left() == [chunk(1)]
+        assert world.barriers == []
+        assert [r.getMessage() for r in caplog.records if "gc_waits_for_room" in r.getMessage()] == [
+            "event='gc_waits_for_room' prefix='containers/0003/' error='no room'"
+        ]
+        assert collector.statistics().retry_later == 0
+        world.proof_error = None
+        await anyio.sleep(61)
+        assert await world.left() == []
 
 
 async def test_one_delete_that_works_makes_the_next_round_due_soon() -> None:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.lowlevel
@@ -13,9 +12,11 @@ import pytest
 
 import tierlog
 from support.container_world import (
+    ELSEWHERE,
     OPTIONS,
     ContainerWorld,
     Owner,
+    as_copy,
     assert_nothing_leaked,
     cloned,
     create_element,
@@ -28,7 +29,6 @@ from support.container_world import (
 )
 from support.stores import make
 from tierlog import OutcomeUnknown, StoreMismatch, Unavailable
-from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.chain import element_name
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
@@ -130,18 +130,6 @@ async def test_of_a_folder_and_its_copy_that_open_at_once_one_is_refused() -> No
 
 
 # --- copies that share long-term storage --------------------------------------------------------
-
-ELSEWHERE = Fingerprint(b"g" * 16, "there:/copy/wal")
-
-
-@asynccontextmanager
-async def as_copy(world: ContainerWorld, logs: MemoryLogService | None = None) -> AsyncIterator[Owner]:
-    """An owner of a copy of the folder, taken now unless ``logs`` are given, on another machine."""
-    own, folder = world.logs, world.folder
-    world.logs, world.folder = logs or cloned(own), ELSEWHERE
-    async with world.owner() as copy:
-        world.logs, world.folder = own, folder
-        yield copy
 
 
 async def test_a_refused_copy_is_refused_again() -> None:

@@ -272,18 +272,20 @@ async def test_a_batch_of_deletions_creates_one_element_after_its_decision() -> 
         assert not world.chunk_names
 
 
-async def test_on_a_full_storage_deletions_need_no_element() -> None:
-    """J9: they make room; where there is none for an element, no copy can create one either."""
+async def test_on_a_full_storage_deletions_wait_for_an_element() -> None:
+    """J9: a copy that was opened without room for its element may need what is deleted."""
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", DATA, flushed=True)
         await owner.store.delete_segment("s")
         await owner.store.flush()
+        chunks = world.chunk_names
         world.chunks.script = elements_fail(FaultKind.FULL)
+        await anyio.sleep(1_000)
+        assert world.chunk_names == chunks
+        world.chunks.script = None
         await anyio.sleep(100)
         assert not world.chunk_names
-        world.chunks.script = None
-        await make(owner.store, "t", b"abc", flushed=True)
 
 
 async def test_a_storage_without_conditional_creation_is_refused() -> None:
@@ -500,9 +502,34 @@ async def test_a_batch_of_deletions_reads_the_newest_element_again() -> None:
         assert world.chunk_names == chunks
 
 
-async def delete_on_full_storage(world: ContainerWorld, script: Callable[[Call], Fault | None]) -> int:
-    """Fill long-term storage, open the store again, and delete what is in it. Returns how many elements
-    counted meanwhile."""
+async def test_deletions_that_are_tried_again_read_the_newest_element_again() -> None:
+    """J9: they had their element, and long-term storage was put back since."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", DATA, flushed=True)
+        await owner.store.delete_segment("s")
+        await owner.store.flush()
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.BEFORE) if call.verb == "delete" and call.name.startswith("containers/") else None
+        )
+        await anyio.sleep(65)
+        proof, chunks = newest_of(owner), world.chunk_names
+        assert proof.kind is Kind.PROOF
+        other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
+        content = element_bytes(proof.n, 7, other)
+        world.memory.chunks[element_name(0, proof.n)] = MemoryChunk(bytearray(content))
+        world.chunks.script = None
+        await anyio.sleep(300)
+        assert isinstance(owner.error, StoreMismatch)
+        assert world.chunk_names == chunks
+
+
+async def delete_on_full_storage(
+    world: ContainerWorld, script: Callable[[Call], Fault | None], deleted: bool
+) -> None:
+    """Fill long-term storage, open the store again, and delete what is in it. Without room for elements that
+    waits for some."""
     async with world.owner() as owner:
         await make(owner.store, "s", DATA)
         await make(owner.store, "t", DATA)
@@ -515,18 +542,22 @@ async def delete_on_full_storage(world: ContainerWorld, script: Callable[[Call],
         with pytest.raises(StorageFull):
             await owner.store.flush()
         await anyio.sleep(1_000)
-        assert not [name for name in world.chunk_names if "0000000100000001/" in name]
-        created = owner.container.statistics().journal.elements
+        assert (not garbage_of(world)) == deleted
         world.chunks.script = None
         await owner.store.flush()
+        await anyio.sleep(1_000)
+        assert not garbage_of(world)
         assert await read_all(owner.store, "t", 150_000) == bytes(50_000) + b"abc"
-        return created
 
 
-async def test_after_a_restart_on_full_storage_deletions_go_on() -> None:
-    """J9: where there is no room for an element, a look at the chain is enough."""
+def garbage_of(world: ContainerWorld) -> list[str]:
+    return [name for name in world.chunk_names if "0000000100000001/" in name]
+
+
+async def test_after_a_restart_on_full_storage_deletions_go_on_once_there_is_room() -> None:
+    """J9: for the `Open` and a `Proof`, which nothing replaces."""
     full = every(Fault(FaultKind.FULL), "create", "create_with_content", "write")
-    assert await delete_on_full_storage(ContainerWorld(), full) == 0
+    await delete_on_full_storage(ContainerWorld(), full, deleted=False)
 
 
 async def test_on_full_storage_the_element_before_the_head_makes_room_for_the_next_one() -> None:
@@ -543,7 +574,7 @@ async def test_on_full_storage_the_element_before_the_head_makes_room_for_the_ne
         room -= 1
         return None
 
-    assert await delete_on_full_storage(ContainerWorld(), script) >= 2
+    await delete_on_full_storage(ContainerWorld(), script, deleted=True)
 
 
 # --- what it costs -------------------------------------------------------------------------------
@@ -559,16 +590,17 @@ def requests(world: ContainerWorld) -> dict[str, int]:
     return dict(counts)
 
 
-async def test_an_opening_takes_six_requests_and_the_store_record_and_a_flush_takes_five() -> None:
+async def test_an_opening_takes_seven_requests_and_the_store_record_and_a_flush_takes_five() -> None:
     """J7, J8: an opening lists the chain, reads the newest element, creates one, lists what is above it,
-    deletes one, and looks again before it lists chunks. A flush looks, creates, lists, and deletes."""
+    deletes one, and looks again, which reads, before it lists chunks. A flush looks, creates, lists, and
+    deletes."""
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc", flushed=True)
     world.chunks.calls.clear()
     async with world.owner() as owner:
         await anyio.sleep(1)
-        assert requests(world) == {"element": 6, "store": 2, "chunks": 1}
+        assert requests(world) == {"element": 7, "store": 2, "chunks": 1}
         await owner.store.append("s", b"def")
         await owner.store.flush()
         assert requests(world) == {"element": 4, "chunks": 1}
