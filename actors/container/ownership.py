@@ -628,8 +628,8 @@ class StorageOwnership:
 
     async def _delete_old(self, kept: int = 2) -> bool:
         """Delete elements below the newest ``kept``, lowest first, and claims of earlier versions; if the
-        container is unconfirmed, elements from this folder only (rule J8). Takes a second at most: the rest is
-        left to later attempts. Returns whether one was deleted."""
+        container is unconfirmed, elements from this folder only (rule J8). Takes a second at most: the rest
+        is left to later attempts. Returns whether one was deleted."""
         head, left = self._source.manifest.head, _DELETED_MAX
         if head is None or anyio.current_time() < self._deletes_from:
             return False
