@@ -4,7 +4,8 @@ S17).
 
 Seeds from ``FIRST`` on are such worlds. Each has one story with two histories, and either may go on: the
 folder that is opened last, adopted if need be, must have every byte that its own owners acked, before it is
-confirmed and after that. Then nothing is left over.
+confirmed and after that. Then nothing is left over. While there is no room for elements neither deletes, and
+both must have every byte.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tierlog.actors.maintenance.restore import RestoreOptions, restore
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.memory import MemoryLogService
+from tierlog.journal.manifest.element import Element
 from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
 from tierlog.storage_backends.base.world import World
 
@@ -47,10 +49,13 @@ PATIENCE = 30.0
 """Seconds that a call may take."""
 COLLECT_SECONDS = 120.0
 _BACKUP = "backup"
+_ELEMENTS = "/journal/"
+"""In the name of each element."""
 
 
 class Story(StrEnum):
     COPY = "a copy of a live folder"
+    FULL_COPY = "a copy of a live folder, on full storage"
     LOST_LOG = "a lost log"
     OLD_BACKUP = "an old backup"
     IN_PLACE = "a log put back in place: same epoch, same fingerprint"
@@ -86,6 +91,12 @@ _DISTURBANCES = (Kind.BEFORE, Kind.AFTER, Kind.LOST, Kind.PARTIAL, Kind.FULL, Ki
 """No stale lists: of claims, lists are taken as they are (rule W8)."""
 
 
+def choose_story(random: Random, seed: int) -> Story:
+    """A seventh of the seeds are ``FULL_COPY``; the others are what they were before it was added."""
+    story = random.choice([story for story in Story if story is not Story.FULL_COPY])
+    return Story.FULL_COPY if Random(f"full {seed}").randrange(7) == 0 else story
+
+
 def site_kind(random: Random, story: Story) -> SiteKind:
     limits = Limits(
         flush_bytes=random.choice((100, 1500)),
@@ -114,7 +125,7 @@ class CopiesRun:
     def __init__(self, seed: int, trace: Trace) -> None:
         self._random = Random(f"copies {seed}")
         self._trace = trace
-        self.story = self._random.choice(tuple(Story))
+        self.story = choose_story(self._random, seed)
         self.site = Site(site_kind(self._random, self.story), Random(f"site {seed}"), trace)
         self.operations = 0
         self._tasks: anyio.abc.TaskGroup
@@ -122,6 +133,7 @@ class CopiesRun:
     async def body(self) -> None:
         stories: Mapping[Story, Callable[[Folder], Awaitable[list[Folder]]]] = {
             Story.COPY: self._copy,
+            Story.FULL_COPY: self._copy_on_full_storage,
             Story.LOST_LOG: self._lose_the_log,
             Story.OLD_BACKUP: self._restore_an_old_backup,
             Story.IN_PLACE: self._put_the_log_back,
@@ -169,6 +181,63 @@ class CopiesRun:
         await self._expect_refusals(original)
         return [original, copy]
 
+    async def _copy_on_full_storage(self, original: Folder) -> list[Folder]:
+        """While neither can create an element, neither may delete what the other one needs (rule J9)."""
+        await self._flush(original)
+        copy, moment = original.copied("B", THERE), self._random.randrange(3)
+        if moment:
+            await self._leave_an_intent(original)
+            copy = original.copied("B", THERE)
+        if moment > 1:  # the copy has the intent, and not what follows
+            await self._work_without_room(original)
+        self._fill_storage()
+        await self._open(copy)
+        for _ in range(self._random.randint(2, 6)):
+            folder = self._random.choice((original, copy))
+            if self._random.random() < 0.2:
+                await self._end(folder)
+                await self._open(folder)
+            await self._work_without_room(folder)
+            self._fill_storage()
+            await trio.sleep(self._random.choice((0.0, 1.0, 3 * DELAY)))
+        await trio.sleep(3 * DELAY)
+        for folder in (original, copy):
+            await self._check(folder)
+        self.site.faults.clear()
+        for folder in self._random.sample((original, copy), 2):
+            await self._call(folder, lambda store: store.flush())
+        await trio.sleep(3 * DELAY)
+        await self._end(original)
+        await self._end(copy)
+        newest = Element.decode(self.site.chunk_contents()[max(self._elements())])
+        # The original is confirmed: once it has created the next element, it deletes.
+        return [original, copy] if newest.owner.folder == THERE.digest else [original]
+
+    async def _leave_an_intent(self, folder: Folder) -> None:
+        """A recorded element without an outcome; it may exist. From now on there is no room for elements."""
+        kind = self._random.choice((Kind.AFTER, Kind.LOST, Kind.FULL))
+        self.site.faults.add(Fault(Target.CHUNKS, kind, Nth(), ("create_with_content",), part=_ELEMENTS))
+        self._fill_storage(_ELEMENTS)
+        await self._append(folder, self._random.choice(NAMES))
+        await self._call(folder, lambda store: store.flush())
+
+    async def _work_without_room(self, folder: Folder) -> None:
+        for _ in range(self._random.randint(1, 3)):
+            name = self._random.choice(NAMES)
+            match self._random.choice(("append", "append", "truncate")):
+                case "append":
+                    await self._append(folder, name)
+                case _:
+                    await self._truncate(folder, name, len(folder.acked[name]))
+        await self._call(folder, lambda store: store.flush())
+
+    def _fill_storage(self, part: str | None = None) -> None:
+        """There is no room for objects with ``part`` in their name; by default for elements, or for any."""
+        if part is None:
+            self.site.faults.clear()
+            part = self._random.choice((_ELEMENTS, ""))
+        self.site.faults.add(Fault(Target.CHUNKS, Kind.FULL, Window(10_000.0, 1.0), part=part))
+
     async def _lose_the_log(self, original: Folder) -> list[Folder]:
         await self._flush(original)
         await self._end(original)
@@ -204,7 +273,7 @@ class CopiesRun:
             await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
         else:
             down, verbs = Window(1000.0, 1.0), ("create_with_content",)
-            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part="/journal/"))
+            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part=_ELEMENTS))
             for _ in range(self._random.randint(1, 6)):
                 await self._append(original, self._random.choice(NAMES))
         await self._call(original, lambda store: store.flush())
@@ -231,7 +300,7 @@ class CopiesRun:
         return [original, backup]
 
     def _elements(self) -> set[str]:
-        return {name for name in self.site.chunk_contents() if "/journal/" in name}
+        return {name for name in self.site.chunk_contents() if _ELEMENTS in name}
 
     async def _restore_a_backup(self, original: Folder) -> list[Folder]:
         """Newer data was flushed after the backup. The restored store keeps it until it is confirmed."""
