@@ -33,7 +33,7 @@ from ...journal.manifest.chain import (
 )
 from ...journal.manifest.element import NOTHING, Element, Kind, Position, Progress
 from ...journal.manifest.rules import Known, Step, decide, next_predecessor
-from ...journal.manifest.store_record import other_store
+from ...journal.manifest.store_record import STORE_RECORD, other_store
 from ...journal.operations.log_element import ElementCreated, LogElement
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -321,7 +321,9 @@ class StorageOwnership:
         # Before anything that may fail: what a moved folder does without its own element is unconfirmed too.
         await self._check_folder(listed)
         await self._check_beginning(listed)
-        await self._record.ensure(self._chunks)
+        # An element that counts shows that an earlier owner made the check for which there is no room.
+        if not await self._record.ensure(self._chunks) and self._known.base == NOTHING:
+            raise _no_room(STORE_RECORD)
         self._has_claims = bool(listed.claims or self._source.claim_records())
         if self._confirmation.unconfirmed is not None:
             await self._find_own()

@@ -1,7 +1,8 @@
 """The store record, checked once for all containers that a process serves (rule J10).
 
 Several containers open at the same time: the first one asks long-term storage, the others get its answer. An
-attempt that failed, or was cancelled, is made again by the next one that asks."""
+attempt that failed, was cancelled, or had no room to check the storage, is made again by the next one that
+asks."""
 
 from __future__ import annotations
 
@@ -31,39 +32,43 @@ class SharedStoreRecord:
         ``DataCorruption``."""
         await self._check.run(chunks)
 
-    async def ensure(self, chunks: ChunkStorage) -> None:
-        """Return once the record exists and long-term storage has shown that its creation is conditional.
-        Raises ``StoreMismatch``, ``DataCorruption``."""
-        await self._ensure.run(chunks)
+    async def ensure(self, chunks: ChunkStorage) -> bool:
+        """Return once the record exists: True if long-term storage has shown that its creation is
+        conditional, False if it has no room to show that. Raises ``StoreMismatch``, ``DataCorruption``."""
+        return await self._ensure.run(chunks)
 
-    async def _check_once(self, chunks: ChunkStorage) -> None:
+    async def _check_once(self, chunks: ChunkStorage) -> bool:
         if (found := await read_store_record(chunks)) is not None:
             check_store_record(found, self._store, self._containers)
         self._found = found
+        return True
 
-    async def _ensure_once(self, chunks: ChunkStorage) -> None:
-        await ensure_store_record(chunks, self._store, self._containers, self._found)
+    async def _ensure_once(self, chunks: ChunkStorage) -> bool:
+        return await ensure_store_record(chunks, self._store, self._containers, self._found)
 
 
 class _Once:
     """An act that succeeds once for all callers."""
 
-    def __init__(self, act: Callable[[ChunkStorage], Awaitable[None]]) -> None:
+    def __init__(self, act: Callable[[ChunkStorage], Awaitable[bool]]) -> None:
+        """``act`` returns whether its success stands for callers after it too."""
         self._act = act
-        self._answer: Reply[None] | None = None
+        self._answer: Reply[bool] | None = None
 
-    async def run(self, chunks: ChunkStorage) -> None:
+    async def run(self, chunks: ChunkStorage) -> bool:
         if self._answer is not None:
-            await self._answer.wait()
-            return
+            return await self._answer.wait()
 
-        self._answer = answer = Reply[None]()
+        self._answer = answer = Reply[bool]()
         try:
-            await self._act(chunks)
+            done = await self._act(chunks)
         except BaseException as error:
             self._answer = None
             cancelled = Unavailable("the container that asked for the store record was stopped: try again")
             answer.fail(error if isinstance(error, TierlogError) else cancelled)
             raise
 
-        answer.resolve(None)
+        if not done:
+            self._answer = None
+        answer.resolve(done)
+        return done

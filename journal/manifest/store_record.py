@@ -78,9 +78,9 @@ async def read_store_record(chunks: ChunkStorage) -> StoreRecord | None:
 
 async def ensure_store_record(
     chunks: ChunkStorage, store: bytes, containers: int, found: StoreRecord | None = None
-) -> None:
+) -> bool:
     """Create the record, or check the one that is there, and check that creation is conditional. ``found``:
-    the record, if it was read before.
+    the record, if it was read before. Returns False if long-term storage has no room for that check.
 
     Raises ``StoreMismatch`` if the long-term storage is another store's, or cannot create conditionally."""
     found = found or await read_store_record(chunks)
@@ -95,8 +95,10 @@ async def ensure_store_record(
     # equal (rule A9).
     try:
         await chunks.create_with_content(STORE_RECORD, [found.encode(), b"\0"])
-    except (ChunkExists, StorageFull):
-        return  # without room for it, an earlier opening had some
+    except ChunkExists:
+        return True
+    except StorageFull:
+        return False
 
     await chunks.create_with_content(STORE_RECORD, [found.encode()])  # it overwrites again
     raise StoreMismatch(

@@ -10,7 +10,7 @@ from tierlog.actors.container.shared_store_record import SharedStoreRecord
 from tierlog.journal.manifest.store_record import STORE_RECORD
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -67,6 +67,22 @@ async def test_another_stores_record_refuses_all() -> None:
     state = MemoryChunkState()
     assert await answers(SharedStoreRecord(b"T" * 16, 4), await open_chunks(state), 1) == ["ok"]
     assert await answers(SharedStoreRecord(STORE, 4), await open_chunks(state), 3) == 3 * ["StoreMismatch"]
+
+
+async def test_a_check_that_had_no_room_is_made_again_by_the_next_container() -> None:
+    """J10: it is no proof that creation is conditional."""
+    state = MemoryChunkState()
+    assert await answers(SharedStoreRecord(STORE, 4), await open_chunks(state), 1) == ["ok"]
+    chunks, record = await open_chunks(state), SharedStoreRecord(STORE, 4)
+    chunks.script = every(Fault(FaultKind.FULL), "create_with_content")
+    assert await answers(record, chunks, 2) == 2 * ["ok"]
+    chunks.script = lambda call: overwrite(state, call)
+    assert await answers(record, chunks, 1) == ["StoreMismatch"]
+
+
+def overwrite(state: MemoryChunkState, call: Call) -> None:
+    if call.verb == "create_with_content":
+        state.chunks.pop(call.name, None)
 
 
 async def test_a_cancelled_attempt_is_made_again() -> None:

@@ -26,6 +26,7 @@ from tierlog import StorageFull, StoreMismatch, Unavailable
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.manifest.chain import element_name, read_chain
 from tierlog.journal.manifest.element import Element, Kind
+from tierlog.journal.manifest.store_record import STORE_RECORD
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import OutcomeUnknown
 from tierlog.storage_backends.chunks.memory import MemoryChunk
@@ -295,6 +296,24 @@ async def test_a_storage_without_conditional_creation_is_refused() -> None:
     refusal = await refusal_of(world)
     assert isinstance(refusal, StoreMismatch)
     assert "needs conditional creation" in str(refusal)
+
+
+async def test_a_storage_without_room_for_the_check_of_creations_gets_no_first_element() -> None:
+    """J10: no earlier owner has made that check."""
+    world = ContainerWorld()
+    records = 0
+
+    def script(call: Call) -> Fault | None:
+        nonlocal records
+        records += call.verb == "create_with_content" and call.name == STORE_RECORD
+        return Fault(FaultKind.FULL) if records > 1 and call.name == STORE_RECORD else None
+
+    world.chunks.script = script
+    async with world.owner() as owner:
+        assert records == 2
+        assert creations(world) == []
+        world.chunks.script = None
+        await make(owner.store, "s", b"abc", flushed=True)
 
 
 def overwrite(world: ContainerWorld, call: Call) -> None:
