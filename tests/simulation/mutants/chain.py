@@ -11,7 +11,7 @@ from tierlog.actors.flush.cycle_publisher import CyclePublisher
 from tierlog.journal.manifest.chain import StoredElement
 from tierlog.journal.operations.log_element import CheckpointManifest, LogElement
 from tierlog.journal.operations.operation import Operation
-from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.errors import StorageFull, TierlogError
 
 from .planting import Planter, mutant
 
@@ -109,6 +109,19 @@ def chain_is_looked_at_only_once(plant: Planter) -> None:
 
     plant(StorageOwnership._look, look)
     plant(StorageOwnership._advance, advance)
+
+
+@mutant("J9", copies=True)
+def full_storage_needs_no_proof(plant: Planter) -> None:
+    """Where there is no room for an element, a copy without one loses what it acknowledged."""
+
+    async def prove(original: Any, self: StorageOwnership) -> None:
+        try:
+            await original(self)
+        except StorageFull:
+            await self._look()
+
+    plant(StorageOwnership.prove_anew, prove)
 
 
 @mutant("J6", copies=True)
