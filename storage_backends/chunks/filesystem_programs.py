@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from posixpath import dirname
 from typing import TypeVar
 
@@ -38,6 +39,7 @@ from ..base.files import (
     Program,
     Read,
     RemoveFolder,
+    Rename,
     Size,
     Sync,
     SyncFolder,
@@ -131,7 +133,13 @@ class Folders:
 
         # Known only when durable: a chunk whose folder a power loss takes back is gone, although its record
         # is committed.
-        yield SyncFolder(dirname(folder))
+        try:
+            yield SyncFolder(dirname(folder))
+        except OSError:
+            # A later sync that succeeds proves nothing about this name: the next one makes it again.
+            with suppress(OSError):
+                yield RemoveFolder(folder)
+            raise
         self._known.add(folder)
 
     def remove_empty(self, folder: str) -> Program[None]:
@@ -264,6 +272,7 @@ def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Pr
             except FileExistsError:
                 if not (yield from _is_linked(temporary, path, progress)):
                     # Its creator may have died before it synced the name, and the caller counts on it.
+                    yield from _make_again(temporary, path)
                     yield SyncFolder(dirname(path))
                     raise
         except FileNotFoundError:
@@ -274,6 +283,36 @@ def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Pr
         f"the temporary file {temporary} was swept by another process that opened this root; write {path} "
         f"again"
     )
+
+
+def _make_again(temporary: str, path: str) -> Program[None]:
+    """Make an existing name again if its object has the bytes of ``temporary``: its creator's sync of the
+    folder may have failed, and a later one that succeeds does not write the names that the failed one lost.
+
+    Others see the same bytes all the time. An object that grows is never replaced: only its owner creates its
+    name, and takes another one after an unknown outcome (rule S3)."""
+    if (yield from with_file(Open(temporary), lambda handle: _has_bytes_of(handle, path))):
+        yield Rename(temporary, path)
+
+
+def _has_bytes_of(new: FileHandle, path: str) -> Program[bool]:
+    def compare(existing: FileHandle) -> Program[bool]:
+        size = yield Size(new)
+        if not size or (yield Size(existing)) != size:
+            return False
+
+        for offset in range(0, size, _COPY_SIZE):
+            data = yield Read(new, offset, _COPY_SIZE)
+            if (yield Read(existing, offset, _COPY_SIZE)) != data:
+                return False
+        return True
+
+    try:
+        return (yield from with_file(Open(path), compare))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, *NOT_A_FILE):
+            return False
+        raise
 
 
 def _is_linked(temporary: str, path: str, progress: Progress) -> Program[bool]:

@@ -6,7 +6,7 @@
 * A sync that fails marks the pages clean: some sectors reached the disk, the others stay readable until the
   power loss, and a later sync that "succeeds" does not write them.
 * A new, linked, renamed or unlinked name is durable once its folder is synced; until then a power loss keeps
-  or drops each on its own.
+  or drops each on its own. ``Fail(loses_names=True)`` of that sync treats them as a failed sync treats pages.
 * A folder that no synced entry leads to is gone with all it holds.
 """
 
@@ -155,6 +155,13 @@ class _Folder:
     def sync(self) -> None:
         for change in self.pending:
             change.apply(self.durable)
+        self.pending = []
+
+    def lose_sync(self, random: Random) -> None:
+        """A failed sync: some changes arrive, and a later sync writes none of the others."""
+        for change in self.pending:
+            if random.random() < 0.5:
+                change.apply(self.durable)
         self.pending = []
 
     def after_power_loss(self, keep: Keep, random: Random) -> dict[str, Entry]:

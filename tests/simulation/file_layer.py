@@ -81,6 +81,8 @@ class Fail:
 
     error: OSError
     written: int = 0
+    loses_names: bool = False
+    """Of a ``SyncFolder``: later syncs do not write what this one should have saved."""
 
 
 @attrs.frozen
@@ -345,6 +347,8 @@ class SimulatedFiles(Files):
                 self._write_part(call, written)
                 if isinstance(call, Sync):
                     _inode(call.handle).lose_sync(self.disk.random)
+                elif isinstance(call, SyncFolder) and fault.loses_names:
+                    self.disk.folder(call.path).lose_sync(self.disk.random)
                 raise error
             case Hang():
                 await _hang(scope)

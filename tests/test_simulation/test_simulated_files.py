@@ -116,6 +116,32 @@ async def test_a_failed_sync_marks_pages_clean_and_a_later_one_does_not_save_the
     assert 0 < survived.count(b"x") < SECTOR * 20
 
 
+async def test_names_that_a_failed_sync_of_their_folder_lost_are_not_saved_by_a_later_one() -> None:
+    disk = SimulatedDisk(Random(4))
+    failing = True
+
+    def on_call(index: int, call: IoCall) -> Fail | None:
+        is_hit = failing and isinstance(call, SyncFolder)
+        return Fail(OSError(errno.EIO, "no"), loses_names=True) if is_hit else None
+
+    def make(names: list[str]) -> Program[None]:
+        for name in names:
+            yield Close((yield Open(f"/{name}", write=True, create=True)))
+        yield SyncFolder("/")
+
+    files = SimulatedFiles(disk, on_call)
+    names = [f"{number:02}" for number in range(20)]
+    with pytest.raises(OSError, match="no"):
+        await files.run(make(names))
+    failing = False
+    await files.run(make(["later"]))
+
+    assert len(disk.files_below("/")) == 21
+    survived = disk.crash("all").files_below("/")
+    assert "/later" in survived
+    assert 1 < len(survived) < 21
+
+
 async def test_a_rename_inside_a_folder_is_never_half_there() -> None:
     for seed in range(20):
         disk = SimulatedDisk(Random(seed))

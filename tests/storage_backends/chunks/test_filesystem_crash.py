@@ -4,19 +4,19 @@ whole or absent."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 from simulation.disk import Keep, SimulatedDisk
-from simulation.file_layer import FailAfter, SimulatedFiles
+from simulation.file_layer import Fail, FailAfter, SimulatedFiles
 
 from support.chunked import world_of
 from support.power_loss import ends_before_power_loss
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
-from tierlog.storage_backends.base.errors import ChunkExists, ChunkNotFound, OutcomeUnknown
-from tierlog.storage_backends.base.files import IoCall, Link, Unlink
+from tierlog.storage_backends.base.errors import ChunkExists, ChunkNotFound, OutcomeUnknown, Unavailable
+from tierlog.storage_backends.base.files import IoCall, Link, SyncFolder, Unlink
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
@@ -154,3 +154,71 @@ async def test_a_chunk_reported_as_existing_after_its_creator_died_does_not_vani
     after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
     await after.open()
     assert await after.read("a/1", 0, 2000) == FIRST
+
+
+class _LosesEverything(Random):
+    """Of a failed sync nothing arrives."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+def lost_sync_of(folder: str) -> Callable[[int, IoCall], Fail | None]:
+    """Syncs of ``folder`` fail, and its names are in the page cache only."""
+
+    def fail(index: int, call: IoCall) -> Fail | None:
+        if isinstance(call, SyncFolder) and call.path == folder:
+            return Fail(OSError(errno.EIO, "the sync failed"), loses_names=True)
+
+        return None
+
+    return fail
+
+
+@pytest.mark.anyio
+async def test_a_chunk_that_is_created_again_after_a_failed_sync_of_its_folder_does_not_vanish() -> None:
+    """J5: the owner before created the element, and the folder's sync failed."""
+    disk = SimulatedDisk(_LosesEverything(1))
+    storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
+    await storage.open()
+    await storage.create_with_content("a/0", [SECOND])
+    troubled = FileSystemChunkStorage(SimulatedFiles(disk, lost_sync_of(f"{ROOT}/a")), ROOT, world_of(2))
+    await troubled.open()
+    with pytest.raises(OutcomeUnknown):
+        await troubled.create_with_content("a/1", [FIRST])
+    with pytest.raises(ChunkExists):
+        await storage.create_with_content("a/1", [FIRST])
+
+    after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
+    await after.open()
+    assert await after.read("a/1", 0, 2000) == FIRST
+    assert [info.name async for info in after.list("")] == ["a/0", "a/1"]
+
+
+@pytest.mark.anyio
+async def test_a_chunk_in_a_folder_whose_name_a_failed_sync_lost_does_not_vanish() -> None:
+    disk = SimulatedDisk(_LosesEverything(1))
+    storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
+    await storage.open()
+    troubled = FileSystemChunkStorage(SimulatedFiles(disk, lost_sync_of(ROOT)), ROOT, world_of(2))
+    await troubled.open()
+    with pytest.raises(Unavailable):
+        await troubled.create_with_content("a/1", [FIRST])
+    await storage.create_with_content("a/2", [SECOND])
+
+    after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
+    await after.open()
+    assert await after.read("a/2", 0, 2000) == SECOND
+
+
+@pytest.mark.anyio
+async def test_a_chunk_that_exists_with_other_bytes_is_not_replaced() -> None:
+    disk = SimulatedDisk(Random(1))
+    storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
+    await storage.open()
+    await storage.create_with_content("a/1", [FIRST])
+    for other in (SECOND, FIRST[:-1] + b"?", FIRST + b"!", b""):
+        with pytest.raises(ChunkExists):
+            await storage.create_with_content("a/1", [other])
+
+    assert await storage.read("a/1", 0, 2000) == FIRST
