@@ -92,7 +92,7 @@ DEFERRED_DELETE = Scenario(
             create("a/s", 20), append("a/s", "gone", 95), create("a/t"), append("a/t", "stays", 30), Flush()
         )
     ],
-    sessions=[alone(Delete("a/s"), Flush(), RunDeferredWork())],
+    sessions=[alone(Delete("a/s"), Flush(), RunDeferredWork(), Collect())],
     limits=STEPS,
     settle=work_done,
     reaches=[
@@ -100,7 +100,7 @@ DEFERRED_DELETE = Scenario(
             "Begin 2 > Logged DeleteSegment > Logged CommitMetadata > Logged CommitMetadata > "
             "Logged CycleComplete > Logged CommitMetadata > Logged CycleComplete"
         ),
-        "Logged CycleComplete > Unlink */lts/containers/* > Logged CommitMetadata > Logged CycleComplete",
+        "Logged CycleComplete > Logged Barrier > Unlink */lts/containers/*",
     ],
 )
 DEFERRED_CONCAT = Scenario(
