@@ -156,7 +156,7 @@ async def list_chain(chunks: ChunkStorage, container: int) -> ListedChain:
 
 
 @attrs.frozen
-class ManifestStatistics:
+class JournalStatistics:
     elements: int = attrs.field(metadata=counter("Elements of the journal that this owner created."))
     head: int = attrs.field(metadata=gauge("The number of the newest element; 0 if there is none."))
     newest_age_seconds: float = attrs.field(
@@ -671,9 +671,9 @@ class StorageOwnership:
             numbers.appendleft(n)
             raise
 
-    def statistics(self) -> ManifestStatistics:
+    def statistics(self) -> JournalStatistics:
         manifest = self._source.manifest
-        return ManifestStatistics(
+        return JournalStatistics(
             elements=self._created,
             head=0 if manifest.head is None else manifest.head.position.n,
             newest_age_seconds=anyio.current_time() - self._counted_at if self._counted_at else 0.0,

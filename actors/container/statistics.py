@@ -16,7 +16,7 @@ from ..read.unflushed import UnflushedStatistics
 from .admission import AdmissionStatistics
 from .checkpoint import CheckpointStatistics
 from .leases import TransactionStatistics
-from .ownership import ManifestStatistics
+from .ownership import JournalStatistics
 from .pipeline import PipelineStatistics
 from .recovery import RecoveryReport
 
@@ -40,4 +40,4 @@ class ContainerStatistics:
     chunked: ChunkedStatistics
     read_ahead: ReadAheadStatistics
     unflushed: UnflushedStatistics
-    journal: ManifestStatistics
+    journal: JournalStatistics
