@@ -373,7 +373,12 @@ class Collector:
         source, found, unchecked = self._source, list[str](), list[ChunkInfo]()
         room = self._options.names_max - len(self._queue)
         async with aclosing(self._chunks.list(source.chunk_prefix)) as listed:
+            seen = 0
             async for info in listed:
+                # A page may have a thousand names, and each is compared with the records.
+                seen += 1
+                if seen % _TAKEN == 0:
+                    await anyio.lowlevel.checkpoint()
                 if not self._is_history_checked and self._is_older(info.name):
                     unchecked.append(info)
                 if len(unchecked) == self._options.batch:
