@@ -209,15 +209,21 @@ async def test_elements_that_could_not_be_deleted_are_deleted_little_by_little()
             assert len((await read_chain(world.chunks, 0)).elements) == left
 
 
-async def test_an_unconfirmed_container_keeps_what_others_created_until_it_is_confirmed() -> None:
-    """J8: it deletes its own elements, so that they do not add up. Once it is confirmed, the others go
-    without a call and without another element."""
+async def moved_world() -> ContainerWorld:
+    """Its two elements were created from another folder."""
     world = ContainerWorld()
     own, world.folder = world.folder, Fingerprint(b"o" * 16, "there:/data/wal")
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")
         await flush_more(owner)
     world.folder = own
+    return world
+
+
+async def test_an_unconfirmed_container_keeps_what_others_created_until_it_is_confirmed() -> None:
+    """J8: it deletes its own elements, so that they do not add up. Once it is confirmed, the others go
+    without a call and without another element."""
+    world = await moved_world()
     async with world.owner() as owner:
         await flush_more(owner, 20)
         assert [each.element.n for each in (await read_chain(world.chunks, 0)).elements] == [23, 22, 2, 1]
@@ -228,12 +234,7 @@ async def test_an_unconfirmed_container_keeps_what_others_created_until_it_is_co
 
 async def test_openings_of_an_unconfirmed_container_do_not_add_up() -> None:
     """J8: earlier owners in the same folder created them. Those of another folder stay."""
-    world = ContainerWorld()
-    own, world.folder = world.folder, Fingerprint(b"o" * 16, "there:/data/wal")
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"abc")
-        await flush_more(owner)
-    world.folder = own
+    world = await moved_world()
     for _ in range(13):
         async with world.owner() as owner:
             assert owner.container.confirmation.unconfirmed is not None

@@ -397,6 +397,16 @@ async def test_a_cancelled_claim_lets_nobody_create_its_element_before_the_recor
         assert await read_all(owner.store, "s") == b"abc"
 
 
+def appends_fail(monkeypatch: pytest.MonkeyPatch, owner: Owner, *, after: float) -> None:
+    """Each append to the log fails after so many seconds."""
+
+    async def failing(*arguments: Any, **options: Any) -> Any:
+        await anyio.sleep(after)
+        raise StorageFull("the log has no room")
+
+    monkeypatch.setattr(owner.container.log, "append", failing)
+
+
 async def test_a_claim_whose_record_the_log_refuses_lets_nobody_create_its_element(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -407,12 +417,7 @@ async def test_a_claim_whose_record_the_log_refuses_lets_nobody_create_its_eleme
         owner = await world.start(tasks)
         await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
         world.chunks.script = None
-
-        async def failing(*arguments: Any, **options: Any) -> Any:
-            await anyio.sleep(1)
-            raise StorageFull("the log has no room")
-
-        monkeypatch.setattr(owner.container.log, "append", failing)
+        appends_fail(monkeypatch, owner, after=1)
         raised: list[Exception] = []
         for _ in range(2):
             tasks.start_soon(claim, owner, 60, raised)
@@ -433,12 +438,7 @@ async def test_a_container_whose_log_fails_ends_although_a_claim_waits_for_the_l
         owner = await world.start(tasks)
         await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
         world.chunks.script = None
-
-        async def failing(*arguments: Any, **options: Any) -> Any:
-            await anyio.sleep(5)
-            raise StorageFull("the log has no room")
-
-        monkeypatch.setattr(owner.container.log, "append", failing)
+        appends_fail(monkeypatch, owner, after=5)
         raised: list[Exception] = []
         for size in (1, 5 * MIB):  # one is being written, and the next group is full
             tasks.start_soon(append, owner, size, raised)
