@@ -95,12 +95,15 @@ class SegmentFlush:
     def pieces(self, flushed: int, size_max: int) -> Iterator[Piece]:
         """The pieces between ``flushed`` and the captured length, in order; data in pieces of at most
         ``size_max`` bytes."""
+        # A round of F8 takes a prefix that ends before the first splice: it is data only.
         if self.limit is not None:
             yield from _data(flushed, self.limit, size_max)
             return
 
         position = flushed
         for merge in self.merges:
+            # Linked by an earlier commit: the record's length is the flush position (F3), so a flush that was
+            # cut short goes on behind it.
             if merge.offset < flushed:
                 continue
 

@@ -35,6 +35,8 @@ async def capture_all(
     targets: list[int] = []
     for segments in in_slices(wanted):
         for segment in segments:
+            # After all others: what is merged into it comes with it, and replaces what was captured of a
+            # source alone.
             if segment.merges:
                 targets.append(segment.sid)
             elif segment.sid not in plans and _is_wanted(segment, cut):
@@ -51,6 +53,7 @@ async def capture_all(
             continue
 
         closure = await _capture_closure(sid, cut, segment_of, is_under_way)
+        # F7: without the sources that are under way the target would have a gap, so none of it is flushed.
         if closure is None:
             left_out[sid] = None
             leave_out(sid)
@@ -84,6 +87,7 @@ async def _capture_closure(
     while stack:
         for _ in range(min(_SLICE, len(stack))):
             segment = segment_of(stack.pop())
+            # Spliced by an earlier cycle, whose commit removed the source (F3).
             if segment is None:
                 continue
 
@@ -91,6 +95,8 @@ async def _capture_closure(
                 return None
 
             plan = plans[segment.sid] = capture(segment, cut)
+            # The sources of a deleted target were deleted with it: each is dirty for itself, and removes its
+            # own record.
             if not plan.deleted:
                 stack += [merge.source for merge in plan.merges]
         await anyio.lowlevel.checkpoint()

@@ -37,6 +37,7 @@ def decide_due(
         if now < not_before:
             return Due(False, wait=not_before - now)
 
+        # F5: size makes only the large segments take part; the others would go to chunks in small pieces.
         return Due(True, full=requested or aged)
 
     if deferred_due is not None and now >= deferred_due:

@@ -63,12 +63,16 @@ class CyclePublisher:
                 await self._wake.wait()
                 continue
 
+            # Only the newest: each element replaces the one before it, so one for every cycle would cost more
+            # creations and promise nothing more (J5).
             cut = self.completed
             try:
                 await self._publish(cut)
             except CLAIM_REFUSED:
                 raise
             except TierlogError as error:
+                # The outage may last for hours: these callers get its error. The element is tried again for
+                # later ones.
                 self.fail(error)
                 await anyio.sleep(max(self._error_pause, self._retry_in()))
                 continue

@@ -76,6 +76,8 @@ class FlushOrder:
 
     def take(self) -> int | None:
         """A segment that can be flushed now; None if that needs others to end first, or none is left."""
+        # A barrier: while a segment of this bucket is open, also one that is under way, no later bucket
+        # begins.
         bucket = next((bucket for bucket in Bucket if self._open[bucket]), None)
         return None if bucket is None or not self._ready[bucket] else self._ready[bucket].popleft()
 

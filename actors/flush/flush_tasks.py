@@ -112,6 +112,7 @@ class FlushTasks:
                 in_time = False
                 self._on_late(left)
 
+        # `in_time`: a late flush may still succeed, so it proves no failure.
         self._is_cautious = had_plans and self.done == done_before and in_time
         return in_time
 
@@ -125,6 +126,8 @@ class FlushTasks:
         running = len(self._under_way) - self._late
         # F5: while nothing can be flushed, one flush is enough to find out whether that is still so.
         limit = 1 if self._is_cautious else self._limit
+        # F7: late flushes take no slot from others, up to as many as may run. Above that no flush begins, or
+        # a storage that hangs would gather flushes without end, each with its bytes in memory.
         return running < limit and len(self._under_way) < 2 * self._limit and not self._retry_in()
 
     def _is_refused(self) -> bool:
@@ -165,6 +168,7 @@ class FlushTasks:
         if error is None:
             self.done += 1
             self._is_cautious = False
+            # It may be that of a late flush of the segment, which has ended since the last cycle.
             self.errors.pop(plan.sid, None)
         else:
             self.errors[plan.sid] = error

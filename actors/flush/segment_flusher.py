@@ -156,10 +156,14 @@ class SegmentFlusher:
                 await self._storage.delete(txn)
                 await txn.commit()
 
+        # After the commit. The other way round a crash in between would leave a record of a segment that no
+        # container knows, which nothing ever removes.
         await self._forget(plan.sid)
 
     async def _advance(self, plan: SegmentFlush, segment: FlushableSegment) -> int:
         written = 0
+        # A chunk that cannot grow stays as small as its one write, so it takes as much as memory allows; two
+        # in a commit, because their bytes stay in memory until it.
         whole = min(plan.rolling_size, WHOLE_BYTES_MAX)
         size, count = (whole, 2) if self._whole_chunks else (PIECE_BYTES, _PIECES_PER_COMMIT)
         pieces = plan.pieces(segment.flushed, min(size, _CHUNKS_PER_PIECE * plan.rolling_size))
@@ -186,6 +190,8 @@ class SegmentFlusher:
         self, txn: SegmentTransaction, plan: SegmentFlush, segment: FlushableSegment, piece: Piece
     ) -> int:
         if not isinstance(piece, DataPiece):
+            # F3: one commit links the chunks and removes the source's record. Wherever a crash comes, exactly
+            # one of the two records has the bytes.
             await self._storage.concat(txn, piece.source)
             return 0
 

@@ -73,6 +73,7 @@ class SpilledRounds:
             await anyio.lowlevel.checkpoint()
         late: list[int] = []
         failed: dict[int, TierlogError] = {}
+        # S7: for flushes that are refused at once the log would be read for nothing.
         while left and not self._retry_in():
             await anyio.lowlevel.checkpoint()
             first = dict(islice(left.items(), SLICE))
@@ -83,6 +84,8 @@ class SpilledRounds:
                 continue
 
             prefixes = await self._flusher.load_spilled(oldest, is_probe=is_probe())
+            # Late flushes hold the memory. Waiting for it here would hold up the cycle: what is left is
+            # flushed once they have ended (F7).
             if not prefixes:
                 break
 
@@ -95,6 +98,7 @@ class SpilledRounds:
                     late.append(sid)
                     continue
 
+                # A late flush, skipped above, still reads its bytes and releases them at its end.
                 self._flusher.release(sid)
                 if (error := self._flushes.errors.get(sid)) is not None:
                     failed |= dict.fromkeys(_with_targets([sid], targets), error)

@@ -199,6 +199,8 @@ class StorageWriter:
         # F7: no other flush of the segment begins before the late one has ended.
         if self._flushes.is_late(sid):
             self._waiting_for_late[sid] = None
+        # A failing segment waits for the full cycle after the pause (F4): its bytes grow on, and their size
+        # would make one cycle after the other due.
         elif sid not in self._due and sid not in self.failing:
             self._due[sid] = None
             self._wake.set()
@@ -241,6 +243,7 @@ class StorageWriter:
     async def run(self, last_cut: int) -> None:
         """Run cycles until cancelled. ``last_cut``: the cut of the newest full cycle that recovery found."""
         self._cut = last_cut
+        # C8: ages begin anew with each ownership. What recovery replayed is as old as the opening.
         self.operations_logged()
         await self._deferred.load()
         async with anyio.create_task_group() as tasks:
@@ -283,6 +286,8 @@ class StorageWriter:
         await self._run_deferred(tasks)
         steps = self._unrecorded_steps
         progressed = bool(self._flushes.done or steps or self._room_made)
+        # Both in one step: what a late flush commits from here on, and its error, count for the next cycle
+        # (F2).
         failed = self._flushes.take_errors()
         number = self._end_cycle()
         await self._note_failures(failed)
@@ -293,12 +298,15 @@ class StorageWriter:
             self._room_made = False
             is_full = full and is_whole and not failed
             settled, before, self._recorded_cut = self._settled_cut(), self._recorded_cut, cut
+            # Late flushes that ended since the last cycle may be the last that an earlier full cycle was
+            # missing: then its cut is complete, and this record says so.
             if not is_full and settled is not None and settled >= before:
                 self._recorded_cut, is_full = settled, True
             record = CycleComplete(self._source.epoch, number, self._recorded_cut, is_full)
             await self._source.log(record)
             self._observer.cycle_completed(number)
             self._report_progress()
+            # F5: the store's own operations need no element: an idle store creates none.
             if is_full and (progressed or self._source.client_sequence > self._publisher.completed):
                 self._publisher.complete(self._recorded_cut)
         if full:
@@ -336,6 +344,8 @@ class StorageWriter:
             wanted = self._source.dirty_segments()
         else:
             wanted = (s for s in map(self._source.segment_of, due) if s is not None)
+        # F1: in the step that lists the dirty segments. What becomes dirty later has a higher sequence and is
+        # left to the next cycle, also if its capture includes it.
         cut = self._source.sequence
         plans, left_out = await capture_all(
             wanted,
@@ -344,6 +354,8 @@ class StorageWriter:
             is_under_way=lambda sid: sid in self._flushes,
             leave_out=lambda sid: self._wait_for_late((sid,)),
         )
+        # One at a time. Callers of a later full cycle go on waiting until this one is settled, which requests
+        # a cycle for them.
         if full and self._full_cut is None:
             for part in in_slices(plans):
                 left_out.update(dict.fromkeys(part))
@@ -358,6 +370,8 @@ class StorageWriter:
         if not plans:
             return True
 
+        # A capture includes operations that are not durable yet. A crash may still undo those, and long-term
+        # storage must not have them then (C1).
         await self._source.wait_durable()
         try:
             await self._claim()
