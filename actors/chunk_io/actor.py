@@ -151,6 +151,7 @@ class StorageActor:
         reason: BaseException = ClosedError("the storage actor was stopped")
         ended = CLEAN_EXIT
         try:
+            # Not retried: an opening that fails is raised, and its caller decides whether to try again.
             await self._chunks.open()
             self._step(StorageEvent.OPENED)
             self._was_active = True
@@ -198,10 +199,12 @@ class StorageActor:
         self._state = STATES.next(self._state, event)
 
     async def _serve_until_stopped(self) -> None:
+        # Two groups: at a stop the loops end first, so that nothing is begun while the calls finish.
         async with anyio.create_task_group() as calls:
             async with anyio.create_task_group() as loops:
                 for pool in self._pools.values():
                     loops.start_soon(self._dispatch, pool, calls)
+                # Without a limit nobody needs the measurement, which lists everything that the storage holds.
                 if self._quota.is_limited:
                     loops.start_soon(self._measure_space)
                 loops.start_soon(self._sweep_at_intervals)
@@ -225,6 +228,7 @@ class StorageActor:
         for pool in self._pools.values():
             for pending in pool.mailbox.close(refusal):
                 pending.fail(refusal)
+        # Before the tasks are cancelled: a caller must not wait for a backend that ignores its cancellation.
         for pending in self._running:
             self._failed_at_exit += pending.fail(_unfinished(pending.call, "the storage actor ended"))
 
@@ -236,6 +240,8 @@ class StorageActor:
         if self._state is not StorageState.ACTIVE:
             self._refuse()
 
+        # Before the mailbox (C6): a refusal must not wait behind the calls that fill the storage, and needs
+        # no room in it.
         if call.verb.grows:
             self._quota.check(call.name)
         return self._pools[call.verb.pool]
@@ -257,6 +263,8 @@ class StorageActor:
 
         self._quota.check(name)
         now = anyio.current_time()
+        # Last: it may make this caller the probe, and a probe that the quota then refuses would hold up the
+        # next one for an interval.
         if not self._breaker.admit(now):
             raise Unavailable(
                 f"long-term storage failed {self._breaker.failures} times in a row; next try in "
@@ -281,6 +289,7 @@ class StorageActor:
             return
 
         self._pools[call.verb.pool].became_late(pending)
+        # Now and not when it returns, which it may never do: a hanging storage has to open the breaker too.
         self._observe(call, TimeoutError(f"{call.name}: no answer at its deadline"))
         pending.fail(_unfinished(call, "no answer at its deadline"))
 
@@ -306,6 +315,7 @@ class StorageActor:
             pending.fail(_unfinished(call, "cancelled while it was running"))
             raise
         else:
+            # A late call counts too: its bytes are in the storage, although its caller has another answer.
             moved = call.moved(result)
             pool.done += 1
             pool.bytes += moved
@@ -313,6 +323,7 @@ class StorageActor:
                 self._quota.add(moved)
             pending.resolve(result)
         finally:
+            # In the same step, also for a late call: only now is the backend free for another one (A13).
             del self._running[pending]
             pool.finished(pending)
 
@@ -326,6 +337,8 @@ class StorageActor:
             return
 
         self._last_failure.note(error, grows=call.verb.grows, is_failure=is_failure)
+        # It is an answer, but no proof that writes work, so the breaker stays as it is. Health reports it
+        # (A16).
         if isinstance(error, StorageFull):
             return
 
@@ -341,6 +354,7 @@ class StorageActor:
                 self._quota.measure(await self._attempts.perform(ChunkCall(USED_SPACE, ""), lambda: True))
             except (Unavailable, OutcomeUnknown):
                 self._quota.missed()
+            # Whether it failed or not: a storage that is down is asked no more often than one that works.
             await anyio.sleep(self.options.safe_size_interval)
 
     async def _sweep_at_intervals(self) -> None:

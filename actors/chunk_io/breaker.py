@@ -106,6 +106,8 @@ class Breaker:
         if self._state is BreakerState.CLOSED:
             return True
 
+        # Also while probing: a probe whose caller was cancelled before its call never reports, and must not
+        # block the storage for good.
         if now < self._since + self._interval:
             self._refused += 1
             return False
@@ -123,6 +125,8 @@ class Breaker:
         self._step(BreakerEvent.SUCCESS, now)
 
     def failure(self, now: float) -> None:
+        # Counted while open as well: calls that were begun before it opened may still fail, and health
+        # reports how many.
         self._failures += 1
         self._step(BreakerEvent.LIMIT if self._failures >= self._failures_max else BreakerEvent.FAILURE, now)
 

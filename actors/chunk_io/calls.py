@@ -92,6 +92,8 @@ async def _list_page(chunks: ChunkStorage, prefix: str, after: str, limit: int, 
     async with aclosing(chunks.list(prefix, after)) as infos:
         async for info in infos:
             page.append(info)
+            # At least one name, however slow: the next page begins behind it, so a long list comes to its
+            # end.
             if len(page) >= limit or anyio.current_time() >= ends:
                 return ListedPage(page, is_last=False)
 
@@ -110,10 +112,13 @@ INFO: Verb[ChunkInfo] = Verb(name="info")
 READ: Verb[bytes] = Verb(name="read", result_bytes=len)
 LIST: Verb[ListedPage] = Verb(name="list", act=_list_page)
 USED_SPACE: Verb[int] = Verb(name="used_space", act=_used_space)
+# Not read back like CREATE_WITH_CONTENT: an empty chunk proves nothing about who made it.
 CREATE: Verb[None] = Verb(name="create", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True)
 CREATE_WITH_CONTENT: Verb[int] = Verb(
     name="create_with_content", pool=PoolKind.WRITE, retry=Retry.CREATE, grows=True, carries=0
 )
+# S3: an append of unknown outcome may have left a prefix. The caller begins a new chunk in place of
+# repeating.
 WRITE: Verb[int] = Verb(name="write", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True, carries=1)
 CONCAT: Verb[int] = Verb(name="concat", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True, result_bytes=int)
 # Deletes make space, so they go by the internal lane, whatever the name.

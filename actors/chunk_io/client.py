@@ -96,6 +96,7 @@ class StorageClient(ChunkStorage):
         options = self._actor.options
         is_last = False
         while not is_last:
+            # Half of the deadline is left for the page's retries, and for its way through the queue.
             arguments = (after, options.list_page, options.read_deadline / 2)
             page = await self._send(ChunkCall(calls.LIST, prefix, arguments))
             for infos in in_slices(page.chunks):
@@ -143,6 +144,7 @@ class StorageClient(ChunkStorage):
     async def _send(self, call: ChunkCall[T]) -> T:
         self._check_open()
         mailbox = self._actor.accept(call).mailbox
+        # The deadline includes the wait for room in the mailbox: for the caller it is one call.
         pending = PendingCall(call, mailbox.events)
         options = self._actor.options
         deadline = options.write_deadline if call.verb.mutates else options.read_deadline
@@ -156,5 +158,6 @@ class StorageClient(ChunkStorage):
             pending.fail(OutcomeUnknown(f"{call.name}: its caller was cancelled"))
             raise
 
+        # An answer that came in this very step counts (A6): `expire` leaves it as it is.
         self._actor.expire(pending)
         return await pending.wait()

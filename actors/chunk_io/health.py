@@ -53,6 +53,7 @@ class LastFailure:
     def note(self, error: BaseException | None, *, grows: bool, is_failure: bool) -> None:
         """Note how an attempt ended. ``grows``: it takes space. ``is_failure``: its error is about the
         storage itself."""
+        # Kept until a growth succeeds: reads and deletes work on a full storage too, and show nothing.
         if isinstance(error, StorageFull):
             self.full = str(error)
         elif is_failure:

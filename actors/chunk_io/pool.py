@@ -69,10 +69,13 @@ class Pool:
     async def take(self) -> list[PendingCall[Any]]:
         """Wait for a free slot and a call. What is returned counts as running until ``finished``."""
         while True:
+            # A late call keeps its slot (A13): the backend still works on it, and is never sent more than the
+            # limit.
             while self.running >= self.limit:
                 await self._wait_freed()
 
             batch = await self.mailbox.drain(self.limit - self.running, _ANY_BYTES)
+            # Cancelled or expired in the queue: it was answered as never begun, so it must not begin now.
             wanted = [pending for pending in batch if not pending.done]
             self._dropped += len(batch) - len(wanted)
             # In the step that takes them: a deadline from here on leaves the outcome unknown (A6).

@@ -45,6 +45,8 @@ class Quota:
     @property
     def reason(self) -> str:
         """Why users' chunks may not grow now; empty if they may."""
+        # Compared with what is used already, without the new bytes: the last call may pass the limit, and a
+        # chunk larger than what is left does not wait for ever.
         if not self._safe_size or self._used < self._safe_size:
             return ""
 
@@ -55,6 +57,7 @@ class Quota:
 
     def measure(self, used_bytes: int) -> None:
         """Note the space in use, as the backend measured it."""
+        # Replaces what was added since: deletions are known only by measuring.
         self._used = used_bytes
         self._measured += 1
 
@@ -68,6 +71,7 @@ class Quota:
 
     def check(self, name: str) -> None:
         """Raise ``StorageFull`` if the chunk ``name`` may not be created or grow now."""
+        # C6: a claim or a journal element is what lets deletions go on, so the store's own chunks pass.
         if self.reason and not name.startswith(SYSTEM_PREFIX):
             self._refused += 1
             raise StorageFull(self.reason)

@@ -47,6 +47,8 @@ def next_step(retry: Retry, error: TierlogError, unsure: bool, *, reads_are_dura
     Where reads are not durable, reading back proves nothing: the outcome of a creation stays unknown, and its
     caller takes another name.
     """
+    # Nothing happened, by its contract. What is never repeated here is tried again by a later flush, behind
+    # the breaker (S7).
     if isinstance(error, Unavailable):
         return Next.RAISE if retry is Retry.NEVER else Next.REPEAT
 
@@ -57,6 +59,7 @@ def next_step(retry: Retry, error: TierlogError, unsure: bool, *, reads_are_dura
     if unsure and retry is Retry.CREATE and isinstance(error, ChunkExists):
         return Next.READ_BACK
 
+    # Names are never used twice (S2), so nobody else's delete is meant.
     if unsure and retry is Retry.DELETE and isinstance(error, ChunkNotFound):
         return Next.DONE
     return Next.RAISE
@@ -141,6 +144,8 @@ class Attempts:
         ``ChunkExists`` if it holds other bytes."""
         self._read_backs += 1
         try:
+            # In blocks, and compared by length and CRC: a second copy of the chunk in memory is not needed
+            # for it.
             found = await self._fingerprint(call.name)
         except (ChunkNotFound, Unavailable, OutcomeUnknown):
             # Creating it again is safe: it is conditional, and finds the chunk if it exists after all.

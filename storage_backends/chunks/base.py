@@ -168,6 +168,8 @@ class BaseChunkStorage(ChunkStorage):
         with _Call(self, "create_with_content", name):
             self._check(name)
             check_buffers(name, data)
+            # Counted below only if it succeeded: after an unknown outcome nobody knows whether the bytes are
+            # there.
             size = await self._create_with_content(name, data)
         self._creates += 1
         self._bytes_written += size
@@ -221,6 +223,8 @@ class BaseChunkStorage(ChunkStorage):
             self._check_open()
             if after:
                 check_chunk_name(after)
+        # No chunk has such a name, so the backend is not asked: on a file system the prefix could name a path
+        # outside of the chunks.
         if not can_begin_chunk_name(prefix):
             return
 
@@ -350,6 +354,7 @@ class BaseChunkStorage(ChunkStorage):
         """Count an error, and return the one to raise."""
         raised = error if isinstance(error, TierlogError) else self._mapped(error, verb, name)
         self._verbs[verb].failures += 1
+        # An error outside of the contract gets its counter when it first occurs.
         self._errors[raised.code] = self._errors.get(raised.code, 0) + 1
         return raised
 

@@ -68,6 +68,8 @@ class MemoryChunkStorage(BaseChunkStorage):
 
     async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         await checkpoint()
+        # One step from here to the end, so that of two appends at one offset one is refused, as on a file
+        # system.
         chunk = self._writable(name)
         before = len(chunk.data)
         if offset != before:

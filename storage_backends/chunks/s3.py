@@ -103,6 +103,8 @@ class S3ChunkStorage(BaseChunkStorage):
         await self._create_with_content(name, [])
 
     async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        # A new id for each call, also of one name: a repetition by the storage actor is another put, and
+        # which of both made the object is found out by its bytes (A12).
         put_id, size = self._world.new_id(), size_of(data)
         try:
             if size <= self._options.part_bytes:

@@ -66,6 +66,8 @@ class Concat:
         data = []
         for each in part.sources:
             found = await self._requests.get(self._prefix + each.name, each.name, each.offset, each.length)
+            # The lengths were checked at the beginning: a source that is shorter now is being changed by
+            # somebody.
             if len(found) != each.length:
                 raise Unavailable(
                     f"chunk {each.name} became shorter while it was read: {len(found)} of {each.length} "

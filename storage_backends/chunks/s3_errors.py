@@ -128,6 +128,8 @@ def mapped(error: Exception, request: RequestInfo) -> TierlogError:
     if isinstance(error, _ABSENT_CREDENTIALS):
         return Unavailable(f"there are no usable credentials for {request.endpoint}: {error}{_CREDENTIALS}")
 
+    # Only without a connection is it certain that nothing was sent. A connection that breaks later may have
+    # carried the request.
     if _never_sent(error):
         return Unavailable(
             f"{request.endpoint} cannot be reached: {error}; check that it runs and that the endpoint in the "
@@ -144,6 +146,8 @@ def at_opening(error: Exception, request: RequestInfo) -> TierlogError | None:
     are retried."""
     code, status = code_of(error), status_of(error)
     if (
+        # At the opening an operator is there to correct it. Later the same answer is `Unavailable`: a running
+        # store waits for the correction and goes on.
         code in _CONFIGURATION
         or status in {301, 400, 401, 403, 404}
         or isinstance(error, (*_ABSENT_CREDENTIALS, boto.NoRegionError))
@@ -160,6 +164,7 @@ def _answered(error: Any, request: RequestInfo) -> TierlogError:
     if request.name and code in _MISSING:
         return ChunkNotFound(f"there is no chunk {request.name}", chunk=request.name)
 
+    # By the status: services use codes of their own for a condition that does not hold.
     if request.name and status == 412:
         return ChunkExists(f"chunk {request.name} exists already", chunk=request.name)
 
@@ -172,12 +177,15 @@ def _answered(error: Any, request: RequestInfo) -> TierlogError:
             f"({status} {code}: {message})"
         )
 
+    # Before the refusals: a full service is reported as such, whatever else its answer may mean, because
+    # waiting does not help.
     if code in _FULL or status == 507:
         return StorageFull(
             f"{request.endpoint} has no room for {request.url}: {message}; make room there, or raise "
             f"the quota"
         )
 
+    # By the code if there is one: the same status may be about the object, the bucket or the request.
     text = _CONFIGURATION.get(code) or _REFUSALS.get(code) or _by_status(status, code)
     if text is not None:
         return Unavailable(f"{text.format(**names)} ({status} {code}: {message})")

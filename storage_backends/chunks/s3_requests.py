@@ -131,6 +131,7 @@ def make_client(options: S3Options) -> AbstractAsyncContextManager[S3Client]:
     """A client that is open inside ``async with``, on asyncio."""
     config = AioConfig(
         http_session_cls=_Session,
+        # A12: retries live in the storage actor, which knows what may be repeated.
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=options.connect_timeout,
         read_timeout=options.read_timeout,
@@ -261,6 +262,7 @@ class S3Requests:
             key,
             name,
             CopySource={"Bucket": self._bucket, "Key": key},
+            # Without it a concurrent append would be lost: the copy would be of the object as it was before.
             CopySourceIfMatch=head.tag,
             MetadataDirective="REPLACE",
             Metadata={_ID: head.put_id, **({_READ_ONLY: "yes"} if read_only else {})},
@@ -335,6 +337,8 @@ class S3Requests:
             visible=True,
             UploadId=upload_id,
             MultipartUpload={"Parts": parts},
+            # S2: the condition is on the completion. Until then the key has no object, so two uploads of it
+            # may run.
             IfNoneMatch="*",
         )
 
@@ -352,6 +356,8 @@ class S3Requests:
         more: dict[str, Any] = {}
         while True:
             answer = await self._ask("list_multipart_uploads", "", "", Prefix=prefix, **more)
+            # By the service's clock on both sides: this machine's may be wrong by hours, and an upload of a
+            # living owner must not be aborted.
             now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
             found += [
                 LeftUpload(str(each["Key"]), str(each["UploadId"]), (now - each["Initiated"]).total_seconds())

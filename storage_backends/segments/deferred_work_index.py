@@ -72,6 +72,7 @@ class DeferredWorkIndex:
         newer: list[str] = []
         for number, key in enumerate(await self._store.scan(DEFERRED_WORK_PREFIX), 1):
             found = await self._store.get(key)
+            # Neither run nor dropped: the newer version that left it still needs it (S11).
             if found is not None and is_of_newer_kind(found[1]):
                 newer.append(key)
             elif found is not None:

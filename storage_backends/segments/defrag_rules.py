@@ -84,6 +84,7 @@ def plan_tiers(lengths: Sequence[int], options: DefragOptions, rolling_size: int
     runs: list[Run] = []
     for index, length in enumerate(lengths):
         runs.append(Run(index, index + 1, length))
+        # Again after each join: the longer run may fit together with those in front of it.
         while (first := _joinable(runs, options, rolling_size)) is not None:
             runs[first:] = [Run(runs[first].first, index + 1, sum(run.length for run in runs[first:]))]
     return [run for run in runs if run.chunks > 1]
@@ -95,8 +96,10 @@ def _joinable(runs: Sequence[Run], options: DefragOptions, rolling_size: int) ->
     for index in range(len(runs) - 1, -1, -1):
         length = runs[index].length
         total, longest = total + length, max(longest, length)
+        # Joined runs are adjacent, so nothing in front of one that does not fit can be part of the join.
         if length > options.small_max or total > rolling_size:
             break
+        # Searches on: the more runs one join takes, the fewer times a byte is copied.
         if total >= options.growth * longest:
             found = index
     return found
@@ -112,6 +115,7 @@ def plan_packed(lengths: Sequence[int], options: DefragOptions, rolling_size: in
             runs[-1] = Run(runs[-1].first, index + 1, runs[-1].length + length)
         else:
             runs.append(Run(index, index + 1, length))
+            # S9: a large chunk is never copied, so what follows it begins a chunk of its own.
             takes_more = is_small
     return [run for run in runs if run.chunks > 1]
 
@@ -129,6 +133,7 @@ def joined(lengths: Sequence[int], runs: Sequence[Run]) -> Iterator[int]:
 def joins_inside(lengths: Sequence[int], options: DefragOptions, *, append: bool, concat: bool) -> bool:
     """Whether the storage joins a run itself (concat, multipart copy) instead of copying its bytes through
     memory."""
+    # Without append a copy needs the whole new chunk in memory, so the storage joins whatever it can.
     return concat and (not append or min(lengths) >= options.native_min)
 
 
@@ -136,6 +141,7 @@ def relocates(length: int, dead: int, options: DefragOptions) -> bool:
     """Whether to copy the live end of a first chunk of ``length`` bytes, ``dead`` of them truncated, to a new
     chunk."""
     return (
+        # S10. A chunk that is dead to its end is dropped by the truncation, and needs no copy.
         options.relocate_above < length <= options.relocate_max
         and options.relocate_share * length <= dead < length
     )

@@ -129,6 +129,7 @@ class Layout:
     async def is_current(self) -> bool:
         """Whether nothing has been committed to the segment since this layout was loaded."""
         found = await self._store.get(segment_key(self._id))
+        # No version is used twice (S6), also not after a delete, so an equal one is the same commit.
         return found is not None and found[0] == self._version
 
     def drop_chunks(self) -> None:
@@ -146,6 +147,8 @@ class Layout:
                 return start, known
             start, name = start + known.length, known.next_chunk
         start, name = await self._shortcut(start, name, offset)
+        # The sparse index is only in memory and may be empty: it shortens the walk, and no result depends on
+        # it.
         while (entry := self._sparse.below(offset)) is not None and entry[0] > start:
             try:
                 return await self._walk(*entry, offset)
@@ -175,6 +178,7 @@ class Layout:
             if found is not None:
                 index = decode_record(IndexRecord, key, found[1])
                 return max((start, name), (index.chunk_start, index.chunk))
+            # Doubling: a part without an index costs a few reads, however long it is, and a longer walk.
             multiple, back = multiple - back, back * 2
         return start, name
 

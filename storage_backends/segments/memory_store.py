@@ -34,6 +34,7 @@ class MemoryMetadataStore(ChunkMetadataStore):
 
     async def commit(self, expected: Mapping[str, int], writes: Mapping[str, bytes | None]) -> int:
         await checkpoint()
+        # No await from here on: of two commits from one state only one finds its versions (S6).
         check_commit(self._state.entries, expected, writes)
         if not writes:
             return self._state.version

@@ -112,6 +112,7 @@ class SegmentTransaction:
             return
 
         self._end()
+        # Dropped chunks are not reported: the records that name them are still there.
         self.context.aborts += 1
         self.context.garbage.release(list(self._created))
 
@@ -209,6 +210,7 @@ class SegmentTransaction:
 
         name = self.context.new_chunk_name(self.id, offset)
         self.context.chunks.admit(name)
+        # Before the call: if that is cancelled, the name may be tracked, and the abort releases it.
         self._created[name] = None
         await self.context.garbage.track([name])
         return name
@@ -232,6 +234,8 @@ class SegmentTransaction:
     def room(self, segment: SegmentRecord, chunk: ChunkRecord) -> int:
         """Bytes that may still be appended to ``chunk``: 0 unless this instance created it and knows its
         exact length (rule S3)."""
+        # Unknown: another instance created it, or its last write was not committed. Then there may be bytes
+        # behind the recorded length, which would come to lie in front of the new ones.
         known = self._tails.get(chunk.name, self.context.appendable.get(chunk.name))
         if not self.context.chunks.capabilities.append or known != chunk.length:
             return 0
@@ -350,6 +354,7 @@ class SegmentTransaction:
         self._held.clear()
 
     def _committed(self) -> None:
+        # Before `_end`, which gives up the segments. A read that begins now sees this commit.
         self._discard_layouts()
         self._end()
         self.context.commits += 1

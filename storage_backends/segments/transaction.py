@@ -108,6 +108,8 @@ class MetadataTransaction:
 
     async def get(self, key: str) -> tuple[int, bytes] | None:
         """What this transaction has written, else what is stored. The commit does not depend on it."""
+        # What a layout reads is not compared at the commit: a walk reads very many records, and none can
+        # change while the transaction holds the segment (S12).
         if key not in self._written:
             return await self._store.get(key)
 
@@ -191,6 +193,7 @@ class MetadataTransaction:
 
         found = await self._store.get(key)
         if found is None:
+            # Absence is compared at the commit too: a decision may rest on it.
             self._versions[key], self._records[key] = 0, None
             return None
 

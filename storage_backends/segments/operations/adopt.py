@@ -31,6 +31,7 @@ async def adopt(context: StorageContext, segment: int, chain: Chain) -> None:
     """Write all chunk and index records of ``chain`` for the unused segment id ``segment``. Raises
     ``MetadataConflict`` if a chunk has a record, ``InvalidArgument`` if the records of one chunk fit into no
     transaction."""
+    # Before the first commit, which makes a work record: a step of that work would delete what this writes.
     context.adopting.add(segment)
     for piece, _ in _pieces(context, segment, chain):
         await _write(context, segment, piece)
@@ -63,6 +64,7 @@ def _pieces(context: StorageContext, segment: int, chain: Chain) -> Iterator[tup
                 f"the records of chunk {records.chunk.name} take {records.size} bytes; one transaction holds "
                 f"{TRANSACTION_BYTES_MAX}"
             )
+        # A piece has one chunk at least: its records cannot be divided, and fit into a transaction.
         if piece and size + records.size > context.options.adopt_bytes:
             yield piece, False
             piece, size = [], 0

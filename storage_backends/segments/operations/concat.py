@@ -82,6 +82,7 @@ async def _splice(txn: SegmentTransaction, target: SegmentRecord, source: Segmen
         chunk=source.first_chunk,
     )
     await begin_deferred(txn, work)
+    # By the average: to read every chunk's length would cost as much as there are chunks (S11).
     is_small = source.length // source.chunk_count <= txn.context.options.defrag.small_max
     if is_small and not txn.context.options.defrag.inline:
         await count_loose(txn, target, seam, source.chunk_count)

@@ -50,6 +50,7 @@ async def run_step(context: StorageContext, work: DeferredWorkRecord) -> bool:
     """Do one step of the stored record, which may differ from ``work``. Returns whether something is left."""
     with SegmentTransaction(context, _holder(work), create=False, rolling_size=None) as txn:
         async with txn.operation():
+            # As it is stored now: since the caller read it, an operation may have continued or ended it.
             stored = await txn.deferred(work.kind, work.segment)
             if stored is None:
                 return False
@@ -118,6 +119,8 @@ async def _delete_step(
     while name and limit:
         chunk = await txn.metadata.chunk(name)
         await txn.drop_chunk(chunk)
+        # The chain decides when this ends, whatever the count is: a work record that names a chunk and counts
+        # none is refused as unsound.
         name, chunks, limit = chunk.next_chunk, max(1, chunks - 1), limit - 1
     index_offset, _ = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
     if not name and index_offset == work.end:
@@ -155,8 +158,9 @@ async def _drop_leading(
     name, start, index_offset = segment.first_chunk, segment.first_chunk_start, work.index_offset
     dropped, is_first_live = 0, False
     while limit and not is_first_live:
-        index_offset, looked = await _drop_index(txn, txn.id, index_offset, start, limit)
-        limit -= looked
+        index_offset, read = await _drop_index(txn, txn.id, index_offset, start, limit)
+        limit -= read
+        # Truncated at its end: no chunk is left.
         if not name and index_offset == start:
             is_first_live = True
         elif limit:
@@ -184,13 +188,13 @@ async def _splice_step(
 ) -> DeferredWorkRecord | None:
     """Replace the source's index records by the target's. If the target is gone too, its own work covers this
     part."""
-    index_offset, looked = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
+    index_offset, read = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
     work = changed(work, index_offset=index_offset)
     target, end = await txn.load(work.target), work.offset + work.end
     if target is None:
         work = changed(work, position=end, chunk="")
     else:
-        work = await _build_index(txn, work, target, limit - looked)
+        work = await _build_index(txn, work, target, limit - read)
     return None if (work.index_offset, work.position) == (work.end, end) else work
 
 
@@ -200,6 +204,7 @@ async def _build_index(
     """Continue from the work's position, chunk by chunk. Its ``chunk`` begins there, unless it was joined
     with others in the meantime."""
     end, position, name = work.offset + work.end, work.position, work.chunk
+    # The target was truncated meanwhile. Below its first chunk no index is read.
     if position < target.first_chunk_start:
         position, name = target.first_chunk_start, target.first_chunk
     while limit > 0 and txn.multiples(position, end):
@@ -215,6 +220,7 @@ async def _build_index(
         position, name = (
             (start + chunk.length, chunk.next_chunk)
             if len(batch) == len(offsets)
+            # In the middle of a chunk: the next step finds the chunk by its offset.
             else (offsets[len(batch)], "")
         )
     if not txn.multiples(position, end):
@@ -223,6 +229,7 @@ async def _build_index(
 
 
 async def _put_index(txn: SegmentTransaction, record: IndexRecord) -> None:
+    # A join may have written it already. What is equal need not be logged again.
     if await txn.metadata.index(record.segment, record.offset) != record:
         txn.metadata.put(record)
 
@@ -238,6 +245,8 @@ async def _defrag_step(
     if segment is None:
         return None
 
+    # S9: what is sealed does not grow, so packing copies each byte once. In a segment that grows it would
+    # copy the first ones again with every pass.
     step = await defrag_step(txn, work.position, packed=segment.sealed, pass_damage=True)
     return None if step.next_offset is None else changed(work, position=step.next_offset)
 
@@ -251,6 +260,7 @@ async def _adopt_step(
     """Delete the adopted records, chunks before the index. Their chunks are not released: no segment ever had
     them (rule S14)."""
     name, chunks = work.chunk, work.chunks
+    # By the count and not to the chain's end: the last chunk that was written names one that may not be.
     while chunks and limit:
         chunk = await txn.metadata.chunk(name)
         txn.metadata.drop(chunk)

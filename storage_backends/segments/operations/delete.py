@@ -16,6 +16,7 @@ async def delete(txn: SegmentTransaction) -> None:
     segment = await txn.segment()
     # The delete goes on where the truncation was: its index records below that are gone.
     truncation = await txn.take_deferred(DeferredWorkKind.TRUNCATE)
+    # There is nothing left to join.
     await txn.take_deferred(DeferredWorkKind.DEFRAG)
     txn.metadata.drop(segment)
     txn.drop_spare(txn.id)

@@ -59,6 +59,7 @@ async def replace(
     chunk = attrs.evolve(await _make_chunk(txn, start, sources), next_chunk=last.record.next_chunk)
     for source in sources:
         await txn.drop_chunk(source.record)
+    # Its name is new, so this conflicts with nothing; the sources were read, so a change of theirs does (S6).
     txn.metadata.put(chunk)
     # From where the first source begins: its skipped bytes may have index records.
     await txn.drop_index(txn.id, start - first.skip, start + chunk.length)
@@ -89,6 +90,8 @@ async def _make_chunk(txn: SegmentTransaction, start: int, sources: Sequence[Sou
         txn.discard(name)
         raise
 
+    # From here on the new chunk is durable. Until the commit it is tracked garbage, whatever ends the
+    # transaction.
     context.chunks_created += 1
     context.bytes_joined += check.length
     return check.record(name)

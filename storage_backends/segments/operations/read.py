@@ -48,9 +48,9 @@ async def read(context: StorageContext, segment: int, offset: int, size: int) ->
 
 
 async def on_layout(
-    context: StorageContext, segment: int, end: int, look: Callable[[Layout], Awaitable[T]]
+    context: StorageContext, segment: int, end: int, use: Callable[[Layout], Awaitable[T]]
 ) -> T:
-    """The result of ``look`` on a layout that reaches to ``end``, if the segment does."""
+    """The result of ``use`` on a layout that reaches to ``end``, if the segment does."""
     while True:
         layout = await context.layouts.open(segment)
         if end > layout.segment.length and not await layout.is_current():
@@ -60,7 +60,7 @@ async def on_layout(
             continue
 
         try:
-            return await look(layout)
+            return await use(layout)
         except LayoutChanged as gone:
             if await layout.is_current():
                 raise DataCorruption(str(gone), file=gone.name) from gone
@@ -134,6 +134,7 @@ async def _fetch_all(context: StorageContext, requests: list[_Request], skip: in
             except (TierlogError, LayoutChanged) as error:
                 # Collected and not raised, so that the caller gets one error and no group of them.
                 errors.append(error)
+                # One error fails the whole read: what is under way would only keep slots of the storage busy.
                 group.cancel_scope.cancel()
 
     async with create_task_group() as group:

@@ -80,6 +80,8 @@ async def _append(
     # S7: before anything is taken from the source or forgotten, so that the refusal leaves all as it was.
     txn.context.chunks.admit(chunk.name)
     data, starts = source.take(size)
+    # Forgotten before the call: whatever the call raises, no later append relies on a length that may be
+    # wrong (S3).
     committed = txn.begin_append(chunk.name)
     try:
         length = await txn.context.chunks.write(chunk.name, chunk.length, data)

@@ -1,9 +1,9 @@
 """The persisted records of chunked segments: one record, its key, layout and invariants per file.
 
 Every record starts with its type byte and its format version byte. Types are permanent: 1 segment, 2 chunk, 3
-index, 4 deferred work, 5 imported, 6 released. A rewrite by older code loses nothing: a record keeps the
-bytes behind the fields that it knows and the flag bits that it does not (rule S6). Keys contain the segment
-id or a chunk's name, never a segment's name (rule C2).
+index, 4 deferred work, 5 imported, 6 released, 7 claim, 8 unconfirmed. A rewrite by older code loses nothing:
+a record keeps the bytes behind the fields that it knows and the flag bits that it does not (rule S6). Keys
+contain the segment id or a chunk's name, never a segment's name (rule C2).
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ _KIND_AT = 2
 
 def is_of_newer_kind(data: Buffer) -> bool:
     """Whether this is work of a kind that only a newer version knows."""
+    # Without decoding the rest, whose fields may have another meaning for that kind.
     head = bytes(data[: _KIND_AT + 1])
     return (
         head[:_KIND_AT] == bytes((DEFERRED_WORK_TYPE, _VERSION))

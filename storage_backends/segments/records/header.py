@@ -56,6 +56,8 @@ def expect(data: Buffer, kind: int, version: int) -> Decoder:
     if found != kind:
         raise DecodeError(f"record type {found} where {kind} was expected")
 
+    # Never read as if it were known: in another version the same bytes may mean something else. What a newer
+    # version only adds stands behind the fields, under the same number.
     if written_as != version:
         raise DecodeError(
             f"record type {kind} has format version {written_as}, this version of tierlog reads {version}"

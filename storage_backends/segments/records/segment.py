@@ -68,6 +68,7 @@ class SegmentRecord:
     def encode(self) -> bytes:
         head = _HEAD.pack(SEGMENT_TYPE, _VERSION, self.segment, self.length, self.start_offset)
         flags = self.flags | (_SEALED if self.sealed else 0)
+        # Packed at once: this record is written with each commit.
         tail = _TAIL.pack(
             self.first_chunk_start,
             self.last_chunk_start,
@@ -130,6 +131,7 @@ def _one_chunk_is_first_and_last(r: SegmentRecord) -> bool:
 
 
 def _several_chunks_start_apart(r: SegmentRecord) -> bool:
+    # Each chunk has a byte at least.
     return r.chunk_count < 2 or r.first_chunk_start + r.chunk_count - 1 <= r.last_chunk_start
 
 
