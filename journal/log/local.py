@@ -11,8 +11,9 @@ never reused (W7). The opening is in ``local_open.py``, the reading of files in 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -38,12 +39,12 @@ from ...storage_backends.base.files import (
 )
 from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
 from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupPayload, LogStatistics, OpenedLog
-from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Frame, Seal, encode_frame
+from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
 from .lifecycle import LogEvent, LogLifecycle, LogState
-from .local_history import History, Part, WalFile, list_wal_files, payloads, read_range, windows
+from .local_history import History, Part, list_wal_files, payloads, read_range, windows
 from .local_index import GroupIndex, window_payloads
-from .local_layout import LocalLogOptions, LogLayout
-from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log
+from .local_layout import LocalLogOptions, LogLayout, wal_name
+from .local_open import Inspected, Opened, TakenOver, inspect_log, list_state, note_watermark, open_log
 from .local_writer import (
     CurrentFile,
     LogContext,
@@ -188,20 +189,13 @@ class LocalLog(DurableDataLog):
             if last is None or wal.header.first_group >= last.number or wal.next_number <= low:
                 continue
             for frames in windows(wal, range(low, last.number)):
-                path, data = await self._load(wal, frames)
-                for group in payloads(wal, frames, data, self._context.log_id, path):
+                parse = partial(payloads, wal, frames, log_id=self._context.log_id)
+                end = frames[-1].payload + frames[-1].size
+                for group in await self._load(self._files, wal.file, frames[0].position, end, parse):
                     yield group
         # The last group comes from memory: its old file was sealed before it, trimmed or removed (W4, W9).
         if last is not None and last.number >= low:
             yield last.number, memoryview(last.payload)
-
-    async def _load(self, wal: WalFile, frames: Sequence[Frame]) -> tuple[str, bytes]:
-        path, end = self._context.layout.wal(wal.file), frames[-1].payload + frames[-1].size
-        with self._mapped_errors():
-            data = await self._files.run(read_range(path, frames[0].position, end))
-        if data is None:
-            raise Unavailable(f"the log's owner removed {path} while it was read; try again")
-        return path, data
 
     def window_of(self, number: int) -> int:
         return self._index.window_of(number)
@@ -209,14 +203,43 @@ class LocalLog(DurableDataLog):
     async def read_window(self, number: int) -> Sequence[GroupPayload]:
         self._life.require("read_window", LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
         window = self._index.find(number)
-        path = self._context.layout.wal(window.file)
+        parse = partial(window_payloads, window, log_id=self._context.log_id)
+        # Opened by name for each read, so that a truncation waits for no reader (W10).
+        return await self._load(self._reading, window.file, window.start, window.end, parse)
+
+    async def _load(
+        self,
+        files: Files,
+        file: FileId,
+        start: int,
+        end: int,
+        parse: Callable[[bytes, str], Sequence[GroupPayload]],
+    ) -> Sequence[GroupPayload]:
+        path = self._context.layout.wal(file)
         with self._mapped_errors():
-            # Opened by name for each read, so that a truncation waits for no reader (W10).
-            data = await self._reading.run(read_range(path, window.start, window.end))
-        if data is None:
-            # Not a race: whoever needs a group keeps the truncation address at or below it (C10).
-            raise DataCorruption(f"the file of group {number} is missing", file=path, offset=window.start)
-        return window_payloads(window, data, self._context.log_id, path)
+            data = await files.run(read_range(path, start, end))
+        try:
+            if data is None:
+                raise DataCorruption("the file was removed", file=path, offset=start)
+            return parse(data, path)
+        except DataCorruption:
+            await self._check_not_replaced(file)
+            raise
+
+    async def _check_not_replaced(self, file: FileId) -> None:
+        """W10: a file that a newer owner trimmed or removed is not corrupt. Raises ``NotOwner`` if this owner
+        was fenced, and ``Unavailable`` if the log changed since it was inspected."""
+        if self._life.state is not LogState.INSPECTED:
+            # Whoever needs a group keeps the truncation address at or below it (C10): this owner has not
+            # removed the file.
+            self.check_owner()
+            return
+        image, names = await self._files.run(list_state(self._context))
+        if image is None or image.epoch != self._epoch or file not in names:
+            raise Unavailable(
+                f"{self._context.layout.folder}: the log's owner replaced {wal_name(file)} while it was "
+                f"read; open the log again"
+            )
 
     # --- appending -------------------------------------------------------------------------------
 

@@ -377,7 +377,7 @@ class HistoryReader:
         frame = wal.frames[-1]
         path = self._layout.wal(wal.file)
         data = yield from read_range(path, frame.position, frame.payload + frame.size)
-        [(number, payload)] = payloads(wal, [frame], data or b"", self._log_id, path)
+        [(number, payload)] = payloads(wal, [frame], data or b"", path, log_id=self._log_id)
         return LastGroup(number, frame.tag, frame.truncate_before, bytes(payload))
 
     def _check_start(self, first: WalFile, needed: int) -> None:
@@ -403,10 +403,11 @@ def windows(wal: WalFile, numbers: range) -> Iterator[Sequence[Frame]]:
 
 
 def payloads(
-    wal: WalFile, frames: Sequence[Frame], data: bytes, log_id: bytes, path: str
-) -> Iterator[tuple[int, memoryview]]:
-    """Yield (number, payload) of consecutive frames, of which ``data`` are the bytes, each checked again
-    against the frame that the scan found."""
+    wal: WalFile, frames: Sequence[Frame], data: bytes, path: str, *, log_id: bytes
+) -> list[tuple[int, memoryview]]:
+    """(number, payload) of consecutive frames, of which ``data`` are the bytes, each checked again against
+    the frame that the scan found."""
+    found = []
     view = memoryview(data)
     salt = file_salt(log_id, wal.file)
     start = frames[0].position
@@ -417,4 +418,5 @@ def payloads(
             raise DataCorruption(
                 f"group {frame.number} changed since the log was opened", file=path, offset=frame.position
             )
-        yield frame.number, view[at + FRAME_HEADER_BYTES : at + FRAME_HEADER_BYTES + frame.size]
+        found.append((frame.number, view[at + FRAME_HEADER_BYTES : at + FRAME_HEADER_BYTES + frame.size]))
+    return found

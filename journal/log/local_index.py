@@ -92,7 +92,7 @@ class GroupIndex:
             del self._files[0]
 
 
-def window_payloads(window: LogWindow, data: bytes, log_id: bytes, path: str) -> list[GroupPayload]:
+def window_payloads(window: LogWindow, data: bytes, path: str, *, log_id: bytes) -> list[GroupPayload]:
     """The groups of a window, of which ``data`` are the bytes. Raises ``DataCorruption`` (file, offset) if
     they are not those that were written."""
     view = memoryview(data)

@@ -97,8 +97,13 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
     # Again: up to the raise the owner before this one may have rolled or truncated (W1). The watermarks are
     # read before it, so that the files can only be longer than they state (W3).
     names = yield from list_wal_files(layout)
-    history = yield from HistoryReader(layout, context.log_id, image.watermarks).read(names)
-    owned = yield from take_over(context, register, epoch, history, names)
+    try:
+        history = yield from HistoryReader(layout, context.log_id, image.watermarks).read(names)
+        owned = yield from take_over(context, register, epoch, history, names)
+    except DataCorruption:
+        # An opener that was faster raised the register before it trimmed or removed what is missing here.
+        yield from confirm_epoch(register, context.log_id, epoch, context.owner)
+        raise
     return Opened(epoch, max(before, named), history, register, owned)
 
 
@@ -138,17 +143,17 @@ def inspect_log(context: LogContext) -> Program[Inspected]:
     """Read the log without writing or locking. If a live owner rolls or truncates it meanwhile, it is read
     again."""
     for _ in range(_INSPECTIONS_MAX - 1):
-        before = yield from _list_state(context)
+        before = yield from list_state(context)
         try:
             return (yield from _inspect_once(context, *before))
         except DataCorruption:
             # Nothing changed while the files were read, so no live owner explains the damage.
-            if before == (yield from _list_state(context)):
+            if before == (yield from list_state(context)):
                 raise
-    return (yield from _inspect_once(context, *(yield from _list_state(context))))
+    return (yield from _inspect_once(context, *(yield from list_state(context))))
 
 
-def _list_state(context: LogContext) -> Program[tuple[RegisterImage | None, list[FileId]]]:
+def list_state(context: LogContext) -> Program[tuple[RegisterImage | None, list[FileId]]]:
     """The register first, then the names: see ``local_history.py`` for the order."""
     register = yield from open_register(context.layout.register, write=False)
     image = None

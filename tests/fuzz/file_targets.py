@@ -164,7 +164,8 @@ def _history(old: bytes, new: bytes) -> tuple[tuple[int, bytes], ...]:
         path = _LAYOUT.wal(wal.file)
         for frames in windows(wal, range(1, wal.next_number)):
             part = contents[path][frames[0].position :]
-            found |= {number: bytes(data) for number, data in payloads(wal, frames, part, LOG_ID, path)}
+            groups = payloads(wal, frames, part, path, log_id=LOG_ID)
+            found |= {number: bytes(data) for number, data in groups}
     return tuple(found.items())
 
 
