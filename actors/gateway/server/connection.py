@@ -483,8 +483,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._start(self._requests[0])
         elif self._last_answer:
             self._answer_last()
-        elif self._is_stopping or self.is_input_ended:
+        elif self.is_input_ended:
             self.close()
+        elif self._is_stopping:
+            self._end_idle()  # H15: the client's next request may be in the socket already
         else:
             self.update_reading()
             self._update_timers()

@@ -34,7 +34,7 @@ _FEW = 64
 _UNLIMITED_FILES = 10_240
 """What macOS grants a process whose hard limit is none."""
 _ABORT_SECONDS = 1.0
-"""For requests that were cancelled, to send what they still have."""
+"""For requests that were cancelled, to send what they still have; and to accept the last connections."""
 _ACCEPT_PAUSE = 0.1
 """Seconds until the next attempt if the system has no descriptor or memory for a connection."""
 
@@ -86,6 +86,12 @@ class Connections:
     async def accept(self, listener: socket.socket) -> None:
         """Until it is cancelled. ``listener`` listens already."""
         listener.setblocking(False)
+        while True:
+            await self._accept_queued(listener)
+            await anyio.wait_readable(listener)
+
+    async def _accept_queued(self, listener: socket.socket) -> None:
+        """Those in the system's queue."""
         loop = asyncio.get_running_loop()
         while True:
             if len(self._all) >= self._maximum + REFUSED_MAX and self.lingering:
@@ -94,8 +100,7 @@ class Connections:
             try:
                 accepted, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                await anyio.wait_readable(listener)
-                continue
+                return
             except OSError as error:
                 _log.warning("connection_not_accepted", error=str(error))
                 await anyio.sleep(_ACCEPT_PAUSE)
@@ -104,7 +109,9 @@ class Connections:
             try:
                 # With Nagle's algorithm each answer would wait 40 ms for an ACK.
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await loop.connect_accepted_socket(lambda: HttpConnection(self), accepted)
+                # H15: cancelled here, by a stop, it would be closed with its request unread.
+                with anyio.CancelScope(shield=True):
+                    await loop.connect_accepted_socket(lambda: HttpConnection(self), accepted)
             except OSError:
                 accepted.close()  # the client has left
 
@@ -127,8 +134,13 @@ class Connections:
         self.tasks.discard(task)
         self._changed.set()
 
-    async def end(self, seconds: float) -> None:
+    async def end(self, listener: socket.socket, seconds: float) -> None:
         """Ends each connection behind the requests that it has; after ``seconds``, those too."""
+        # The kernel resets what is in the queue of a socket that is closed, and those clients may have sent
+        # requests.
+        with anyio.move_on_after(_ABORT_SECONDS):
+            await self._accept_queued(listener)
+        listener.close()
         for connection in list(self._all):
             connection.shutdown()
         with anyio.move_on_after(seconds):

@@ -80,5 +80,4 @@ async def serve_http(
     finally:
         with anyio.CancelScope(shield=True):
             context.drain()
-            listener.close()
-            await connections.end(stop_timeout)
+            await connections.end(listener, stop_timeout)

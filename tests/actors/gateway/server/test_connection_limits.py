@@ -19,6 +19,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from support.http_server import (
     Service,
+    Wrapped,
     everything,
     service,
     serving,
@@ -190,9 +191,9 @@ async def test_h15_a_request_that_is_unread_when_the_server_stops_is_answered(
 ) -> None:
     end = connections.Connections.end
 
-    async def late(self: connections.Connections, seconds: float) -> None:
+    async def late(self: connections.Connections, *arguments: Any) -> None:
         _write(stream, HEALTH)
-        await end(self, seconds)
+        await end(self, *arguments)
 
     async with open_store(tmp_path / "data", containers=1) as store:
         async with serving(store) as served:
@@ -202,6 +203,48 @@ async def test_h15_a_request_that_is_unread_when_the_server_stops_is_answered(
         received += await everything(stream)
 
     assert received.count(b"alive") == 2
+
+
+async def test_h15_a_request_behind_the_last_answer_of_a_stopping_server_is_answered(tmp_path: Path) -> None:
+    """Closing the connection there would reset it, and the kernel would drop what it had not sent yet."""
+    release = anyio.Event()
+    async with open_store(tmp_path / "data", containers=1) as store:
+
+        async def segment_info(name: str) -> Any:
+            await release.wait()
+            info = await store.segment_info(name)
+            _write(stream, HEALTH)  # so that it is unread when the answer to this one is complete
+            return info
+
+        await store.create_segment("a")
+        async with anyio.create_task_group() as tasks:
+            async with serving(Wrapped(store, segment_info=segment_info)) as served:
+                stream = await served.raw(b"GET /v1/segments/a/info HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                await until(lambda: served.gateway.metrics.operation("info").in_flight == 1)
+
+                async def release_when_stopping() -> None:
+                    await until(lambda: served.gateway.draining)
+                    await anyio.wait_all_tasks_blocked()
+                    release.set()
+
+                tasks.start_soon(release_when_stopping)
+            received = await everything(stream)
+
+    assert received.count(b"HTTP/1.1 200 ") == 2
+    assert received.count(b"alive") == 1
+
+
+async def test_h15_requests_of_connections_that_wait_to_be_accepted_are_answered(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data", containers=1) as store:
+        async with serve_http(make_app(store, system_world()), bind("127.0.0.1", 0)) as served:
+            await anyio.wait_all_tasks_blocked()
+            # No round of the loop from here to the stop, in which the server could accept them.
+            clients = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(3)]
+            for client in clients:
+                client.sendall(HEALTH)
+        for client in clients:
+            with client, client.makefile("rb") as answer:
+                assert answer.read().startswith(b"HTTP/1.1 200 ")
 
 
 class Scarce(socket.socket):

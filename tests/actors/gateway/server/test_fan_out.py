@@ -141,13 +141,13 @@ async def test_h11_streams_never_continue_in_another_segment_of_the_same_name(tm
 
 async def test_h15_streams_that_wait_together_end_when_the_server_stops(tmp_path: Path) -> None:
     found = [bytearray() for _ in range(3)]
-    async with anyio.create_task_group() as tasks, counted(tmp_path) as (served, _):
+    async with counted(tmp_path) as (served, _), anyio.create_task_group() as tasks:
+        # Inside: the client outlives its streams, whose ends are still on their way when none is parked.
         for received in found:
             tasks.start_soon(follow, served, received)
         await until(lambda: served.gateway.tails == 3)
         await served.store.append("a", b"all")
         await until(lambda: all(found))
         served.gateway.drain()
-        await until(lambda: served.gateway.tails == 0)
 
     assert [bytes(received) for received in found] == [b"all"] * 3
