@@ -1,8 +1,9 @@
 """The ownership of a container's long-term storage: the chain of elements that its owners create (rules J3 to
 J9, J12).
 
-Owns: when an element is created, the look at the chain before and after, refusals, and the deletion of old
-elements. Does not own: what a look means (``journal/manifest/rules.py``), epochs and fencing (the log).
+Owns: when an element is created, the listing of the chain before and after, and refusals. Does not own: what
+a listing means (``journal/manifest/rules.py``), the deletion of old elements (``old_elements.py``), epochs
+and fencing (the log).
 
 An element is recorded in the log, created, looked at again, and counts once the log says that it exists. One
 at a time: the next is recorded when the one before counts.
@@ -13,10 +14,8 @@ owner or a later one, creates it again with the same bytes and then goes on."""
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Protocol
 
 import anyio
@@ -46,7 +45,6 @@ from ...storage_backends.base.errors import (
     OutcomeUnknown,
     StorageFull,
     StoreMismatch,
-    TierlogError,
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter, gauge
@@ -55,9 +53,10 @@ from ...storage_backends.segments.records.unconfirmed import Reason, Unconfirmed
 from ...storage_backends.sorted_runs.run_list import RunList
 from ..folder.fingerprint import Fingerprint
 from ..telemetry.logging import get_logger
-from .claims import Claim, delete_claims, find_foreign_claims, leave_last_claim, list_claims
+from .claims import Claim, find_foreign_claims, leave_last_claim, list_claims
 from .confirmation import Confirmation
 from .manifest_state import ManifestState
+from .old_elements import OldElements
 from .owner import Identity
 from .shared_store_record import SharedStoreRecord
 
@@ -66,12 +65,6 @@ _log = get_logger("container")
 _ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
 PROOF_SECONDS = 30.0
 """A write of a flush needs a look at the chain that is no older."""
-_DELETED_MAX = 32
-"""Old elements that are deleted when one counts."""
-_DELETION_SECONDS = 1.0
-"""Seconds for which an opening, an element or a look waits for deletions of old elements."""
-_DELETION_PAUSE = 60.0
-"""Seconds without an attempt after that: a call that hangs keeps its slot."""
 _ROUNDS_MAX = 8
 """Steps in which one element comes to count, at most: four if nobody else creates or deletes any."""
 _OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
@@ -245,16 +238,7 @@ class StorageOwnership:
         self._durable = NOTHING
         """The newest element whose creation was answered."""
         self._history_epoch = 0
-        self._others: deque[int] = deque()
-        """Elements of others that listings of the whole chain showed, by number, until they are deleted."""
-        self._own: deque[int] = deque()
-        """Those that this owner made count, or an earlier one in this folder."""
-        self._has_claims = False
-        """Whether there may be claims of earlier versions."""
-        self._deletes = True
-        """Whether the last attempt to delete old elements had no error."""
-        self._deletes_from = -math.inf
-        """No old element is deleted before this time."""
+        self._old = OldElements(chunks, container, identity, confirmation)
         self._lock, self._proving = anyio.Lock(), anyio.Lock()
         """``_lock``: while an element comes to count, which may take as long as long-term storage does. Looks
         at the chain do not wait for it."""
@@ -324,9 +308,9 @@ class StorageOwnership:
         # An element that counts shows that an earlier owner made the check for which there is no room.
         if not await self._record.ensure(self._chunks) and self._known.base == NOTHING:
             raise _no_room(STORE_RECORD)
-        self._has_claims = bool(listed.claims or self._source.claim_records())
+        self._old.has_claims = bool(listed.claims or self._source.claim_records())
         if self._confirmation.unconfirmed is not None:
-            await self._find_own()
+            await self._old.find_own()
         await self._advance(Kind.OPEN, listed)
         self._is_open = True
 
@@ -402,7 +386,7 @@ class StorageOwnership:
         if after and not numbers:
             after, numbers = 0, await list_elements(self._chunks, self.container)
         if not after:
-            self._others = deque(n for n in numbers if n not in self._own)
+            self._old.listed(numbers)
         if seen is not None and numbers[-1:] == [seen.position.n] and not reads:
             return ListedChain(seen, numbers)
 
@@ -524,7 +508,7 @@ class StorageOwnership:
 
     async def _count(self, op: LogElement) -> None:
         await self._log_whole(ElementCreated(op.position))
-        self._own.append(op.position.n)
+        self._old.counted(op.position.n)
         self._created += 1
         self._counted_at = anyio.current_time()
 
@@ -612,64 +596,9 @@ class StorageOwnership:
         self._check_epoch(newest.epoch)
         await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, newest.identity.folder.location))
 
-    # --- what is behind --------------------------------------------------------------------------
-
-    async def _find_own(self) -> None:
-        """Those of the listed elements that were created from this folder, by earlier owners: otherwise each
-        opening of an unconfirmed container would add one (rule J8)."""
-        own = set(self._own)
-        for n in list(islice(self._others, _DELETED_MAX)):
-            # A damaged one may be anybody's.
-            with suppress(ChunkNotFound, DataCorruption):
-                owner = (await read_element(self._chunks, self.container, n)).element.owner
-                if owner.log == self.identity.log and owner.folder == self.identity.folder.digest:
-                    own.add(n)
-        # Looks may have listed others meanwhile.
-        self._others = deque(n for n in self._others if n not in own)
-        self._own = deque(sorted(own.union(self._own)))
-
     async def _delete_old(self, kept: int = 2) -> bool:
-        """Delete elements below the newest ``kept``, lowest first, and claims of earlier versions; if the
-        container is unconfirmed, elements from this folder only (rule J8). Takes a second at most: the rest
-        is left to later attempts. Returns whether one was deleted."""
-        head, left = self._source.manifest.head, _DELETED_MAX
-        if head is None or anyio.current_time() < self._deletes_from:
-            return False
-
-        is_confirmed = self._confirmation.unconfirmed is None
-        end = head.position.n + 1 - kept
-        try:
-            with anyio.fail_after(_DELETION_SECONDS):
-                if is_confirmed and self._has_claims:
-                    claims = await list_claims(self._chunks, self.container)
-                    await delete_claims(self._chunks, self.container, claims)
-                    self._has_claims = False
-                for numbers in (self._others, self._own) if is_confirmed else (self._own,):
-                    while left and numbers and numbers[0] < end:
-                        await self._delete(numbers)
-                        left -= 1
-            self._deletes = True
-        except TimeoutError:
-            self._deletes_from = anyio.current_time() + _DELETION_PAUSE
-            self._not_deleted("no answer yet")
-        except TierlogError as error:
-            self._not_deleted(str(error))
-        return left < _DELETED_MAX
-
-    def _not_deleted(self, error: str) -> None:
-        if self._deletes:  # once for all attempts of an outage (rule S7)
-            _log.warning("elements_not_deleted", container=self.container, error=error)
-        self._deletes = False
-
-    async def _delete(self, numbers: deque[int]) -> None:
-        """Delete the first of the elements."""
-        n = numbers.popleft()
-        try:
-            with suppress(ChunkNotFound):
-                await self._chunks.delete(element_name(self.container, n))
-        except BaseException:
-            numbers.appendleft(n)
-            raise
+        head = self._source.manifest.head
+        return head is not None and await self._old.delete_below(head.position.n + 1 - kept)
 
     def statistics(self) -> JournalStatistics:
         manifest = self._source.manifest
