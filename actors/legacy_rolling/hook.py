@@ -3,7 +3,6 @@ container does not know and keeps header files up to date (``container/legacy_ho
 
 from __future__ import annotations
 
-from ..settings.layout_mode import LayoutMode
 from .container_access import ContainerAccess
 from .header_updates import HeaderUpdates
 from .importing import import_missing
@@ -33,8 +32,3 @@ class RollingLayout:
     async def flush(self, container: ContainerAccess) -> None:
         if self._headers is not None:
             await self._headers.flush(container)
-
-
-def make_hook(mode: LayoutMode) -> RollingLayout | None:
-    """The hook for a store in that mode; None if it neither imports at first access nor writes headers."""
-    return RollingLayout(writes_headers=mode.writes_headers) if mode.imports_legacy else None

@@ -26,6 +26,7 @@ from ..chunk_io.client import StorageClient
 from ..chunk_io.health import StorageHealthStatistics
 from ..chunk_io.options import StorageOptions
 from ..container.container import Container, ContainerOptions
+from ..container.legacy_hook import LegacyHook
 from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
 from ..container.owner import Identity
 from ..container.shared_store_record import SharedStoreRecord
@@ -34,7 +35,6 @@ from ..folder.identity import StoreIdentity
 from ..kernel.loop_lag import LoopLag
 from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
-from ..legacy_rolling.hook import make_hook
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
 from .store import RollingSizes, SegmentStore, StoreStatistics
@@ -266,6 +266,17 @@ async def serve(parts: RuntimeParts) -> AsyncIterator[SegmentStore]:
         for container in [runtime.begin(index) for index in range(runtime.containers)]:
             await container.wait_started()
         yield runtime.store
+
+
+def make_hook(mode: LayoutMode) -> LegacyHook | None:
+    """The hook for a store in that mode; None if it neither imports at first access nor writes headers."""
+    if not mode.imports_legacy:
+        return None
+
+    # Imported for the stores that need it, as S3 is.
+    from ..legacy_rolling.hook import RollingLayout
+
+    return RollingLayout(writes_headers=mode.writes_headers)
 
 
 @asynccontextmanager

@@ -6,12 +6,16 @@ u64 last cycle, the summary (``summary.py``); bytes behind are kept.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from ..base.checksum import Buffer
 from ..base.codec import DecodeError, Decoder, Encoder
-from .encoder import EncodedRun
 from .summary import RunSummary, decode_summary, encode_summary
+
+if TYPE_CHECKING:
+    from .encoder import EncodedRun
 
 _VERSION = 1
 

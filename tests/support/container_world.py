@@ -26,8 +26,8 @@ from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.kernel.exits import first_leaf
-from tierlog.actors.legacy_rolling.hook import make_hook
 from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.actors.store.runtime import make_hook
 from tierlog.actors.store.store import RollingSizes, SegmentStore
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.memory import MemoryLogService
