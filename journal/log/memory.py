@@ -36,7 +36,7 @@ class _Stored(NamedTuple):
 
 
 @attrs.define
-class _Journal:
+class _LogState:
     """One log's state."""
 
     epoch: int = 0
@@ -66,19 +66,19 @@ class MemoryLogService:
     """Logs by name. Owners of the same log share one service."""
 
     def __init__(self) -> None:
-        self._journals: dict[str, _Journal] = {}
+        self._states: dict[str, _LogState] = {}
 
     def log(self, name: str) -> MemoryLog:
         """A log object for ``name``; open it to become the owner."""
-        return MemoryLog(name, self._journals.setdefault(name, _Journal()))
+        return MemoryLog(name, self._states.setdefault(name, _LogState()))
 
 
 class MemoryLog(DurableDataLog):
     """Made by ``MemoryLogService.log``."""
 
-    def __init__(self, name: str, journal: _Journal) -> None:
+    def __init__(self, name: str, state: _LogState) -> None:
         self._name = name
-        self._journal = journal
+        self._state = state
         self._life = LogLifecycle(name)
         self._recovered: list[_Stored] | None = None
         self._epoch = 0
@@ -93,20 +93,20 @@ class MemoryLog(DurableDataLog):
     async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
         await self._checkpoint()
-        before = self._journal.epoch
+        before = self._state.epoch
         if after is not None and before not in after:
             error = NotOwner(f"another owner took epoch {before} of log {self._name}")
             self._life.failed(error)
             raise error
 
         self._take_epoch(1 + max(before, above))
-        self._next_group = self._journal.next_group
-        self._truncate_before = self._journal.truncate_before
+        self._next_group = self._state.next_group
+        self._truncate_before = self._state.truncate_before
         self._life.step(LogEvent.OPENED)
         return self._opened(before)
 
     def _opened(self, history_epoch: int) -> OpenedLog:
-        self._recovered = self._journal.readable()
+        self._recovered = self._state.readable()
         self._windows = sorted({stored.window for stored in self._recovered})
         groups = [stored.info for stored in self._recovered]
         tags = {group.number: group.tag for group in groups if group.tag}
@@ -114,12 +114,12 @@ class MemoryLog(DurableDataLog):
 
     def _take_epoch(self, epoch: int) -> None:
         """Fence earlier owners and re-log the last group under the new epoch (W4)."""
-        journal = self._journal
-        self._epoch = journal.epoch = epoch
+        state = self._state
+        self._epoch = state.epoch = epoch
         self._own_epochs.append(self._epoch)
-        if journal.groups:
-            last = journal.groups[-1]
-            journal.groups[-1] = last._replace(info=attrs.evolve(last.info, epoch=self._epoch))
+        if state.groups:
+            last = state.groups[-1]
+            state.groups[-1] = last._replace(info=attrs.evolve(last.info, epoch=self._epoch))
 
     @property
     def own_epochs(self) -> Collection[int]:
@@ -128,7 +128,7 @@ class MemoryLog(DurableDataLog):
     async def inspect(self) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
         await self._checkpoint()
-        self._epoch, self._next_group = self._journal.epoch, self._journal.next_group
+        self._epoch, self._next_group = self._state.epoch, self._state.next_group
         self._life.step(LogEvent.INSPECTED)
         return self._opened(self._epoch)
 
@@ -147,9 +147,9 @@ class MemoryLog(DurableDataLog):
     async def read_window(self, number: int) -> Sequence[GroupPayload]:
         self._life.require("read_window", LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
         await anyio.lowlevel.checkpoint()
-        groups = self._journal.groups
+        groups = self._state.groups
         end = bisect_right(groups, number, key=lambda stored: stored.window)
-        if not end or number >= self._journal.next_group:
+        if not end or number >= self._state.next_group:
             raise DataCorruption(f"group {number} is not in the log", file=f"group {number}")
 
         first = bisect_left(groups, groups[end - 1].window, key=lambda stored: stored.window)
@@ -173,11 +173,11 @@ class MemoryLog(DurableDataLog):
         return info.number
 
     def _apply(self, info: GroupInfo, payload: bytes) -> None:
-        window = self._journal.add(info, payload)
+        window = self._state.add(info, payload)
         if not self._windows or self._windows[-1] != window:
             self._windows.append(window)
         self._recovered = None
-        self._next_group = self._journal.next_group
+        self._next_group = self._state.next_group
         self._truncate_before = max(self._truncate_before, info.truncate_before)
         self._appended_groups += 1
         self._appended_bytes += info.size
@@ -192,7 +192,7 @@ class MemoryLog(DurableDataLog):
             await anyio.lowlevel.checkpoint()
             # W5: no await between the check and the removal.
             self.check_owner()
-            groups = self._journal.groups
+            groups = self._state.groups
             stale = bisect_left(groups, truncated, key=lambda stored: stored.info.number)
             if not stale:
                 break
@@ -202,9 +202,9 @@ class MemoryLog(DurableDataLog):
 
     def check_owner(self) -> None:
         self._life.require("check_owner", LogState.OPEN, LogState.APPENDING)
-        if self._journal.epoch != self._epoch:
+        if self._state.epoch != self._epoch:
             error = NotOwner(
-                f"epoch {self._epoch} of log {self._name} was fenced by epoch {self._journal.epoch}"
+                f"epoch {self._epoch} of log {self._name} was fenced by epoch {self._state.epoch}"
             )
             self._life.failed(error)
             raise error
@@ -228,7 +228,7 @@ class MemoryLog(DurableDataLog):
         await anyio.lowlevel.checkpoint()
 
     def statistics(self) -> LogStatistics:
-        groups = self._journal.groups
+        groups = self._state.groups
         retained = groups[-1].end - groups[0].end + groups[0].info.size if groups else 0
         return LogStatistics(
             self._epoch, self._next_group, self._appended_groups, self._appended_bytes, retained, 0, 0, 0

@@ -33,6 +33,7 @@ async def list_elements(chunks: ChunkStorage, container: int, after: int = 0) ->
     numbers = []
     async with aclosing(chunks.list(prefix, element_name(container, after))) as infos:
         async for info in infos:
+            # Left alone and not damage: a file that is no element cannot be one of another history either.
             with suppress(DecodeError):
                 numbers.append(hex_number(info.name.removeprefix(prefix)))
 
@@ -54,6 +55,7 @@ class StoredElement:
 async def read_element(chunks: ChunkStorage, container: int, n: int) -> StoredElement:
     """Raises ``DataCorruption`` with the object's name if it is not element ``n``, ``ChunkNotFound``."""
     name = element_name(container, n)
+    # One byte more than an element can have, so that a longer object does not pass for its beginning.
     content = await chunks.read(name, 0, ELEMENT_BYTES_MAX + 1)
     try:
         element = Element.decode(content)
@@ -64,6 +66,7 @@ async def read_element(chunks: ChunkStorage, container: int, n: int) -> StoredEl
             offset=0,
         ) from error
 
+    # An element under another name was copied by hand: its CRC holds, and its number would decide wrongly.
     if element.n != n:
         raise DataCorruption(f"this is element {element.n}, not {n}", file=name, offset=0)
 
@@ -81,6 +84,7 @@ async def read_newest(chunks: ChunkStorage, container: int, numbers: list[int]) 
         with suppress(ChunkNotFound):
             return await read_element(chunks, container, numbers[-1])
 
+        # In place: the caller goes on with the numbers that the element was found by.
         numbers[:] = await list_elements(chunks, container)
     raise Unavailable(
         f"element {numbers[-1]} of container {container} is listed and cannot be read: try again"
@@ -136,6 +140,7 @@ async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
             problems.append(ChainProblem(error.file, error.reason, error.offset, n))
             continue
 
+        # The walk goes on behind a break: an operator needs to see what both histories have.
         if elements and (message := _break_between(found, elements[-1].element)):
             problems.append(ChainProblem(element_name(container, n), message))
         elements.append(found)

@@ -136,6 +136,7 @@ class Element:
     def decode(data: Buffer) -> Element:
         """Raises ``DecodeError`` for anything but a whole element of a version that this code knows."""
         view = memoryview(data)
+        # The CRC first: what is damaged is not taken for a newer version.
         if len(view) < 4 or crc32c(view[:-4]) != int.from_bytes(view[-4:], "big"):
             raise DecodeError(f"an element of {len(view)} bytes is damaged")
 
@@ -180,6 +181,7 @@ def _decode_runs(fields: Decoder) -> RunList | StoredRunList:
     else:
         raise DecodeError(f"the run list has no form that this code knows: {form}")
     if runs == RunList():
+        # One form for each value: an element that is created again must have the same bytes (J5).
         raise DecodeError("an empty run list has another form")
     return runs
 

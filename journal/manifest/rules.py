@@ -39,9 +39,11 @@ def decide(known: Known, newest: Position) -> Step:
     if newest == known.intent:
         return Step.CONFIRM
 
+    # Number and CRC are compared. Two histories that part here create the same number with other bytes.
     if newest == known.base:
         return Step.CREATE_NEXT if known.intent is None else Step.CREATE_AGAIN
 
+    # An empty listing is no rollback: a missing mount lists as empty, and must not end the ownership.
     if not newest.n:
         return Step.EMPTY
 
@@ -51,5 +53,7 @@ def decide(known: Known, newest: Position) -> Step:
 def next_predecessor(known: Known, newest: Position) -> Position:
     """What the next element follows when an operator has decided that this history lives (rule J6): its
     number exceeds all that either history used."""
+    # The intent counts although it may not exist: a creation of it may still arrive, and a number is used
+    # once (J1).
     last = known.intent or known.base
     return newest if newest.n >= last.n else last

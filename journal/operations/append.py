@@ -59,6 +59,7 @@ def _decode(view: memoryview, start: int, end: int) -> Append:
             if start > end:
                 raise DecodeError(f"append ends inside its head at {end}")
 
+            # A view: replay reads every unflushed byte, and most are only put into the cache as they are.
             return Append(sid, offset, view[start:end], b"", 0, 0)
 
         writer = bytes(view[start : start + writer_length])

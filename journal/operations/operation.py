@@ -46,6 +46,7 @@ def operation(number: int) -> Callable[[type[R]], type[R]]:
         def decode(view: memoryview, start: int, end: int) -> Operation:
             fields = Decoder(view, start, end)
             op = decode_fields(fields)
+            # Bytes behind the fields are refused: a layout never changes, so they are damage or a mistake.
             fields.finish()
             return op
 
@@ -59,6 +60,7 @@ def register(
     number: int, record: type[Operation], decode: Callable[[memoryview, int, int], Operation]
 ) -> None:
     """Register a record type that decodes ``view[start:end]`` itself, for speed."""
+    # At import: two records of one number would read each other's bytes without an error.
     if number in _DECODERS:
         raise ValueError(f"type number {number} is taken: {record.__name__} needs another")
 
@@ -86,6 +88,7 @@ def decode_operations(payload: memoryview, position: int) -> list[Operation]:
         position += head_size
         stop = position + size
         decode = decoders.get(number)
+        # Nothing is skipped (C5): what this code does not know may be what later operations rest on.
         if decode is None or stop > end:
             raise DecodeError(f"operation of type {number} and {size} bytes at {position} does not fit")
 

@@ -79,6 +79,8 @@ def encode_image(image: SegmentImage) -> bytes:
 
 def _decode_status(value: int) -> SegmentStatus:
     try:
+        # An unknown status is refused like an unknown operation: what a segment's state means decides what is
+        # deleted.
         return SegmentStatus(value)
     except ValueError as error:
         raise DecodeError(f"segment status {value} is unknown") from error

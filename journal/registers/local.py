@@ -146,6 +146,7 @@ def decode_image(data: bytes, log_id: bytes, path: str) -> RegisterImage:
         if not any(slot):
             continue
         mark = decode_watermark(slot, log_id)
+        # A slot in another one's position is a stray write, however sound it is.
         if mark is None or mark.epoch % SLOTS != index:
             raise DataCorruption("a watermark in the register is damaged", file=path, offset=offset)
         watermarks[mark.epoch] = mark
@@ -155,6 +156,8 @@ def decode_image(data: bytes, log_id: bytes, path: str) -> RegisterImage:
 def read_register(handle: FileHandle, log_id: bytes) -> Program[RegisterImage]:
     """Read and check the whole register; again if a writer may have been writing a slot."""
     for _ in range(_READS_MAX - 1):
+        # Without the lock, which an owner would otherwise have to take for each append. The price is a read
+        # that may be torn.
         data = yield Read(handle, 0, REGISTER_BYTES + 1)
         try:
             return decode_image(data, log_id, handle.path)
@@ -167,6 +170,7 @@ def confirm_epoch(handle: FileHandle, log_id: bytes, epoch: int, owner: bytes) -
     """W1: raises ``NotOwner`` unless the register *equals* ``epoch``, as raised by ``owner``."""
     expected = encode_epoch(log_id, epoch, owner)
     for _ in range(_READS_MAX - 1):
+        # By its bytes, on the path of each append: decoding is left to the case that they differ.
         if (yield Read(handle, 0, EPOCH_RECORD_BYTES)) == expected:
             return
     found = decode_taken((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
@@ -199,6 +203,7 @@ def create_register(folder: str, path: str, log_id: bytes) -> Program[FileHandle
     draft = yield from _open_draft(path + ".new")
     try:
         yield Lock(draft)
+        # Once more under the lock: whoever had it before may have linked the register meanwhile.
         existing = yield from open_register(path, write=True)
         if existing is not None:
             return existing

@@ -78,9 +78,13 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
         if known is None:
             _check_new_writer(segment, request)
         elif _is_repeat(segment, request, known):
+            # Only the latest append's offset is kept: to keep all would need memory for each event ever
+            # written.
             is_latest = request.first_event == known.first_event and _last_event(request) == known.last_event
             return None, known.offset if is_latest else None
 
+    # Behind the repeats, and before the offset: who appends to a sealed segment needs to know that no offset
+    # is right.
     if segment.sealed:
         raise SegmentSealed(
             f"{segment.name!r} is sealed at offset {segment.length}: append to another segment",
@@ -97,6 +101,7 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
             given=request.expected_offset,
         )
 
+    # Such an append would change nothing, and make the writer known with no event.
     if request.writer and not request.size and not request.event_count:
         raise InvalidArgument("an append by a writer carries at least one event number")
 

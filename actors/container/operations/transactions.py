@@ -187,9 +187,12 @@ def _decide_commit(state: ContainerState, request: CommitTransactionRequest) -> 
     if target is not None and token is not None and _is_reached(target, token):
         return _abort_superseded(state, record, token), CommitResult(False, None, 0)
 
+    # Neither is known: "no segment" says more than "no transaction".
     if target is None and record is None:
         state.segments.require(request.target)
     record = _require_open(request, record)
+    # T8: the transaction first. If its target was deleted, it was aborted with that reason, which the caller
+    # gets.
     target = state.segments.require(request.target)
     if target.sealed:
         raise SegmentSealed(
@@ -229,6 +232,7 @@ def _commit(
         if token is None
         else (AttributeUpdate(token.attribute, token.epoch, AttributeUpdateKind.REPLACE_IF_GREATER),)
     )
+    # T2: resolved to values now, so that replay sets the same ones and compares nothing.
     values = resolve_updates(target, updates)
     op = CommitTransaction(target.sid, target.length, record.id, tuple(sources), tuple(left.values()), values)
     return op, CommitResult(True, target.length, sum(length for _, length in sources))
@@ -299,6 +303,7 @@ def _decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> 
         return None, False
 
     staged = state.transactions.staged(record).values()
+    # T7: an append has reached the container since the lease was checked, so the transaction is in use.
     if (len(staged), sum(state.segments.by_id[sid].length for sid in staged)) != request.staged:
         return None, False
 
@@ -310,6 +315,7 @@ def _decide_forget(state: ContainerState, request: ForgetTransactionsRequest) ->
     keys = tuple(
         (record.target, record.id)
         for record in request.records
+        # The same id may have begun again since the tombstone was listed.
         if records.get((record.target, record.id)) is record
     )
     return (ForgetTransactions(keys) if keys else None), len(keys)
@@ -401,6 +407,7 @@ def _apply_begin(state: ContainerState, op: BeginTransaction) -> None:
 def _apply_commit(state: ContainerState, op: CommitTransaction) -> None:
     state.transactions.commit(state.segments.by_id[op.target].name, op)
     for sid, _ in op.sources:
+        # Merges take sealed sources only. An append to the part that comes later is refused (T3).
         state.change(sid).sealed = True
 
     merge_sources(state, op)

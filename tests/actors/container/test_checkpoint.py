@@ -70,7 +70,7 @@ async def flushed(world: PipelineWorld, name: str = NAME, **changes: object) -> 
 
 def retained(world: PipelineWorld) -> list[int]:
     """The numbers of the groups that the log still has."""
-    return [stored.info.number for stored in world.service._journals["c"].groups]
+    return [stored.info.number for stored in world.service._states["c"].groups]
 
 
 async def test_a_checkpoint_is_begin_parts_and_end() -> None:
@@ -143,7 +143,7 @@ async def test_a_part_is_bounded_by_bytes_and_a_larger_image_comes_in_pieces() -
             segment.attributes = {f"{index:0250}": index for index in range(16_384)}
         world.parts.segment("s3").attributes = {}
         await checkpointer.checkpoint()
-        sizes = [stored.info.size for stored in world.service._journals["c"].groups]
+        sizes = [stored.info.size for stored in world.service._states["c"].groups]
         kinds = {type(op) for _, group in world.groups() for op in group}
         assert max(sizes) < 6 << 20
         assert {CheckpointPart, CheckpointPiece} <= kinds
