@@ -78,8 +78,8 @@ class Folder:
 
     def copied(self, name: str, fingerprint: Fingerprint) -> Folder:
         logs = MemoryLogService()
-        for log, journal in self.logs._journals.items():
-            logs._journals[log] = attrs.evolve(journal, groups=list(journal.groups))
+        for log, journal in self.logs._states.items():
+            logs._states[log] = attrs.evolve(journal, groups=list(journal.groups))
         return Folder(name, logs, fingerprint, dict(self.acked), dict(self.starts), dict(self.doubts))
 
 

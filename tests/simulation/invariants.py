@@ -263,7 +263,7 @@ def _truncate_before(log: DurableDataLog) -> int:
 def _is_fenced_in_memory(log: DurableDataLog) -> bool:
     """Whether a later owner may have truncated the groups, which owners share in memory."""
     log = log._inner if isinstance(log, ServiceLog) else log
-    return isinstance(log, MemoryLog) and log._journal.epoch != log._epoch
+    return isinstance(log, MemoryLog) and log._state.epoch != log._epoch
 
 
 def unflushed_bytes_are_marked(container: Container) -> Iterator[str]:

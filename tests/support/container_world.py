@@ -240,10 +240,10 @@ async def until(holds: Callable[[], bool], limit: int = 10_000) -> None:
 def cloned(service: MemoryLogService) -> MemoryLogService:
     """A copy of the logs as they are now: what ``cp -r`` of a folder makes."""
     copy = MemoryLogService()
-    copy._journals.update(
+    copy._states.update(
         {
             name: attrs.evolve(journal, groups=list(journal.groups))
-            for name, journal in service._journals.items()
+            for name, journal in service._states.items()
         }
     )
     return copy

@@ -16,7 +16,7 @@ from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.kernel.mailbox import Lane, Mailbox
 from tierlog.actors.kernel.reply import Reply
 from tierlog.journal.group_payload import decode_group
-from tierlog.journal.log.memory import MemoryLog, MemoryLogService, _Journal
+from tierlog.journal.log.memory import MemoryLog, MemoryLogService, _LogState
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import ClosedError
@@ -25,7 +25,7 @@ from tierlog.storage_backends.base.errors import ClosedError
 class GatedLog(MemoryLog):
     """Appends wait for ``gate``; the next one raises ``error`` instead, if there is one."""
 
-    def __init__(self, name: str, journal: _Journal) -> None:
+    def __init__(self, name: str, journal: _LogState) -> None:
         super().__init__(name, journal)
         self.gate = anyio.Event()
         self.gate.set()
@@ -65,7 +65,7 @@ class PipelineWorld:
     async def running(self) -> AsyncIterator[PipelineWorld]:
         """With an open log and a pipeline that is closed at the end."""
         self.service.log("c")
-        self.log = GatedLog("c", self.service._journals["c"])
+        self.log = GatedLog("c", self.service._states["c"])
         opened = await self.log.open()
         self.parts.state.epoch = opened.epoch
         self.pipeline = Pipeline(
@@ -113,4 +113,4 @@ class PipelineWorld:
 
     def groups(self) -> list[tuple[int, list[Operation]]]:
         """(first sequence, operations) of every durable group."""
-        return [decode_group(memoryview(stored.payload)) for stored in self.service._journals["c"].groups]
+        return [decode_group(memoryview(stored.payload)) for stored in self.service._states["c"].groups]

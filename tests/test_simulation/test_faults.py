@@ -288,7 +288,7 @@ def _has_happened(bench: Bench, target: Target) -> bool:
     if target is Target.FILES:
         return bench.disk.exists("/a")
     if target is Target.LOG:
-        return bool(bench.service.log("0")._journal.epoch)
+        return bool(bench.service.log("0")._state.epoch)
     return bool(bench.memory.state.chunks)
 
 

@@ -176,7 +176,7 @@ async def test_internal_requests_are_answered_with_their_group() -> None:
         await created(world)
 
         assert await world.ask_internal(LogRequest(Barrier(), tag=7, truncate_before=1), 0) == (2, None)
-        info = world.service._journals["c"].groups[-1].info
+        info = world.service._states["c"].groups[-1].info
         assert (info.tag, info.truncate_before) == (7, 1)
 
 

@@ -190,7 +190,7 @@ async def test_a_poison_operation_stops_the_container_as_corrupt_and_is_named(op
         await make(owner.store, "s", b"abc")
         sequence = owner.container.state.sequence
     await planted(world, (sequence + 1).to_bytes(8, "big"), operation)
-    before = list(world.logs.log("c0")._journal.groups)
+    before = list(world.logs.log("c0")._state.groups)
     starts = 0
 
     def make_container() -> object:
@@ -207,7 +207,7 @@ async def test_a_poison_operation_stops_the_container_as_corrupt_and_is_named(op
             await host.call(lambda container: container.read("s", 0, 1))
         assert caught.value.file == f"group {before[-1].info.number}"
 
-    after = world.logs.log("c0")._journal.groups
+    after = world.logs.log("c0")._state.groups
     assert [(group.info.number, group.payload) for group in after] == [
         (group.info.number, group.payload) for group in before
     ]
@@ -248,8 +248,8 @@ async def test_tiny_appends_cost_about_their_bytes() -> None:
 
 async def forget_log(world: ContainerWorld) -> None:
     """The memory log keeps every group; a real one keeps it on disk."""
-    journal = world.logs.log("c0")._journal
-    journal.groups = journal.groups[-1:]
+    log = world.logs.log("c0")._state
+    log.groups = log.groups[-1:]
 
 
 @pytest.mark.one_loop

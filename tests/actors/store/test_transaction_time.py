@@ -147,7 +147,7 @@ async def test_t7_a_lease_starts_at_the_ack_of_the_last_append_on_a_slow_disk_to
     """A look that took the append in before it was durable would end the lease early."""
     world = ContainerWorld()
     world.logs.log("c0")
-    log = GatedLog("c0", world.logs._journals["c0"])
+    log = GatedLog("c0", world.logs._states["c0"])
     async with world.owner(log=log) as owner, anyio.create_task_group() as tasks:
         store = owner.store
         await make(store, TARGET)
