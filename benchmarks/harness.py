@@ -54,8 +54,8 @@ class Result:
 
     @property
     def is_met(self) -> bool:
-        judged = self.ratio if self.goal_of == "ratio" else self.value
-        return judged <= self.goal if self.lower_is_better else judged >= self.goal
+        compared = self.ratio if self.goal_of == "ratio" else self.value
+        return compared <= self.goal if self.lower_is_better else compared >= self.goal
 
 
 @attrs.frozen

@@ -105,8 +105,8 @@ async def append_to(
             is_done = True
     except anyio.get_cancelled_exc_class():
         if is_done:
-            place = "" if offset is None else f", from offset {offset} on"
-            sys.stderr.write(f"interrupted: all bytes were appended{place}\n")
+            position = "" if offset is None else f", from offset {offset} on"
+            sys.stderr.write(f"interrupted: all bytes were appended{position}\n")
         raise
     return offset
 
@@ -128,9 +128,9 @@ async def append_input(
         raise
     except anyio.get_cancelled_exc_class():
         done = output.count(appender.appended, "byte")
-        place = "" if appender.offset is None else f", from offset {appender.offset} on"
+        position = "" if appender.offset is None else f", from offset {appender.offset} on"
         sys.stderr.write(
-            f"interrupted: the first {done} were appended{place}; an append in flight may follow them\n"
+            f"interrupted: the first {done} were appended{position}; an append in flight may follow them\n"
             if appender.appended
             else "interrupted: no append was acked\n"
         )

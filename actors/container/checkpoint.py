@@ -226,7 +226,7 @@ class Checkpointer:
     async def _oldest_unflushed(self, default: int) -> int:
         """The oldest group with bytes that are not flushed, ``default`` at most.
 
-        Looked for in slices: a reference may only move to a later group meanwhile, and stays with its
+        Found in slices: a reference may only move to a later group meanwhile, and stays with its
         segment, so the result is never too high. What a commit flushed that is not durable yet does not
         count: a checkpoint's end comes after it in the log."""
         lowest = default

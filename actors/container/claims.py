@@ -93,7 +93,7 @@ def find_foreign_claims(
 ) -> list[Claim]:
     """The claims that are not of this log's past. Raises ``StoreMismatch`` for a claim of another store.
 
-    ``history_epoch`` is for claims without records, which older versions made. Below the lowest record all
+    ``history_epoch`` is for claims without records, which earlier versions made. Below the lowest record all
     claims were known and deleted: one that appears there again was delayed, and its owner will stop by
     itself."""
     for claim in claims:

@@ -76,7 +76,7 @@ class Confirmation:
     async def confirm(self) -> None:
         """The container may delete what it does not know; returns once that is durable.
 
-        In the same commit a record notes the epoch: chunks of earlier owners are not judged again."""
+        In the same commit a record notes the epoch: chunks of earlier owners are not checked again."""
         writes: dict[str, bytes | None] = dict.fromkeys(map(claim_key, claim_records(self._metadata)))
         writes[claim_key(self._state.epoch)] = ClaimRecord(bytes(16)).encode()
         await self._end(writes)

@@ -1,4 +1,4 @@
-"""What a container asks of a legacy layout: software that is older than chunk records may have written
+"""What a container asks of a legacy layout: software from before chunk records may have written
 segments beside this store, and may still read them. ``legacy_rolling`` implements the hook; the runtime
 passes it in."""
 

@@ -5,8 +5,8 @@ Owns: when an element is created, the listing of the chain before and after, and
 a listing means (``journal/manifest/rules.py``), the deletion of old elements (``old_elements.py``), epochs
 and fencing (the log).
 
-An element is recorded in the log, created, looked at again, and counts once the log says that it exists. One
-at a time: the next is recorded when the one before counts.
+An element is recorded in the log, created, checked against a listing, and counts once the log has that it
+exists. One at a time: the next is recorded when the one before counts.
 
 Cancellation and crash: the element in the log exists, will exist or never does; whoever comes next, this
 owner or a later one, creates it again with the same bytes and then goes on."""
@@ -64,11 +64,11 @@ _log = get_logger("container")
 
 _ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
 PROOF_SECONDS = 30.0
-"""A write of a flush needs a look at the chain that is no older."""
+"""A write of a flush needs a check of the chain that is no older."""
 _ROUNDS_MAX = 8
 """Steps in which one element comes to count, at most: four if nobody else creates or deletes any."""
 _OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
-"""What a look finds if nobody else went on."""
+"""What a check finds if nobody else went on."""
 
 
 class ManifestSource(Protocol):
@@ -240,8 +240,8 @@ class StorageOwnership:
         self._history_epoch = 0
         self._old = OldElements(chunks, container, identity, confirmation)
         self._lock, self._proving = anyio.Lock(), anyio.Lock()
-        """``_lock``: while an element comes to count, which may take as long as long-term storage does. Looks
-        at the chain do not wait for it."""
+        """``_lock``: while an element comes to count, which may take as long as long-term storage does.
+        Checks of the chain do not wait for it."""
         self._proven_until = -math.inf
         self.epoch = 0
         """The epoch of the ownership, once the log is open."""
@@ -257,7 +257,7 @@ class StorageOwnership:
             await self._record.check(self._chunks)
             self._found = await self._list_chain()
         except (Unavailable, DataCorruption) as error:
-            # Reads need no long-term storage; each write there looks at the chain first (rule J7).
+            # J11: reads need no long-term storage; each write there checks the chain first (J7).
             _log.warning("journal_unreadable", container=self.container, error=str(error))
 
         above = 0 if self._found is None else self._found.epoch
@@ -319,13 +319,13 @@ class StorageOwnership:
     async def prove(self) -> None:
         """``ensure``, and that no other history has gone on until now (rule J7)."""
         await self.ensure()
-        await self._look()
+        await self._check_chain()
 
-    async def look(self) -> None:
+    async def check_chain(self) -> None:
         """``prove``, before a listing of chunks and before deletions that are tried again. Finds what dead
         owners created late (rule J8), and reads the newest element again (rule J9)."""
         await self.ensure()
-        await self._look(whole=True)
+        await self._check_chain(whole=True)
         # An operator may have confirmed the container since its newest element.
         await self._delete_old()
 
@@ -338,7 +338,7 @@ class StorageOwnership:
             if anyio.current_time() >= self._proven_until:
                 await self.prove()
 
-    async def _look(self, *, whole: bool = False) -> None:
+    async def _check_chain(self, *, whole: bool = False) -> None:
         while True:
             until, known = anyio.current_time() + PROOF_SECONDS, self._known
             listed = await self._list_chain(whole=whole, reads=whole)
@@ -346,7 +346,7 @@ class StorageOwnership:
             if step in _OURS:
                 break
 
-            # Beside a look an element of this owner may come to count: then it shows less than is known.
+            # Beside a check an element of this owner may come to count: then it shows less than is known.
             if self._known == known:
                 await self._refuse(step, listed)
                 break
@@ -356,7 +356,7 @@ class StorageOwnership:
     async def complete_cycle(self, cut: int) -> None:
         """Return once an element counts that says: a cycle is complete up to ``cut`` (rule J5).
 
-        It takes as long as long-term storage does. Looks, and so flushes, go on beside it; elements are
+        It takes as long as long-term storage does. Checks, and so flushes, go on beside it; elements are
         created one after the other. Raises ``CLAIM_REFUSED`` if this owner must not go on; after any other
         error call it again, with the same cut or a newer one: what was recorded is settled first."""
         async with self._lock:

@@ -182,8 +182,8 @@ class ContainerCollectorSource:
     def history_checked(self) -> None:
         self._history.forget()
 
-    async def look(self) -> None:
-        await self._container.ownership.look()
+    async def check_chain(self) -> None:
+        await self._container.ownership.check_chain()
 
     async def prove_anew(self) -> None:
         await self._container.ownership.prove_anew()

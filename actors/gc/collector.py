@@ -4,15 +4,15 @@ Owns: the queue of garbage in memory, its delay, and the names of transactions u
 ``GarbageSink`` of chunked storage. Does not own: what is garbage (``rules.py``).
 
 The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. A listing
-counts only behind a look at the chain: long-term storage may not be mounted (rule G5). The listing is
+counts only behind a check of the chain: long-term storage may not be mounted (rule G5). The listing is
 repeated twice, for chunks that a dead owner's late put creates after the first one (rule G5), and whenever
 names found no room in the queue, which is bounded (rule G2). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
 Order (rules G1, J9): decide by durable state; create an element of the chain, because of a folder and
-its copy neither may delete what the other needs (if each name had its element at an earlier attempt, look
-at the chain; without room for an element, wait); append a barrier to the log; delete only once that is
+its copy neither may delete what the other needs (if each name had its element at an earlier attempt, check
+the chain; without room for an element, wait); append a barrier to the log; delete only once that is
 durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). Nothing is deleted
 before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done. A failed delete is
 tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One slow or
@@ -57,7 +57,7 @@ class CollectorOptions:
     batch: int = 1000
     """Names deleted after one proof of ownership, at most."""
     listings: Sequence[float] = (0.0, 900.0, 86_400.0)
-    """When this ownership looks for chunks of dead owners, in seconds from its begin (rule G5)."""
+    """When this ownership lists chunks of dead owners, in seconds from its begin (rule G5)."""
     retry_pause: float = 300.0
     """Seconds until names whose deletion failed ``attempts`` times are tried again. It doubles while every
     delete fails."""
@@ -133,7 +133,7 @@ class CollectorSource(Protocol):
     def history_checked(self) -> None:
         """All of them were given to ``check_history``."""
 
-    async def look(self) -> None:
+    async def check_chain(self) -> None:
         """Returns if long-term storage has this owner's element, read again, and no other history's is newer
         (rule J7)."""
 
@@ -183,7 +183,7 @@ class Collector:
         self._has_left_out = False
         """Whether names found no room in the queue since the last listing began."""
         self._lists_own = False
-        """Whether listings look for this owner's names too, because some found no room once."""
+        """Whether listings include this owner's names too, because some found no room once."""
         self._is_history_checked = False
         self._waits_for_room = False
         self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
@@ -293,7 +293,7 @@ class Collector:
 
     @property
     def _pause(self) -> float:
-        """Seconds until a name is looked at again."""
+        """Seconds until a name is examined again."""
         return max(1.0, self._options.delay)
 
     def _is_listing_due(self) -> bool:
@@ -325,7 +325,7 @@ class Collector:
         source = self._source
         left_out, self._has_left_out = self._has_left_out, False
         try:
-            await source.look()
+            await source.check_chain()
             names = await self._list_garbage()
         except CLAIM_REFUSED:
             raise
@@ -425,7 +425,7 @@ class Collector:
     async def _collect(self, ready: list[Garbage]) -> None:
         try:
             if all(garbage.is_proven for garbage in ready):
-                await self._source.look()
+                await self._source.check_chain()
             else:
                 await self._source.prove_anew()
         except CLAIM_REFUSED:

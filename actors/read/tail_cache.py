@@ -61,7 +61,7 @@ class TailCache:
         """What a spill leaves, so that not every append spills."""
         self._window_of = window_of
         self._group = self._window = 0
-        """The newest group and its window: all appends of a group share one look."""
+        """The newest group and its window: all appends of a group share one lookup."""
         self._tails: dict[int, _Tail] = {}
         self._filled: dict[int, _Tail] = {}
         """Those with blocks, roughly in the order in which they were last written."""

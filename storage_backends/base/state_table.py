@@ -1,5 +1,5 @@
-"""State machines as tables: every legal step is one row, so that a test can walk all of them and the
-documents can show them."""
+"""State machines as tables (rule A7): every legal step is one row, so that a test can walk all of them and
+the documents can show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A figure is only reported for work that was done, and judged by the goal it belongs to."""
+"""A figure is only reported for work that was done, and compared with the goal it belongs to."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Broken(AssertionError):
 
 
 def _in_memory(container: Container) -> Iterator[SegmentState]:
-    """The segments in memory. Evicted ones are left alone: a look-up would load it."""
+    """The segments in memory. Evicted ones are left alone: a lookup would load it."""
     return iter(container.state.segments.by_id.values())
 
 

@@ -125,7 +125,7 @@ class Observation:
 
 @attrs.define
 class CrashChecker:
-    """Crashes instants of a scenario and judges what comes of it."""
+    """Crashes instants of a scenario and checks what comes of it."""
 
     scenario: Scenario
     checked: set[Hashable] = attrs.field(factory=set)

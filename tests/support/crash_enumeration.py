@@ -4,7 +4,7 @@ which crashes it has.
 A scenario is data (``crash_scenarios.py``). It is lived once. Each I/O call that changes what a crash may
 leave gives *instants*: the world just before the call, and, for a write or a chain of new folders, the world
 after each part of it. Whether a call changes the disk is not guessed but measured, so none can be forgotten.
-Every instant is then crashed in every mode that it has, and judged (``crash_checker.py``).
+Every instant is then crashed in every mode that it has, and checked (``crash_checker.py``).
 """
 
 from __future__ import annotations

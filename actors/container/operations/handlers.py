@@ -28,7 +28,7 @@ the answer still waits until everything it depends on is durable (rule C1)."""
 
 @attrs.frozen
 class RequestHandler(Generic[RequestT]):
-    """``decide`` is pure and synchronous: it looks at the speculative state and changes nothing. A refusal is
+    """``decide`` is pure and synchronous: it reads the speculative state and changes nothing. A refusal is
     raised as the error that the caller gets. What it returns can always be applied (rule C5)."""
 
     request: type[RequestT]

@@ -207,7 +207,7 @@ class EndpointApp(Generic[S]):
     async def _call_handler(self, call: HttpCall[S]) -> Answer | None:
         endpoint = self.endpoint
         if endpoint.is_documented:
-            call.query()  # one that is unknown or repeated is refused, whether the handler looks or not
+            call.query()  # one that is unknown or repeated is refused, whether the handler reads it or not
         if self._json_body is None:
             found = await endpoint.handler(call)
         else:

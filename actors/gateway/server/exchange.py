@@ -52,7 +52,7 @@ class Exchange:
         self._connection = connection
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
-        """The client sends the body when it is told to."""
+        """The client waits for `100 Continue` before it sends the body."""
         self.scope: dict[str, Any] = {}
         self.body = bytearray()
         self.more_body = True

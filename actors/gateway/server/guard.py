@@ -31,7 +31,7 @@ class Guard:
         self._names = frozenset(_normal(advertised_name(name)) for name in names)
         self._origins = frozenset(_origin(name) for name in names if name.startswith(_TLS))
         self._known: set[bytes] = set()
-        """Values of ``Host`` that passed: a check costs more than a look."""
+        """Values of ``Host`` that passed: a check costs more than a lookup."""
 
     def refusal(self, scope: Mapping[str, Any]) -> TierlogError | None:
         """Why the request is not taken; None if it is."""
@@ -102,9 +102,9 @@ def advertised_name(advertised: str) -> str:
 
 def _origin(text: str) -> tuple[str, str, str] | None:
     """Scheme, host and port of an origin (RFC 6454); None if it is malformed."""
-    scheme, separator, place = text.partition("://")
+    scheme, separator, authority = text.partition("://")
     scheme = scheme.lower()
-    named = _host_and_port(place, scheme) if separator and scheme in _DEFAULT_PORTS else None
+    named = _host_and_port(authority, scheme) if separator and scheme in _DEFAULT_PORTS else None
     return None if named is None else (scheme, *named)
 
 

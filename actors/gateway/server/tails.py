@@ -72,7 +72,7 @@ async def tail(call: Call) -> Answer | None:
 
 
 async def _poll(call: Call, offset: int, wait: float) -> Answer:
-    # Not parked: bytes that are there need no place among the tails.
+    # Not parked: bytes that are there need no slot among the tails.
     await call.take_room()
     block = await call.server.store.read(call.name, offset, call.server.limits.block_bytes)
     if block:

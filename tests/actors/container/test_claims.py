@@ -102,7 +102,7 @@ OLD = {"has_record": False}
 def test_a_claim_without_a_record_in_the_log_is_foreign(
     claims: list[Claim], known: dict[int, Identity], foreign: list[int]
 ) -> None:
-    """The folder is a copy or an old backup. Claims of version 1 have no records, and are judged by their
+    """The folder is a copy or an old backup. Claims of version 1 have no records, and are compared by their
     epochs; what is below the lowest record was known once, and its owner stops by itself."""
     owners = {epoch: identity.owner for epoch, identity in known.items()}
     assert [claim.epoch for claim in find_foreign_claims(claims, owners, 3, US)] == foreign

@@ -71,7 +71,7 @@ class World:
     look_error: BaseException | None = None
     proof_error: BaseException | None = None
     proofs: int = 0
-    looks: int = 0
+    checks: int = 0
     confirmed: anyio.Event = attrs.field(factory=_set_event)
     requested: int = 0
     compared: list[str] = attrs.field(factory=list)
@@ -95,11 +95,11 @@ class World:
     def history_checked(self) -> None:
         self.compared.append("")
 
-    async def look(self) -> None:
+    async def check_chain(self) -> None:
         await anyio.lowlevel.checkpoint()
         if self.look_error is not None:
             raise self.look_error
-        self.looks += 1
+        self.checks += 1
 
     async def prove_anew(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -263,12 +263,12 @@ async def test_j9_a_name_that_was_proven_needs_only_a_look_later() -> None:
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release([chunk(1)])
         world.cycle(1)
-        world.looks = 0  # one was for the listing of the begin
+        world.checks = 0  # one was for the listing of the begin
         await anyio.sleep(61)
-        assert (world.proofs, world.looks) == (1, 0)
+        assert (world.proofs, world.checks) == (1, 0)
         await anyio.sleep(86_400)
         assert world.proofs == 1
-        assert world.looks > 20
+        assert world.checks > 20
 
         world.look_error = Unavailable("down")
         world.chunks.script = None

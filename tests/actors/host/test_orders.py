@@ -194,7 +194,7 @@ class DiskSite(Site):
 
 
 async def test_v8_a_container_of_a_host_without_descriptors_fails_there_and_is_opened_elsewhere() -> None:
-    """EMFILE when its log begins the next file, and at each recovery after that. The supervisor is told, and
+    """EMFILE when its log begins the next file, and at each recovery after that. The supervisor
     orders another host to open it (``test_v8_a_container_that_fails_on_a_host_is_opened_on_another_one``)."""
     disk, chunks = SimulatedDisk(Random(1)), MemoryChunkState()
     scarce = DiskSite(disk, chunks, b"a" * 16)

@@ -151,7 +151,7 @@ async def test_storage_that_begins_behind_the_segments_start_is_corruption() -> 
 
 
 async def test_a_layout_is_read_again_as_often_as_it_changes() -> None:
-    """The source's own source is spliced into it under the first look, the source into the target under the
+    """The source's own source is spliced into it during the first read, the source into the target under the
     second."""
     world = World()
     world.segment(3, b"cc", flushed=2)

@@ -403,7 +403,7 @@ async def test_an_element_whose_creation_takes_long_delays_no_flush() -> None:
 
 
 async def test_deletions_of_old_elements_that_hang_delay_no_flush() -> None:
-    """F7, J8: a look before a flush deletes nothing, and an element waits a second for deletions."""
+    """F7, J8: a check before a flush deletes nothing, and an element waits a second for deletions."""
     world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB // 4))
     async with world.owner() as owner:
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")

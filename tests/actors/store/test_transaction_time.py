@@ -127,7 +127,7 @@ async def test_t7_an_expiry_that_an_append_overtook_does_not_happen() -> None:
         await make(store, TARGET)
         await store.begin_transaction(TARGET, "t", lease=LEASE)
         name = await store.stage_segment(TARGET, "t", "a")
-        await anyio.sleep(26)  # a look has seen the staged segment
+        await anyio.sleep(26)  # a check has seen the staged segment
         ask = leases._ask
 
         async def overtaken(request: object, size: int) -> object:
@@ -144,7 +144,7 @@ async def test_t7_an_expiry_that_an_append_overtook_does_not_happen() -> None:
 
 
 async def test_t7_a_lease_starts_at_the_ack_of_the_last_append_on_a_slow_disk_too() -> None:
-    """A look that took the append in before it was durable would end the lease early."""
+    """A check that took the append in before it was durable would end the lease early."""
     world = ContainerWorld()
     world.logs.log("c0")
     log = GatedLog("c0", world.logs._states["c0"])

@@ -97,17 +97,17 @@ def checkpoint_leaves_out_the_chain(plant: Planter) -> None:
 
 
 @mutant("G1", copies=True)
-def chain_is_looked_at_only_once(plant: Planter) -> None:
+def chain_is_checked_only_once(plant: Planter) -> None:
     """An original whose copy was opened goes on to flush and to delete, and one of the two loses data."""
 
-    async def look(original: Any, self: StorageOwnership) -> None:
+    async def check(original: Any, self: StorageOwnership) -> None:
         pass
 
     async def advance(original: Any, self: StorageOwnership, *arguments: Any) -> None:
         if not self._is_open:
             await original(self, *arguments)
 
-    plant(StorageOwnership._look, look)
+    plant(StorageOwnership._check_chain, check)
     plant(StorageOwnership._advance, advance)
 
 
@@ -119,7 +119,7 @@ def full_storage_needs_no_proof(plant: Planter) -> None:
         try:
             await original(self)
         except StorageFull:
-            await self._look()
+            await self._check_chain()
 
     plant(StorageOwnership.prove_anew, prove)
 

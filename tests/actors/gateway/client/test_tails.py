@@ -93,7 +93,7 @@ def test_a_tail_that_is_idle_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         before = client.statistics().requests
         while (
             client.statistics().requests < before + 10
-        ):  # five streams that had nothing, and a look behind each
+        ):  # five streams that had nothing, and a request behind each
             time.sleep(0.01)
         client.append("s", b"late")
         client.seal_segment("s")
