@@ -34,7 +34,8 @@ PRIVATE_WORDS = re.compile(
 )
 """The field's terms are retry later, deferred work, check, fault, list, load, report, loop monitor."""
 LOCAL_PATH = re.compile(r"(?<![\w.])/(?:root|home|work|Users|mnt|opt)/[\w.]+")
-LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 
 
 def files(folders: tuple[str, ...], pattern: str = "*.py") -> list[Path]:
@@ -228,9 +229,21 @@ def documents() -> list[Path]:
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
-    links = [(path, target) for path in documents() for target in LINK.findall(text_of(path))]
+    links = [(path, *found) for path in documents() for found in LINK.findall(text_of(path))]
 
-    none(f"{name(path)}: {target}" for path, target in links if not (path.parent / target).exists())
+    none(
+        f"{name(path)}: {target}#{anchor}"
+        for path, target, anchor in links
+        if not leads_somewhere(path.parent / target if target else path, anchor)
+    )
+
+
+def leads_somewhere(path: Path, anchor: str) -> bool:
+    if not anchor or not path.exists():
+        return path.exists()
+
+    headings = (re.sub(r"[^\w\s-]", "", heading).lower() for heading in HEADING.findall(text_of(path)))
+    return anchor in {heading.strip().replace(" ", "-") for heading in headings}
 
 
 def test_documents_have_short_lines() -> None:
