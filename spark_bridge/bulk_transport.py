@@ -25,11 +25,8 @@ IDLE_SECONDS = 30.0
 
 
 class BulkTransport(httpx.BaseTransport):
-    def __init__(
-        self, clock: Callable[[], float], tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
-    ) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._tls = tls
         self._lock = threading.Lock()
         self._idle: dict[str, list[tuple[http.client.HTTPConnection, float]]] = {}
 
@@ -60,7 +57,7 @@ class BulkTransport(httpx.BaseTransport):
     def _connect(self, url: httpx.URL, seconds: float | None) -> http.client.HTTPConnection:
         if url.scheme == "https":
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                url.host, url.port, timeout=seconds, context=self._tls()
+                url.host, url.port, timeout=seconds, context=ssl.create_default_context()
             )
         else:
             connection = http.client.HTTPConnection(url.host, url.port, timeout=seconds)

@@ -323,7 +323,6 @@ async def open_host(
     host_id: str,
     *,
     config: StoreConfig,
-    storage: ChunkStorage | None = None,
     adopt: bool = False,
     span: SpanHook | None = None,
 ) -> AsyncIterator[ContainerRuntime]:
@@ -332,7 +331,6 @@ async def open_host(
     opener = StoreOpener(
         folder=check_path(path),
         config=config,
-        storage=storage,
         adopt=adopt,
         span=span,
         world=system_world(),

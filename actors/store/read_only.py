@@ -347,10 +347,10 @@ class StoreView:
 
 @asynccontextmanager
 async def open_reader(
-    path: str | os.PathLike[str], *, files: Files | None = None
+    path: str | os.PathLike[str],
 ) -> AsyncIterator[StoreView]:
     """Opens the store in the folder ``path`` for reading only, whether another process has it open or not:
-    ``async with open_reader("data") as view``. ``files`` is for tests.
+    ``async with open_reader("data") as view``.
 
     Raises:
         InvalidArgument: There is no store in the folder.
@@ -358,7 +358,7 @@ async def open_reader(
         DataCorruption: A file is damaged; the error has its name and the offset.
         Unavailable: The files or long-term storage do not answer.
     """
-    files = files or LocalFiles()
+    files = LocalFiles()
     folder = check_path(path)
     identity = await existing_identity(files, folder)
     location = await recorded_location(files, folder)

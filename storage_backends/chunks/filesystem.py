@@ -66,21 +66,21 @@ from .filesystem_programs import (
 
 T = TypeVar("T")
 
+_THREADS = 8
+
 
 class FileSystemChunkStorage(BaseChunkStorage):
-    """``root`` is an absolute path; at most ``threads`` calls run at a time; ``world`` provides ids for
-    temporary names. Without ``create``, ``open`` does not make the root: one that is missing or has no
+    """``root`` is an absolute path; at most 8 calls run at a time; ``world`` provides ids for temporary
+    names. Without ``create``, ``open`` does not make the root: one that is missing or has no
     identification is not mounted (rule S20)."""
 
-    def __init__(
-        self, files: Files, root: str, world: World, *, threads: int = 8, create: bool = True
-    ) -> None:
+    def __init__(self, files: Files, root: str, world: World, *, create: bool = True) -> None:
         super().__init__()
         if not root.startswith("/"):
             raise InvalidArgument(f"the root of a chunk storage must be an absolute path, not {root!r}")
 
         # A lane of its own: a file system that hangs takes these threads and none of the log's (W7).
-        self._files = files.lane("chunks", threads, nofollow_root=root.rstrip("/"))
+        self._files = files.lane("chunks", _THREADS, nofollow_root=root.rstrip("/"))
         self._root = root.rstrip("/")
         self._world = world
         self._may_create = create

@@ -32,6 +32,7 @@ from .records import (
 
 _RECORD_BYTES = 512
 """A record with its key, without checksums and append starts, is about this large at most."""
+_DECODED_MAX = 4096
 R = TypeVar("R", SegmentRecord, ChunkRecord, IndexRecord, DeferredWorkRecord, ReleasedRecord)
 
 
@@ -59,8 +60,7 @@ class DecodedRecords:
     again. Every read still goes to the store.
     """
 
-    def __init__(self, limit: int = 4096) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._records: dict[str, tuple[int, Record]] = {}
 
     def get(self, key: str, version: int) -> Record | None:
@@ -68,7 +68,7 @@ class DecodedRecords:
         return known[1] if known is not None and known[0] == version else None
 
     def keep(self, key: str, version: int, record: Record) -> None:
-        if len(self._records) >= self._limit:
+        if len(self._records) >= _DECODED_MAX:
             # All at once: to find the least recent would cost each commit more than decoding some again.
             self._records.clear()
         self._records[key] = (version, record)

@@ -35,7 +35,7 @@ from tierlog.storage_backends.files.local import LocalFiles
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 NAME = "app/events"
-PLACE = f"s3://{BUCKET}/stores/first"
+LOCATION = f"s3://{BUCKET}/stores/first"
 PIECES = [bytes([number]) * 10_000 for number in range(40)]
 """Several chunks: they roll at 64 KiB."""
 
@@ -59,7 +59,7 @@ def server(_server: S3Server, _clients: ClientPool, monkeypatch: pytest.MonkeyPa
 
 
 def settings(server: S3Server, *, append: bool = False, **more: Any) -> StoreConfig:
-    return config(chunks=PLACE, s3=S3Config(endpoint=server.url, append=append), **more)
+    return config(chunks=LOCATION, s3=S3Config(endpoint=server.url, append=append), **more)
 
 
 def user_objects(server: S3Server) -> list[str]:
