@@ -45,14 +45,15 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_every_embedded_example_runs(number: int, tmp_path: Path) -> None:
+def test_every_embedded_example_runs_and_runs_again(number: int, tmp_path: Path) -> None:
     (tmp_path / "example.py").write_text(blocks("python")[number])
     (tmp_path / "tierlog.toml").write_text(blocks("toml")[0])
 
-    for _ in range(2):  # a reader runs it again
-        done = run([sys.executable, "-W", "error", "example.py"], tmp_path)
+    twice = "import runpy\nfor _ in range(2): runpy.run_path('example.py', run_name='__main__')"
 
-        assert (done.returncode, done.stderr) == (0, "")
+    done = run([sys.executable, "-W", "error", "-c", twice], tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_examples_of_clients_run_one_after_the_other(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from simulation.copies import FIRST
 from simulation.mutants.catalogue import CATALOGUE
 from simulation.run import run_seed
 
-LATE = {"old-log-is-not-noticed"}
+LATE = {"old-log-is-not-noticed", "moved-folder-is-not-noticed", "late-puts-are-not-looked-for"}
 """They take many worlds: in the extended set only."""
 
 

@@ -154,6 +154,7 @@ def found_within(seeds: list[int]) -> str:
     return next((verdict.violation for seed in seeds if (verdict := run_seed(seed)).violation), "")
 
 
+@pytest.mark.extended
 def test_a_released_file_that_is_never_collected_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_names(self: ReleasedRecords) -> list[str]:
         return []

@@ -22,10 +22,9 @@ SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding=
 FOUND: list[dict[str, Any]] = SEEDS.get("found", [])
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
 PARTS = 8
-"""Tests run in parallel, so the standing and the fresh seeds are several tests each."""
-one_part = pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.extended) for part in range(1, PARTS))]
-)
+"""Tests run in parallel, so the fresh seeds are several tests."""
+PAIRS = range(SEEDS["standing"]["count"] // 2)
+"""Of standing seeds: the default set runs the first."""
 FRESH_SECONDS = 1.0
 FRESH_SECONDS_LONG = 150.0
 SEED_SECONDS_MAX = 40.0
@@ -74,14 +73,15 @@ def test_a_seed_that_once_found_a_bug_finds_nothing(entry: dict[str, Any], pool:
         pytest.fail(f"{report(verdict, operations)}\nit once was: {entry['story']}", pytrace=False)
 
 
-@one_part
-def test_standing_seeds_find_nothing(part: int) -> None:
-    size = SEEDS["standing"]["count"] // PARTS
+@pytest.mark.parametrize(
+    "pair", [pytest.param(pair, marks=pytest.mark.extended if pair else ()) for pair in PAIRS]
+)
+def test_standing_seeds_find_nothing(pair: int) -> None:
+    run(SEEDS["standing"]["first"] + 2 * pair, count=2)
 
-    run(SEEDS["standing"]["first"] + part * size, count=size)
 
-
-@one_part
+@pytest.mark.extended
+@pytest.mark.parametrize("part", range(PARTS))
 def test_fresh_seeds_find_nothing(part: int) -> None:
     run(fresh_base(), seconds=FRESH_SECONDS)
 

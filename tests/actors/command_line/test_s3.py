@@ -21,7 +21,7 @@ PLACE = f"s3://{BUCKET}/a-store"
 
 def test_a_store_is_made_in_a_bucket_and_found_there_again(server: S3Server, folder: Path, run: Run) -> None:
     assert piped(folder, b"", "segment", "create", NAME, "--chunks", PLACE).code == 0
-    assert piped(folder, b"hello", "segment", "append", NAME).code == 0
+    assert run("segment", "append", NAME, "--data-text", "hello").code == 0
     assert run("segment", "read", NAME).out == "hello"
     doctor = run("doctor", "--deep")
 

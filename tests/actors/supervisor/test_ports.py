@@ -1,4 +1,4 @@
-"""The ports of the supervisor and its hosts, checked before a host starts."""
+"""The addresses and ports of the supervisor and its hosts, checked before a host starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tierlog import InvalidArgument
 from tierlog.actors.settings.configuration import ServerConfig
-from tierlog.actors.supervisor.service import check_host_ports, listen_of
+from tierlog.actors.supervisor.service import check_advertised, check_host_ports, listen_of
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,18 @@ def test_other_ports_are_accepted(port: int, host_port: int, hosts: int) -> None
 def test_what_is_not_an_address_and_a_port_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not ADDRESS:PORT"):
         listen_of(text, ServerConfig())
+
+
+@pytest.mark.parametrize(
+    "address, advertise, words",
+    [
+        ("0.0.0.0", "", "0.0.0.0 means every address of this machine"),
+        ("::", "", "add --advertise NAME"),
+        ("127.0.0.1", "http://store.example.org", "a name or an address without a port"),
+        ("127.0.0.1", "store.example.org:80", "a name or an address without a port"),
+        ("127.0.0.1", "https://store.example.org/page", "a name or an address without a port"),
+    ],
+)
+def test_an_address_that_clients_could_not_reach_is_refused(address: str, advertise: str, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        check_advertised(address, advertise)

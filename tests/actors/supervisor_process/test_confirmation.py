@@ -7,23 +7,16 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
 import tierlog
-from support.command_line import Run, in_this_process, is_one_line
+from support.command_line import Run, is_one_line
 from support.live_service import Service, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-
-
-@pytest.fixture
-def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
-    with in_this_process(capfdbinary) as run:
-        yield run
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from support.command_line import is_one_line, piped
+from support.command_line import Run, is_one_line, piped
 from support.live_service import Service
 from tierlog import open_store
 from tierlog.actors.folder.lock_files import Owner, encode_owner
@@ -27,31 +27,32 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 NAME = "app/events"
 
 
-def test_a_writing_command_is_pointed_to_the_service(folder: Path) -> None:
+def test_a_writing_command_is_pointed_to_the_service(run: Run, folder: Path) -> None:
+    of_folder = ("--data", str(folder))
     with Service(folder, hosts=1) as service:
         service.settle()
-        refused = piped(folder, b"", "segment", "create", NAME)
+        refused = run("segment", "create", NAME, *of_folder)
         assert (refused.code, refused.out) == (1, "")
         assert is_one_line(refused.err)
         assert f"{folder} is served at {service.url}: use --url {service.url}" in refused.err
 
-        backup = piped(folder, b"", "backup")
+        backup = run("backup", *of_folder)
         assert backup.err.endswith(f"at {service.url}: add --read-only --to FOLDER, or stop the service\n")
-        defrag = piped(folder, b"", "chunks", "defrag", "--all")
+        defrag = run("chunks", "defrag", "--all", *of_folder)
         assert defrag.err.endswith(f"at {service.url}: stop the service first\n")
 
-        doctor = piped(folder, b"", "doctor")
+        doctor = run("doctor", *of_folder)
         assert doctor.code == 0
         assert f"served at {service.url} by process {service.process.pid} on " in doctor.out
         pid = service.pids()["host-0"]
         assert f"open as host-0 in process {pid} on " in doctor.out
-        owners = json.loads(piped(folder, b"", "doctor", "--json").out)["owners"]
+        owners = json.loads(run("doctor", "--json", *of_folder).out)["owners"]
         assert {(owner["role"], owner["url"]) for owner in owners} == {
             ("supervisor", service.url),
             ("host-0", ""),
         }
         assert service.stop() == 0
-    assert piped(folder, b"", "segment", "create", NAME).code == 0, "it is nobody's now"
+    assert run("segment", "create", NAME, *of_folder).code == 0, "it is nobody's now"
 
 
 @pytest.mark.extended
