@@ -23,6 +23,9 @@ _GROWTH = 64 << 20
 are few."""
 _COLLECTED = pytest.StashKey[int]()
 """The process's memory after the last time."""
+_YOUNG = 7_000
+"""Objects after which the young ones are collected: ten times Python's number. That takes a twentieth of the
+time of most tests, and few leave cycles."""
 _WATCHDOG = pytest.StashKey[Watchdog]()
 
 TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
@@ -81,6 +84,7 @@ def _is_left_out(item: pytest.Item, *, extended: bool) -> bool:
 
 def pytest_collection_finish() -> None:
     gc.enable()
+    gc.set_threshold(_YOUNG, 10, 10)
     # The tests themselves are a large heap that stays to the end: each full collection of it takes a second.
     gc.collect()
     gc.freeze()

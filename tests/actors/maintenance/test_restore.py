@@ -52,7 +52,7 @@ from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.segments.records import ReleasedRecord, released_names
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 NAME = "app/events"
 DATA = bytes(range(256)) * 1000

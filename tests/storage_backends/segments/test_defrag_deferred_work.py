@@ -14,7 +14,7 @@ from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import DeferredWorkKind
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every, nth
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 OPTIONS = ChunkedOptions(
     index_spacing=2,
     defrag=DefragOptions(

@@ -21,7 +21,7 @@ from tierlog.storage_backends.segments import context
 from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every, nth
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 FAULTS = [
     Fault(kind, keep=1)
     for kind in (FaultKind.BEFORE, FaultKind.AFTER, FaultKind.LOST, FaultKind.FULL, FaultKind.PARTIAL)

@@ -12,7 +12,7 @@ from support.layouts import TEXT, build, check_index
 from tierlog.storage_backends.base.errors import SegmentTruncated
 from tierlog.storage_backends.segments.options import ChunkedOptions
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
 @pytest.mark.parametrize("rolling_size", [1, 2, 3, 7])

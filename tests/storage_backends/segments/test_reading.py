@@ -22,7 +22,7 @@ from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import BLOCK
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 LARGE = Random(1).randbytes(5 * BLOCK + 12345)
 
 

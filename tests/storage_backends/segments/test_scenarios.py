@@ -38,7 +38,7 @@ from tierlog.storage_backends.segments.defrag_rules import DefragOptions, plan_p
 from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 OPTIONS = ChunkedOptions(
     index_spacing=2,
     defrag=DefragOptions(

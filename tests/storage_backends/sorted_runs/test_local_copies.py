@@ -42,7 +42,7 @@ from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.scan import KeyRange, Page, PageLimits, scan_rows
 from tierlog.storage_backends.sorted_runs.table import TableView
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 RUN, DATA = entry_of(numbered(50), "system/runs/1")
 OTHER, OTHER_DATA = entry_of(numbered(50, version=100), "system/runs/2", 2)
 KEY = b"key/000007"

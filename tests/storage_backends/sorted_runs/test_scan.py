@@ -14,7 +14,7 @@ from tierlog.storage_backends.sorted_runs.scan import (
 )
 from tierlog.storage_backends.sorted_runs.table import TableView
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
 async def all_pages(

@@ -26,7 +26,7 @@ from tierlog import OutcomeUnknown, OutOfOrder, Throttled, TierlogError
 from tierlog.actors.gateway.client import appends, coalescer
 from tierlog.actors.gateway.wire.batch import BatchDecoder, BatchItem
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
 def items_of(received: Received) -> list[BatchItem]:

@@ -33,7 +33,7 @@ from tierlog import BadOffset, OutcomeUnknown, SegmentExists, Throttled, Unavail
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 Connect = Callable[..., AbstractAsyncContextManager[Any]]
 

@@ -29,7 +29,7 @@ from tierlog.actors.gateway.wire.errors import OwnedElsewhere
 from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.base.transactions import TransactionInfo, TransactionState, TransactionToken
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 Connect = Callable[..., AbstractAsyncContextManager[Any]]
 Verb = Callable[[Any], Awaitable[object]]
