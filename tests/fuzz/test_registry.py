@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -63,13 +64,18 @@ EXEMPT = {
 Place = tuple[str, int]
 
 
-def decoders() -> Iterator[tuple[Place, str]]:
+@cache
+def decoders() -> list[tuple[Place, str]]:
     """((file, line), name) of every function that looks like a decoder."""
-    for path in [
+    paths = [
         *sorted(ROOT.glob("*.py")),
         *(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))),
-    ]:
-        yield from decoders_in(path, ast.parse(path.read_text(encoding="utf-8")).body, "")
+    ]
+    return [
+        found
+        for path in paths
+        for found in decoders_in(path, ast.parse(path.read_text(encoding="utf-8")).body, "")
+    ]
 
 
 def decoders_in(path: Path, body: list[ast.stmt], prefix: str) -> Iterator[tuple[Place, str]]:

@@ -22,7 +22,7 @@ from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 pytestmark = [pytest.mark.anyio, virtual_time]
 
 CACHE = 128 << 10
-DATA = bytes(number % 251 for number in range(10 * CACHE))
+DATA = (bytes(range(251)) * CACHE)[: 10 * CACHE]
 SMALL = attrs.evolve(
     OPTIONS,
     cache_bytes=CACHE,

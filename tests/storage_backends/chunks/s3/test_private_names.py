@@ -15,6 +15,8 @@ from aiobotocore.httpsession import AIOHTTPSession
 
 import tierlog
 
+_NAMING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Attribute, ast.Import, ast.ImportFrom)
+"""The nodes that define a name or take one from elsewhere."""
 _PRIVATE = re.compile(r"(?:^|\.)_(?!_)\w")
 
 
@@ -33,7 +35,7 @@ def test_aiohttp_reads_the_attribute_that_is_set() -> None:
 def test_no_other_private_name_is_used() -> None:
     """In the whole product: imports, and attributes that no class of the product defines or inherits."""
     modules = [ast.parse(path.read_text()) for path in _product()]
-    nodes = [node for module in modules for node in ast.walk(module)]
+    nodes = [node for module in modules for node in ast.walk(module) if isinstance(node, _NAMING)]
     defined = set().union(*map(_defined, nodes))
     used = {name for node in nodes for name in _used(node, defined)}
     documented = {"os._exit"}  # public in spite of its name
