@@ -237,20 +237,21 @@ async def only_the_begin(checkpointer: Checkpointer, default: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "scenario, place, name, planted",
+    "scenario, place, name, planted, step",
     [
-        ("wal", SimulatedInode, "sync", lambda inode: None),
-        ("flush", Folders, "make", lambda folders, folder: iter([MakeFolder(folder)])),
-        ("roll", Checkpointer, "_oldest_unflushed", only_the_begin),
-        ("container", local_open, "take_over", trim_and_take_over),
+        ("wal", SimulatedInode, "sync", lambda inode: None, -3),
+        ("flush", Folders, "make", lambda folders, folder: iter([MakeFolder(folder)]), -3),
+        ("roll", Checkpointer, "_oldest_unflushed", only_the_begin, -3),
+        ("container", local_open, "take_over", trim_and_take_over, 1),
     ],
 )
-def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object) -> None:
+def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object, step: int) -> None:
     """No sync of a file, no sync of a new folder, a log truncated up to the checkpoint although bytes below
-    it are needed, a file trimmed before its seal is durable."""
+    it are needed, a file trimmed before its seal is durable. ``step``: from the end that is nearer to a crash
+    that shows it."""
     with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
         instants = run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants
-        crash_all(scenario, 0, [(at, mode) for at in instants[::-3] for mode in modes(at, 2)])
+        crash_all(scenario, 0, [(at, mode) for at in instants[::step] for mode in modes(at, 2)])
 
 
 def test_a_claim_that_is_not_reached_is_named() -> None:

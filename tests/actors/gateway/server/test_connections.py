@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import anyio
@@ -634,14 +635,16 @@ async def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_small_answers_do_not_wait_for_acknowledgements(a: Service) -> None:
-    """Nagle's algorithm would add 40 ms to each answer but the first."""
+    """Nagle's algorithm would add 40 ms to most of them. The median counts: a busy machine delays some."""
     stream = await a.raw(HEALTH)
-    begin = anyio.current_time()
+    seconds = list[float]()
     for _ in range(50):
+        begin = anyio.current_time()
         received = b""
         while b"}" not in received:
             received += await stream.receive()
+        seconds.append(anyio.current_time() - begin)
         await stream.send(HEALTH)
 
-    assert anyio.current_time() - begin < 50 * 0.035
+    assert median(seconds) < 0.035
     await stream.aclose()
