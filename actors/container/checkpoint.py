@@ -104,7 +104,7 @@ class Checkpointer:
 
     def _has_many_files(self) -> bool:
         """Whether owners that lived briefly left many small files, each of which makes an opening slower, and
-        there is room to log again what is in them. On a nearly full disk they stay: that must not keep a
+        there is room to log again what is in them: on a full disk, in the reserve, or that would keep the
         container from opening (rule W6)."""
         log = self._log.statistics()
         small = log.retained_bytes // self._options.small_file_bytes
@@ -112,7 +112,7 @@ class Checkpointer:
             return False
 
         size = self._cache.unflushed_bytes + max(self._state.checkpoint_bytes, _PART_BYTES)
-        return self._log.has_room(size)
+        return self._log.has_reserve(size)
 
     async def run(self, wake: Callable[[], anyio.Event]) -> None:
         """Write a checkpoint whenever one is due. ``wake()`` gives an event that is set when more was

@@ -17,7 +17,7 @@ from typing import TypeVar
 import anyio
 import attrs
 
-from ...storage_backends.base.errors import ClosedError, NotOwner, TierlogError, Unavailable
+from ...storage_backends.base.errors import ClosedError, NotOwner, StorageFull, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, label, state
 from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
 from ..kernel.supervision import RestartPolicy, SupervisionEvent, supervise
@@ -78,6 +78,8 @@ class LocalContainer:
         self._ended: ActorExit | None = None
         self._epochs: frozenset[int] = frozenset()
         """The epochs of the ownerships so far."""
+        self._started = False
+        """Whether any ownership answered."""
         self._stopping = False
         self._restarts = 0
         self._changed = anyio.Event()
@@ -105,7 +107,7 @@ class LocalContainer:
 
         try:
             await container.run(
-                started=lambda: self._change(container),
+                started=lambda: self._start(container),
                 ending=lambda: self._change(None),
                 previous_epochs=self._epochs or None,
             )
@@ -113,6 +115,9 @@ class LocalContainer:
             kind = exit_of(error)
             if container.is_poisoned:
                 kind = attrs.evolve(kind, kind=ExitKind.POISONED)
+            elif not self._started and isinstance(first_leaf(error), StorageFull):
+                # A container that served before is opened again: its users may make room meanwhile.
+                kind = attrs.evolve(kind, kind=ExitKind.FULL)
             return kind
         finally:
             # Those too whose raise had an unknown outcome: the next ownership may take over from any of them
@@ -133,6 +138,10 @@ class LocalContainer:
         self._stopping = True
         if self._running is not None:
             self._running.stop()
+
+    def _start(self, container: Container) -> None:
+        self._started = True
+        self._change(container)
 
     def _change(self, active: Container | None) -> None:
         self.active = active

@@ -14,6 +14,7 @@ import attrs
 
 from ...storage_backends.base.errors import NotOwner
 from ...storage_backends.base.files import (
+    FULL,
     NOT_A_FILE,
     Close,
     FileHandle,
@@ -70,7 +71,12 @@ def _create(folder: str, owner: Owner, others: list[Owner]) -> Program[FileHandl
         # Before the lock, another opening takes the file for a dead process's and may remove it.
         entries = yield ListFolder(folder)
         if any(entry.name == owner.owner_id for entry in entries):
-            yield Write(handle, 0, [encode_owner(owner)])
+            try:
+                yield Write(handle, 0, [encode_owner(owner)])
+            except OSError as error:
+                # The lock is enough, and what makes room on a full disk needs an opening.
+                if error.errno not in FULL:
+                    raise
             return handle
 
         yield Close(handle)

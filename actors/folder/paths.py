@@ -13,6 +13,7 @@ import attrs
 
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StorageFull, Unavailable
 from ...storage_backends.base.files import (
+    FULL,
     NOT_A_FILE,
     Close,
     Files,
@@ -96,7 +97,7 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
         if error.errno in _REMEDIES:
             raise InvalidArgument(f"{reason}; {_REMEDIES[error.errno]}") from error
 
-        kind = StorageFull if error.errno == errno.ENOSPC else Unavailable
+        kind = StorageFull if error.errno in FULL else Unavailable
         raise kind(reason) from error
 
 

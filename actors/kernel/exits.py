@@ -18,6 +18,9 @@ class ExitKind(enum.Enum):
     """Another owner took over. Terminal until a newer order starts a new one."""
     FAILED = "failed"
     """An operation failed. Recovery is the way back."""
+    FULL = "full"
+    """There was no room to begin. Terminal: room does not come back by itself, and each attempt may cost
+    some."""
     CORRUPT = "corrupt"
     """Stored data is not what was written, or belongs to another store. Terminal: a restart would fail in the
     same place."""
@@ -29,6 +32,7 @@ RESTARTABLE: Mapping[ExitKind, bool] = {
     ExitKind.CLEAN: False,
     ExitKind.FENCED: False,
     ExitKind.FAILED: True,
+    ExitKind.FULL: False,
     ExitKind.CORRUPT: False,
     ExitKind.POISONED: True,
 }

@@ -12,7 +12,7 @@ never reused (W7). The opening is in ``local_open.py``, the reading of files in 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -56,6 +56,7 @@ from .local_writer import (
     lengthen,
     measure_room,
     measure_space,
+    restore_reserve,
     roll,
     trim,
     unlink_files,
@@ -481,7 +482,10 @@ class LocalLog(DurableDataLog):
                 # Unlike the watermarks of appends: the footer makes every missing byte corruption (W3), after
                 # a power loss too.
                 yield Sync(register)
-                yield from trim(current.handle, current.position)
+                with suppress(OSError):
+                    # Without a reserve, the blocks behind the last group are room for the next opening (W6).
+                    if (yield from restore_reserve(self._context)):
+                        yield from trim(current.handle, current.position)
         except NotOwner:
             return  # The owner that fenced this one has sealed its files.
         finally:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
-from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.errors import DataCorruption, StorageFull
 from ...storage_backends.base.files import (
     Close,
     FileHandle,
@@ -42,7 +42,15 @@ from ..registers.local import (
 )
 from .frames import FileId, Seal
 from .local_history import History, HistoryReader, Part, list_wal_files
-from .local_writer import CurrentFile, LogContext, Room, begin_file, measure_room, trim_sealed, unlink_files
+from .local_writer import (
+    CurrentFile,
+    LogContext,
+    Room,
+    begin_file,
+    measure_room,
+    trim_sealed,
+    unlink_files,
+)
 
 # A live owner rolls after 64 MiB by default, so a reader is rarely overtaken even once. The last attempt
 # reports any damage.
@@ -115,9 +123,14 @@ def take_over(
     parts = history.sealed_parts()
     last = history.last
     first_group = history.next_group if last is None else last.number
-    current = yield from begin_file(
-        context, FileId(epoch, 1), first_group, history.truncate_before, parts, last
-    )
+    start = (context, FileId(epoch, 1), first_group, history.truncate_before, parts, last)
+    try:
+        current = yield from begin_file(*start)
+    except StorageFull:
+        # The owner that took over since then, if any, is spared a change of the files that it reads.
+        yield from confirm_epoch(register, context.log_id, epoch, context.owner)
+        yield from _make_room(context, history, names, epoch)
+        current = yield from begin_file(*start, scarce=True)
     # Only now: an opener that raises the register after this check finds the new file, durable, when it
     # lists.
     yield from confirm_epoch(register, context.log_id, epoch, context.owner)
@@ -208,6 +221,22 @@ def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> No
         raise DataCorruption(
             f"the register is missing beside {len(names)} WAL files", file=context.layout.register, offset=0
         )
+
+
+def _make_room(context: LogContext, history: History, names: Sequence[FileId], epoch: int) -> Program[None]:
+    """W6: free what earlier owners allocated and no later owner reads, before this one's file is durable.
+
+    A file above the newest that counts never took effect: its owner was fenced before its check (W1). Behind
+    the last group of the newest, a fenced owner may still write one, which it never acks. So a program that
+    is frozen here takes nothing from anyone later.
+    """
+    newest = history.files[-1] if history.files else None
+    yield from unlink_files(
+        context.layout,
+        [file for file in names if file.epoch < epoch and (newest is None or newest.file < file)],
+    )
+    if newest is not None:
+        yield from trim_sealed(context.layout, [Seal(newest.file, newest.end)])
 
 
 def _untrimmed(history: History, parts: Sequence[Part]) -> list[Seal]:

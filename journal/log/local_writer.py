@@ -7,7 +7,6 @@ retried (W6). On a full disk a new file is the renamed ``reserve`` file, whose b
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -15,6 +14,7 @@ import attrs
 
 from ...storage_backends.base.errors import StorageFull
 from ...storage_backends.base.files import (
+    FULL,
     Allocate,
     Close,
     Extend,
@@ -36,7 +36,8 @@ from .frames import FileHeader, FileId, Seal, encode_frame, encode_header, file_
 from .local_history import LastGroup, Part
 from .local_layout import LocalLogOptions, LogLayout
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LEAST_STEP = 4096
+"""Bytes: a block. Less is not worth a call."""
 
 
 @attrs.frozen
@@ -98,7 +99,7 @@ class Room:
 
 
 def is_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in _FULL
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 # --- making a file ------------------------------------------------------------------------------
@@ -111,8 +112,11 @@ def begin_file(
     truncate_before: int,
     parts: Sequence[Part],
     relog: LastGroup | None,
+    *,
+    scarce: bool = False,
 ) -> Program[CurrentFile]:
-    """Create the WAL file ``file``; return when its start and its name are durable."""
+    """Create the WAL file ``file``; return when its start and its name are durable. Raises ``StorageFull`` if
+    there is no room for its start and ``reserve`` bytes behind it, or fewer if ``scarce``."""
     seals = tuple(part.seal for part in parts)
     header = FileHeader(context.log_id, file, first_group, truncate_before, relog is not None, seals)
     start = encode_header(header)
@@ -130,9 +134,8 @@ def begin_file(
         )
         size, buffers = size + frame_size, [start, *frame]  # type: ignore[list-item]
 
-    allocated = size + context.options.reserve
     path = context.layout.wal(file)
-    handle, fresh = yield from _create(context.layout, path, allocated)
+    handle, allocated = yield from _create(context, path, size, scarce)
     context.handles.append(handle)
     try:
         yield Write(handle, 0, buffers)
@@ -152,21 +155,39 @@ def begin_file(
         salt,
         Sync(handle),
         size,
-        # The reserve brings the blocks that it was made with, however large the start is.
-        allocated if fresh else context.options.reserve,
+        allocated,
         length,
     )
 
 
-def _create(layout: LogLayout, path: str, size: int) -> Program[tuple[FileHandle, bool]]:
-    """Return a new file with ``size`` bytes allocated, or the reserve if the disk is full, and whether it is
-    new."""
+def _create(context: LogContext, path: str, size: int, scarce: bool) -> Program[tuple[FileHandle, int]]:
+    """Return a new file with blocks for its start of ``size`` bytes and the next groups, or the reserve if
+    the disk is full, and where its blocks end."""
+    reserve = context.options.reserve
     try:
-        return (yield from _create_allocated(path, size)), True
+        return (yield from _create_allocated(path, size + reserve)), size + reserve
     except OSError as error:
         if not is_full(error):
             raise
-        return (yield from _take_reserve(layout, path, error)), False
+    try:
+        return (yield from _take_reserve(context.layout, path, max(size, reserve))), max(size, reserve)
+    except OSError as error:
+        if not is_full(error) and not isinstance(error, FileNotFoundError):
+            raise
+        full = error
+    if scarce:
+        try:
+            return (yield from _create_smaller(path, size, reserve))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            full = error
+
+    free = yield FreeSpace(context.layout.folder)
+    raise StorageFull(
+        f"no space for {path}, and the log's reserve is used up: its start needs {size} bytes and the disk "
+        f"has {free}: free some space on its file system, then open it again"
+    ) from full
 
 
 def _create_allocated(path: str, size: int) -> Program[FileHandle]:
@@ -181,17 +202,34 @@ def _create_allocated(path: str, size: int) -> Program[FileHandle]:
     return handle
 
 
-def _take_reserve(layout: LogLayout, path: str, error: OSError) -> Program[FileHandle]:
+def _take_reserve(layout: LogLayout, path: str, size: int) -> Program[FileHandle]:
     """W6: the reserve, whose blocks are allocated, becomes the new file."""
+    handle: FileHandle = yield Open(layout.reserve, write=True)
     try:
-        yield Rename(layout.reserve, path)
-    except FileNotFoundError:
-        raise StorageFull(
-            f"no space for {path}, and the log's reserve is used up: free some space on its file system, "
-            f"then open it again"
-        ) from error
-    handle: FileHandle = yield Open(path, write=True, cold=True)
+        # A group that is logged again may be larger than the reserve, which then stays as it is.
+        yield Allocate(handle, 0, size)
+    finally:
+        yield Close(handle)
+    yield Rename(layout.reserve, path)
+    handle = yield Open(path, write=True, cold=True)
     return handle
+
+
+def _create_smaller(path: str, size: int, reserve: int) -> Program[tuple[FileHandle, int]]:
+    """A new file with blocks for ``size`` bytes and as much of ``reserve`` as there is room for."""
+    handle = yield from _create_allocated(path, size)
+    end, step = size, reserve // 2
+    while step >= _LEAST_STEP:
+        try:
+            yield Allocate(handle, end, step)
+        except OSError as error:
+            if not is_full(error):
+                yield Close(handle)
+                raise
+        else:
+            end += step
+        step //= 2
+    return handle, end
 
 
 def roll(
@@ -336,7 +374,7 @@ def lengthen(options: LocalLogOptions, handle: FileHandle, length: int, end: int
 def measure_room(context: LogContext, current: CurrentFile) -> Program[Room]:
     """Restore the allocated blocks and the reserve file as far as possible, and measure free space."""
     allocated = yield from allocate_ahead(context.options, current, current.position)
-    reserve_file = yield from _restore_reserve(context)
+    reserve_file = yield from restore_reserve(context)
     space = yield from measure_space(context.layout)
     return Room(space, allocated, reserve_file)
 
@@ -347,15 +385,17 @@ def measure_space(layout: LogLayout) -> Program[Space]:
     return Space(free, sum(entry.allocated for entry in entries))
 
 
-def _restore_reserve(context: LogContext) -> Program[bool]:
-    """Returns whether the reserve file exists. It must survive a power loss, so its name is synced."""
+def restore_reserve(context: LogContext) -> Program[bool]:
+    """Returns whether the reserve file exists with its blocks. It must survive a power loss, so its name is
+    synced."""
     size, path = context.options.reserve, context.layout.reserve
     if not size:
         return True
     try:
         handle = yield from _create_allocated(path, size)
     except FileExistsError:
-        return True
+        # Whoever created it may have been killed before it had its blocks.
+        return (yield from _allocate_reserve(path, size))
     except OSError as error:
         if not is_full(error):
             raise
@@ -363,4 +403,17 @@ def _restore_reserve(context: LogContext) -> Program[bool]:
     yield Sync(handle)
     yield Close(handle)
     yield SyncFolder(context.layout.folder)
+    return True
+
+
+def _allocate_reserve(path: str, size: int) -> Program[bool]:
+    handle: FileHandle = yield Open(path, write=True)
+    try:
+        yield Allocate(handle, 0, size)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return False
+    finally:
+        yield Close(handle)
     return True

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 NOT_A_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
 """The error numbers of an ``Open`` of a folder, a pipe, a device, a link or a socket."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The error numbers of a full disk, or of a quota that is used up."""
 
 
 class FileHandle(ABC):

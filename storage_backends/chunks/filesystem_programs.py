@@ -28,6 +28,7 @@ from ..base.errors import (
     Unavailable,
 )
 from ..base.files import (
+    FULL,
     NOT_A_FILE,
     Close,
     FileHandle,
@@ -68,7 +69,7 @@ class Progress:
 def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
     """The contract's error for an ``OSError``."""
     # A full disk is sure to have changed nothing but an append's tail, which no record counts (S3).
-    if error.errno in (errno.ENOSPC, errno.EDQUOT) and (progress.appends or not progress.changed):
+    if error.errno in FULL and (progress.appends or not progress.changed):
         return StorageFull(f"no room for chunk {name}: {error}; free space in long-term storage")
 
     # Whatever the error, once a call that others can see was made.

@@ -9,7 +9,6 @@ stays under its temporary name until it is written again, or the next ``open``.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Collection, Mapping, Sequence
 
 import anyio
@@ -17,7 +16,7 @@ import attrs
 
 from ..base.checksum import Buffer, crc32c
 from ..base.errors import ChunkNotFound, DataCorruption, StorageFull, Unavailable
-from ..base.files import Files, ListFolder, MakeFolder, Program, Unlink, sync_ancestry
+from ..base.files import FULL, Files, ListFolder, MakeFolder, Program, Unlink, sync_ancestry
 from ..base.lock_table import LockTable
 from ..base.statistics import counter, gauge
 from .reader import RunSource, missing
@@ -173,6 +172,6 @@ def _unlink(path: str) -> Program[None]:
 
 
 def _refusal(error: OSError, run: RunEntry) -> StorageFull | Unavailable:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return StorageFull(f"no room on the local disk for the sorted run {run.name}: {error}")
     return Unavailable(f"the sorted run {run.name} cannot be written to the local disk: {error}")

@@ -11,7 +11,6 @@ merge runs in a thread.
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -25,7 +24,7 @@ import msgspec
 from anyio.abc import ByteReceiveStream
 
 from ..base.errors import DataCorruption, StorageFull, StoreMismatch, TierlogError, Unavailable
-from ..base.files import Files
+from ..base.files import FULL, Files
 from ..base.parallel import in_parallel
 from ..files.local import drive
 from .merge import MergeOrder, merge_runs
@@ -117,7 +116,7 @@ def _answer_of(error: DataCorruption | StoreMismatch | OSError) -> _Answer:
         return _Answer(error=error.code, message=error.reason, file=error.file, offset=error.offset)
     if isinstance(error, StoreMismatch):
         return _Answer(error=error.code, message=str(error))
-    kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else Unavailable
+    kind = StorageFull if error.errno in FULL else Unavailable
     return _Answer(error=kind.code, message=f"a merge failed on the local disk: {error}")
 
 

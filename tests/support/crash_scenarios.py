@@ -314,6 +314,18 @@ FULL = Scenario(
         "Begin 2 > Logged TruncateSegment > Logged CycleComplete > Logged Append",
     ],
 )
+FULL_OPENINGS = Scenario(
+    rules="W6, W9: two openings on a full disk: the first takes the reserve and is killed, the second takes "
+    "what the first had allocated and not used.",
+    before=[alone(create("a/s", 4000), append("a/s", "old", 3000))],
+    sessions=[alone(Truncate("a/s", 1000), killed=True), alone(Delete("a/s"), Flush())],
+    limits=attrs.evolve(PATIENT, reserve=3 * 4096),
+    capacity=12 * 4096,
+    reaches=[
+        "Begin 2 > Rename *.wal > Logged TruncateSegment",
+        "Begin 3 > Trim *.wal > Open *.wal > Logged DeleteSegment > Logged CheckpointEnd",
+    ],
+)
 ZOMBIE = Scenario(
     rules="W1, W4, W8: an owner frozen behind its sync is succeeded; what it does after it resumes counts "
     "for nothing.",
@@ -368,6 +380,7 @@ SCENARIOS = {
     "reborn": REBORN,
     "transactions": TRANSACTIONS,
     "full-disk": FULL,
+    "full-openings": FULL_OPENINGS,
     "zombie": ZOMBIE,
     "recovery": RECOVERY,
     **TIER2_SCENARIOS,

@@ -81,13 +81,15 @@ class Limits:
     """Logged bytes that make a checkpoint due."""
     checkpoint_part: int = 256
     """Records in one part of a checkpoint."""
+    reserve: int = 4096
+    """Bytes that the log keeps allocated, twice."""
     low_water: int = 0
     """Free bytes of the disk below which appends are refused."""
 
     def log(self, config: StoreConfig) -> LocalLogOptions:
         return LocalLogOptions(
             file_size=self.wal_file,
-            reserve=4096,
+            reserve=self.reserve,
             allocation_step=8192,
             length_step=600,
             low_water=self.low_water,

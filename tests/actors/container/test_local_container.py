@@ -21,6 +21,7 @@ from tierlog.storage_backends.base.errors import (
     NotOwner,
     OutcomeUnknown,
     SegmentNotFound,
+    StorageFull,
     StoreMismatch,
     TierlogError,
     Unavailable,
@@ -215,6 +216,22 @@ async def test_a_container_that_keeps_failing_is_abandoned() -> None:
             await world.container.call(number)
 
         assert len(world.made) == 3
+
+
+async def test_a_first_opening_without_room_is_not_repeated() -> None:
+    """Each attempt may cost room, which does not come back by itself. A container that served is opened
+    again: its users may have made room."""
+    async with supervised({"start_error": StorageFull("no room")}) as world:
+        with pytest.raises(StorageFull, match="no room"):
+            await world.container.wait_started()
+        assert len(world.made) == 1
+
+    async with supervised() as world:
+        await world.container.wait_started()
+        world.made[0].fail(StorageFull("no room"))
+        await anyio.sleep(1.5)
+        assert len(world.made) == 2
+        assert world.container.active is not None
 
 
 async def test_the_last_failure_of_an_abandoned_container_is_reported() -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import errno
 from random import Random
 
+import attrs
 import pytest
+from simulation.disk import BLOCK
 from simulation.file_layer import Fail, Fault, SimulatedDisk, SimulatedFiles
 
-from support.log_world import FOLDER, Ledger, make_log, read_all
+from support.log_world import FOLDER, Ledger, live, make_log, power_loss_at, read_all
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.base.errors import StorageFull, Unavailable
 from tierlog.storage_backends.base.files import Allocate, IoCall, Open
@@ -18,6 +20,8 @@ from tierlog.testing.log_conformance import contents
 pytestmark = pytest.mark.anyio
 
 FULL = LocalLogOptions(file_size=8192, reserve=8192, allocation_step=4096, length_step=2048, low_water=32768)
+ROOMY = attrs.evolve(FULL, reserve=16 * BLOCK)
+"""Killed openings have the room of a few files."""
 
 
 async def test_users_are_refused_below_the_low_water_mark_and_again_accepted_above_twice_that() -> None:
@@ -143,3 +147,80 @@ async def test_an_append_that_finds_the_disk_full_is_storage_full_and_stops_the_
     await reader.inspect()
     assert await contents(reader) == {1: b"acked"}
     await reader.close()
+
+
+async def full_disk(random: Random, ledger: Ledger, options: LocalLogOptions = FULL) -> SimulatedDisk:
+    """A log that was used up to the low-water mark and ended; then others filled the disk."""
+    disk = SimulatedDisk(random, capacity=100 * BLOCK)
+    log = make_log(SimulatedFiles(disk), options)
+    await log.open()
+    while log.has_room(1000):
+        await ledger.append(log, b"x" * 1000)
+    await log.close()
+    fill(disk)
+    return disk
+
+
+def fill(disk: SimulatedDisk) -> None:
+    """Others take every free block."""
+    filler = disk.find("/filler") if disk.exists("/filler") else disk.create("/filler")
+    disk.allocate(filler, filler.blocks * BLOCK + disk.free())
+
+
+async def _brief_life(files: SimulatedFiles, ledger: Ledger, options: LocalLogOptions = FULL) -> None:
+    """Open, one group of the store itself, which lets earlier files go, and close."""
+    log = make_log(files, options)
+    await log.open()
+    found = await contents(log)
+    ledger.check(found)
+    ledger.settle(found)
+    await ledger.append(log, b"the store's own group", truncate_before=log.next_group - 2)
+    await log.truncate()
+    await log.close()
+
+
+def wal_files(disk: SimulatedDisk) -> list[str]:
+    return [path for path in disk.files_below(FOLDER) if path.endswith(".wal")]
+
+
+async def test_a_full_disk_can_be_opened_and_closed_again_and_again() -> None:
+    """W6: what an opening takes from the reserve is there for the next one, though others take every block
+    that is free between two openings."""
+    ledger = Ledger()
+    disk = await full_disk(Random(22), ledger)
+    for _ in range(30):
+        await _brief_life(SimulatedFiles(disk), ledger)
+        fill(disk)
+    assert len(wal_files(disk)) <= 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_openings_that_are_killed_on_a_full_disk_leave_room_for_the_next(seed: int) -> None:
+    """W6: at any call, also between the choice of the new file and its durability. Until one opening is
+    complete, each costs the size of its start."""
+    random, ledger = Random(seed), Ledger()
+    disk = await full_disk(random, ledger, ROOMY)
+
+    async def life(files: SimulatedFiles) -> None:
+        await _brief_life(files, ledger, ROOMY)
+
+    for _ in range(25):
+        await live(disk, life, power_loss_at(random.randrange(100, 260), random))
+        disk = disk.crash("all")
+    await life(SimulatedFiles(disk))
+    assert len(wal_files(disk)) <= 4
+
+
+async def test_a_group_larger_than_the_reserve_is_logged_again_on_a_full_disk() -> None:
+    """W6: the reserve is extended by what its predecessor had allocated ahead."""
+    disk, ledger = SimulatedDisk(Random(23), capacity=60 * 4096), Ledger()
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    await ledger.append(log, b"x" * (FULL.reserve + 4000))
+    await log.close(clean=False)
+    fill(disk)
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    ledger.check(await contents(log))
+    await ledger.append(log, b"the store's own group")
+    await log.close()
