@@ -88,7 +88,9 @@ def doctor(
 
 def _show(report: StoreReport) -> None:
     screen = output.console()
-    screen.print(f"store {report.store_id} in {report.folder}, made {output.show_time(report.created_ms)}")
+    made = output.show_time(report.created_ms)
+    output.print_fields({"store": report.store_id, "folder": report.folder, "made": made})
+    screen.print()
     for owner in report.owners:
         role = f"open as {owner.role} in" if owner.role else "open in"
         how = f"served at {owner.url} by" if owner.url else role

@@ -453,6 +453,9 @@ class StorageWriter:
             # removed by the next cycle (rule F4); a merged one's bytes are in its target's flush.
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
+                if plan.deleted:
+                    # What conflicts with a deletion is no change of the segment, so it may still be there.
+                    self._not_before = anyio.current_time() + self._options.error_pause
             if segment is not None and not is_deleted and not segment.is_flushed:
                 return error
         finally:

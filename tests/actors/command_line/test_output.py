@@ -67,3 +67,14 @@ def test_texts_are_wrapped_whole_where_no_column_may_be_left_out() -> None:
     start = shown[0].index("id")
     assert "".join(line[:start] for line in shown[1:]).replace(" ", "") == f"7{target}"
     assert "".join(line[start:] for line in shown[1:]).replace(" ", "") == transaction
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_doctor_fits_a_terminal(run: Run, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the folder's path, which may have any length."""
+    run("segment", "create", NAME)
+    monkeypatch.setattr(output, "terminal_width", lambda: columns)
+    lines = run("doctor").out.splitlines()
+
+    assert [line.split()[0] for line in lines[:3]] == ["store", "folder", "made"]
+    assert max(len(line) for line in lines if not line.startswith("folder ")) <= columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import anyio
 import attrs
@@ -384,6 +385,31 @@ async def test_f4_a_flush_fails_if_the_commit_of_a_source_merged_meanwhile_is_re
             await writer.flush()
         await writer.flush()
         assert await world.stored(target) == b"ts"
+
+
+async def test_f4_a_deletion_whose_commit_is_refused_again_and_again_is_tried_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cycles followed each other without one, and took all of the event loop's time."""
+    async with running() as (world, writer):
+        segment = world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        await writer.flush()
+        world.parts.do(DeleteRequest(NAME))
+        flush, tried = world.flusher.flush, list[float]()
+
+        async def refused(plan: SegmentFlush) -> int:
+            tried.append(anyio.current_time())
+            if len(tried) < 5:
+                raise MetadataConflict("scripted")
+            return await flush(plan)
+
+        monkeypatch.setattr(world.flusher, "flush", refused)
+        await writer.flush()
+        await anyio.sleep(10 * OPTIONS.error_pause)
+        assert len(tried) == 5
+        assert all(later - earlier >= OPTIONS.error_pause for earlier, later in pairwise(tried))
+        assert world.parts.state.segments.by_id.get(segment.sid) is None
 
 
 # --- late segments ------------------------------------------------------------------------------
