@@ -20,14 +20,14 @@ from ...storage_backends.base.files import (
     Close,
     Link,
     ListFolder,
-    MakeFolder,
     Open,
     Program,
     Read,
-    Sync,
     SyncFolder,
     Unlink,
-    Write,
+    make_folder,
+    sync_name,
+    write_file,
 )
 
 FORMAT_VERSION = 1
@@ -113,18 +113,16 @@ def _refuse_orphaned_logs(folder: str) -> Program[None]:
 def create_identity(folder: str, identity: StoreIdentity, temporary: str) -> Program[StoreIdentity]:
     """Make the folder a store. If two processes try, one wins, and both return the winner's identity."""
     path = identity_file(folder)
-    yield MakeFolder(folder)
-    handle = yield Open(f"{folder}/{temporary}", write=True, create=True)
-    yield Write(handle, 0, [encode(identity)])
-    yield Sync(handle)
-    yield Close(handle)
+    yield from make_folder(folder)
+    # If it was there, its creator may have died before it did this.
+    yield SyncFolder(folder.rpartition("/")[0] or "/")
+    yield from write_file(f"{folder}/{temporary}", encode(identity))
     # If another process won, its identity is read below; it may have removed our temporary file.
     with suppress(FileExistsError, FileNotFoundError):
         yield Link(f"{folder}/{temporary}", path)
     with suppress(FileNotFoundError):
         yield Unlink(f"{folder}/{temporary}")
-    yield SyncFolder(folder)
-    yield SyncFolder(folder.rpartition("/")[0] or "/")
     found = yield from read_identity(folder)
     assert found is not None
+    yield from sync_name(path, f"{folder}/{temporary}", encode(found))
     return found

@@ -21,10 +21,9 @@ from ...storage_backends.base.files import (
     Open,
     Program,
     Read,
-    Sync,
-    SyncFolder,
     Unlink,
-    Write,
+    sync_name,
+    write_file,
 )
 from ...storage_backends.base.world import World
 from ..settings.layout_mode import LayoutMode
@@ -56,7 +55,7 @@ def _apply(folder: StoreFolder, mode: LayoutMode, temporary: str) -> Program[Non
             yield from _create(folder, temporary)
             upgraded = yield from _read(folder)
         # Also if the file was there: its creator may have crashed before this sync (rule S18).
-        yield SyncFolder(folder.wal)
+        yield from sync_name(f"{folder.wal}/layout", f"{folder.wal}/{temporary}", _CONTENT)
 
 
 def _read(folder: StoreFolder) -> Program[bool]:
@@ -77,10 +76,7 @@ def _read(folder: StoreFolder) -> Program[bool]:
 def _create(folder: StoreFolder, temporary: str) -> Program[None]:
     """Try to create the file. Another opening may create it first or remove the temporary file, so the caller
     checks again."""
-    handle = yield Open(f"{folder.wal}/{temporary}", write=True, create=True)
-    yield Write(handle, 0, [_CONTENT])
-    yield Sync(handle)
-    yield Close(handle)
+    yield from write_file(f"{folder.wal}/{temporary}", _CONTENT)
     with suppress(FileExistsError, FileNotFoundError):
         yield Link(f"{folder.wal}/{temporary}", f"{folder.wal}/layout")
     with suppress(FileNotFoundError):

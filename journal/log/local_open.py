@@ -18,15 +18,14 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
-from ...storage_backends.base.errors import DataCorruption, StorageFull
+from ...storage_backends.base.errors import DataCorruption, StorageFull, Unavailable
 from ...storage_backends.base.files import (
     Close,
     FileHandle,
-    ListFolder,
-    MakeFolder,
     Program,
     Sync,
     Write,
+    make_folder,
     sync_ancestry,
 )
 from ..registers.local import (
@@ -85,7 +84,7 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
     """The whole opening. Raises ``NotOwner`` if a later opener was faster, or if the epoch before it is not
     in ``after``."""
     layout = context.layout
-    yield from _make_folder(layout.folder)
+    yield from make_folder(layout.folder)
     names = yield from list_wal_files(layout)
     register = yield from _open_register(context, names)
     # Before the raise, whose failure must not leak it (W7).
@@ -100,6 +99,8 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
         expected=after,
         tried=context.own_epochs,
     )
+    if not names:
+        yield from _confirm_name(context, epoch)
 
     image = yield from read_register(register, context.log_id)
     # Again: up to the raise the owner before this one may have rolled or truncated (W1). The watermarks are
@@ -196,13 +197,6 @@ def _inspect_once(
 # --- steps --------------------------------------------------------------------------------------
 
 
-def _make_folder(folder: str) -> Program[None]:
-    try:
-        yield ListFolder(folder)
-    except FileNotFoundError:
-        yield MakeFolder(folder)
-
-
 def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[FileHandle]:
     layout = context.layout
     register = yield from open_register(layout.register, write=True)
@@ -213,6 +207,18 @@ def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[File
         # The names of the register and of the folder must be durable before a WAL file is.
         yield from sync_ancestry(layout.folder)
     return register
+
+
+def _confirm_name(context: LogContext, epoch: int) -> Program[None]:
+    """W1: the register of a fresh log may have lost its name: its creator's sync of the folder failed, and
+    this opener waited for its lock."""
+    named = yield from open_register(context.layout.register, write=False)
+    if named is None:
+        raise Unavailable(f"{context.layout.register} was removed while it was opened: open the log again")
+    try:
+        yield from confirm_epoch(named, context.log_id, epoch, context.owner)
+    finally:
+        yield Close(named)
 
 
 def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> None:

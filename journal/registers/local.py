@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
+from contextlib import suppress
 from typing import TypeVar
 
 import attrs
@@ -210,8 +211,15 @@ def create_register(folder: str, path: str, log_id: bytes) -> Program[FileHandle
         content = encode_epoch(log_id, 0).ljust(REGISTER_BYTES, b"\0")
         yield Write(draft, 0, (content,))
         yield Sync(draft)
-        yield from _link_draft(path)
-        yield SyncFolder(folder)
+        is_mine = yield from _link_draft(path)
+        try:
+            yield SyncFolder(folder)
+        except OSError:
+            # A later sync need not write the name that this one lost. Nobody has raised it: its lock is held.
+            if is_mine:
+                with suppress(OSError):
+                    yield Unlink(path)
+            raise
     finally:
         yield Close(draft)
     handle: FileHandle = yield Open(path, write=True)
@@ -230,12 +238,16 @@ def _open_draft(path: str) -> Program[FileHandle]:
                 return found
 
 
-def _link_draft(path: str) -> Program[None]:
+def _link_draft(path: str) -> Program[bool]:
+    """Returns whether the draft became the register. If not, another creator was first, with the same
+    bytes."""
     try:
         yield Link(path + ".new", path)
-        yield Unlink(path + ".new")
     except (FileExistsError, FileNotFoundError):
-        return  # Another creator was first, with the same bytes.
+        return False
+    with suppress(FileNotFoundError):
+        yield Unlink(path + ".new")
+    return True
 
 
 def raise_register(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import attrs
@@ -266,6 +267,52 @@ class FilesStatistics:
             "Programs in threads now; after a close that passed its deadline, threads leaked on purpose."
         )
     )
+
+
+def make_folder(folder: str) -> Program[None]:
+    """Make the folder and its missing parents, and their names durable before anything is in them.
+
+    After a sync that failed, a later one that succeeds need not write the names that the first one lost. So a
+    folder whose name did not become durable is removed again, and made anew by the next attempt.
+    """
+    try:
+        yield ListFolder(folder)
+        return
+    except FileNotFoundError:
+        parent = folder.rpartition("/")[0] or "/"
+    yield from make_folder(parent)
+    yield MakeFolder(folder)
+    try:
+        yield SyncFolder(parent)
+    except PermissionError:
+        return  # As below.
+    except OSError:
+        with suppress(OSError):
+            yield RemoveFolder(folder)
+        raise
+
+
+def write_file(path: str, content: bytes) -> Program[None]:
+    """A new file with ``content``, which is durable; its name is not."""
+    handle: FileHandle = yield Open(path, write=True, create=True)
+    try:
+        yield Write(handle, 0, [content])
+        yield Sync(handle)
+    finally:
+        yield Close(handle)
+
+
+def sync_name(path: str, temporary: str, content: bytes) -> Program[None]:
+    """Make the name ``path`` of a file that has ``content`` durable. If that fails, the name is made again,
+    by way of ``temporary``: a later sync that succeeds need not write what this one lost."""
+    folder = path.rpartition("/")[0]
+    try:
+        yield SyncFolder(folder)
+    except OSError:
+        with suppress(OSError):
+            yield from write_file(temporary, content)
+            yield Rename(temporary, path)
+        raise
 
 
 def sync_ancestry(folder: str) -> Program[None]:
