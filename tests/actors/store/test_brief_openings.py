@@ -91,6 +91,18 @@ async def test_w9_log_files_of_killed_owners_do_not_add_up(syncs: int) -> None:
         assert acked <= len(found) <= 40
 
 
+async def test_w9_an_opening_after_many_that_were_killed_leaves_few_files() -> None:
+    """Each leaves one, which nobody needs or a checkpoint replaces."""
+    random, disk, acked = Random(2), SimulatedDisk(Random(1)), 0
+    async with opened(SimulatedFiles(disk), 0, PATIENT) as store:
+        await store.create_segment("a/s")
+    for process in range(1, 61):
+        acked += await live_until(disk, process, random.randrange(1, 10))
+    async with opened(SimulatedFiles(disk), 99, PATIENT) as store:
+        assert acked <= len(await store.read("a/s", 0, 100)) <= 60
+    assert wal_files(disk) <= 10
+
+
 async def test_w6_files_of_brief_owners_stay_if_the_disk_is_full() -> None:
     """To log their bytes again needs more than the reserve; the container opens without that."""
     disk, data = SimulatedDisk(Random(1), capacity=8 << 20), bytes(20_000)
