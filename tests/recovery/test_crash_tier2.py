@@ -21,7 +21,7 @@ from tierlog.actors.legacy_rolling.header import header_name
 from tierlog.actors.maintenance import restore as restore_module
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import TierlogError
-from tierlog.storage_backends.base.files import ListFolder, Size
+from tierlog.storage_backends.base.files import Close, Open, Program, Write
 from tierlog.storage_backends.segments.operations import deferred_work
 
 CHUNK = "Unlink */lts/containers/*"
@@ -44,6 +44,12 @@ def _crash_at_calls(scenario: str) -> None:
         checker.crash(instant, "none", Random(0))
 
 
+def _write_without_sync(path: str, content: bytes) -> Program[None]:
+    handle = yield Open(path, write=True, create=True)
+    yield Write(handle, 0, [content])
+    yield Close(handle)
+
+
 async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: Iterable[str]) -> None:
     await claim_files(chunks, name, files)
     await chunks.delete(header_name(name))
@@ -59,8 +65,8 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
             lambda txn, stored, left: txn.defer(left) if stored is None else txn.metadata.drop(stored),
         ),
         ("restore", restore_module, "sync_ancestry", lambda folder: iter(())),
-        ("layout-upgrade", layout_mark, "SyncFolder", ListFolder),
-        ("layout-upgrade-first", layout_mark, "Sync", Size),
+        ("layout-upgrade", layout_mark, "sync_name", lambda *_: iter(())),
+        ("layout-upgrade-first", layout_mark, "write_file", _write_without_sync),
         ("layout-upgrade-first", importing, "claim_files", _remove_header_before_commit),
     ],
 )
