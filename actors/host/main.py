@@ -36,6 +36,7 @@ from ..store.runtime import ContainerRuntime
 from ..supervisor.control.messages import Hello, Owners
 from ..telemetry.logging import LEVELS, get_logger, log_to_stderr
 from ..telemetry.opentelemetry import tracing_of_process
+from .heap import HeapTrimmer
 from .heartbeat import LoopMonitor
 from .link import Link
 from .orders import Orders
@@ -109,15 +110,17 @@ class ContainerLocations:
                 ContainerAssignment(index, urls.get(index), epochs.get(index))
                 for index in range(self._runtime.containers)
             ),
+            self._runtime.store.append_bytes_max,
         )
 
 
 class _Rounds:
     """What is done in the rounds of the event loop, each at its own interval."""
 
-    def __init__(self, orders: Orders, monitor: LoopMonitor) -> None:
+    def __init__(self, orders: Orders, monitor: LoopMonitor, heap: HeapTrimmer) -> None:
         self._orders = orders
         self._monitor = monitor
+        self._heap = heap
         self._checked = self._measured = 0.0
 
     def __call__(self, late: float) -> None:
@@ -129,6 +132,7 @@ class _Rounds:
         if now - self._measured >= _STATISTICS_SECONDS:
             self._measured = now
             self._monitor.statistics = self._orders.statistics()
+            self._heap.check()
 
 
 class HostService:
@@ -173,6 +177,8 @@ class HostService:
             names=(given.listen.rpartition(":")[0], given.advertise),
         )
         monitor = LoopMonitor(time.monotonic)
+        gateway = gateway_of(app)
+        heap = HeapTrimmer(lambda: gateway.held_bytes, time.monotonic)
         link = Link(
             given.control,
             hello=lambda term: Hello(given.id, os.getpid(), url, runtime.epochs(), term),
@@ -185,9 +191,9 @@ class HostService:
             async with serve_http(app, listener, stop_timeout=self._config.timeouts.close):
                 self._supervised = link
                 tasks.start_soon(self._run_link, link, orders)
-                tasks.start_soon(monitor.watch, _Rounds(orders, monitor))
+                tasks.start_soon(monitor.watch, _Rounds(orders, monitor, heap))
                 await self._draining.wait()
-                gateway_of(app).drain()
+                gateway.drain()
             # The heartbeats go on until here. The containers are closed after this block, and the supervisor
             # sees the process end.
             tasks.cancel_scope.cancel()

@@ -381,6 +381,7 @@ class SegmentStore(SegmentVerbs):
             block = bytes(await self._read(name, position, block_size, sid))
             position += len(block)
             yield block
+            del block  # the caller's, who may drop it: the next one may be long in coming
 
     async def segment_info(self, name: str) -> SegmentInfo:
         info: SegmentInfo = await self._ask("segment_info", name, InfoRequest(name))

@@ -225,6 +225,7 @@ def _make_supervisor(
             control=control,
             heartbeat=server.heartbeat,
             orphan_grace=server.orphan_grace,
+            append_bytes_max=options.config.append_bytes_max,
         ),
         random=system_world().random,
     )

@@ -127,8 +127,9 @@ def storage_health(found: object) -> dict[str, str]:
     return {"state": _HEALTHY if state == "none" else state, "cause": str(found.get("cause", ""))}
 
 
-def container_map(fleet: Fleet, version: int) -> ContainerMap:
-    return ContainerMap(version, tuple(_assignment(fleet, assignment) for assignment in fleet.assignments))
+def container_map(fleet: Fleet, version: int, append_bytes_max: int) -> ContainerMap:
+    assignments = tuple(_assignment(fleet, assignment) for assignment in fleet.assignments)
+    return ContainerMap(version, assignments, append_bytes_max)
 
 
 def owners(fleet: Fleet) -> dict[int, str]:

@@ -27,7 +27,7 @@ import anyio.abc
 import attrs
 
 from ..folder.lock_files import Owner
-from ..gateway.wire.bodies import ContainerMap
+from ..gateway.wire.bodies import APPEND_BYTES_MAX, ContainerMap
 from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
 from ..kernel.loop_lag import LoopLag
 from ..telemetry.logging import get_logger
@@ -77,6 +77,8 @@ class SupervisorOptions:
     """Seconds between a host's heartbeats."""
     orphan_grace: float = 60
     """Seconds that a host serves on without a supervisor."""
+    append_bytes_max: int = APPEND_BYTES_MAX
+    """Of the hosts, for clients."""
 
 
 class Supervisor:
@@ -215,7 +217,7 @@ class Supervisor:
         )
 
     def map(self) -> ContainerMap:
-        return container_map(self.fleet, self.map_version)
+        return container_map(self.fleet, self.map_version, self._options.append_bytes_max)
 
     # --- an operator's orders --------------------------------------------------------------------
 

@@ -102,7 +102,15 @@ class Client(ClientBase, SegmentVerbs):
     ) -> int | None:
         self._check()
         return await self._appender.append(
-            requests.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
+            requests.append_item(
+                name,
+                data,
+                writer_id,
+                event_number,
+                previous_event_number,
+                expected_offset,
+                self.append_bytes_max,
+            )
         )
 
     @overload
@@ -133,13 +141,19 @@ class Client(ClientBase, SegmentVerbs):
         self._check()
         return await self._appender.append(
             requests.append_many_item(
-                name, events, writer_id, first_event_number, previous_event_number, expected_offset
+                name,
+                events,
+                writer_id,
+                first_event_number,
+                previous_event_number,
+                expected_offset,
+                self.append_bytes_max,
             )
         )
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         self._check()
-        items, refusals = checked_items(appends)
+        items, refusals = checked_items(appends, self.append_bytes_max)
         return with_refusals(refusals, await self._appender.append_each(items))
 
     async def seal_segment(self, name: str) -> int:

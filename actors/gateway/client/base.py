@@ -11,7 +11,6 @@ from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.statistics import counter, gauge
 from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
-from . import requests
 from .attempts import ClientContext
 
 
@@ -28,10 +27,6 @@ class ClientStatistics:
 
 
 class ClientBase:
-    append_bytes_max = requests.APPEND_BYTES_MAX
-    """The largest append that any server takes, in bytes; a server may take less, and then refuses it with
-    its limit."""
-
     def __init__(self, context: ClientContext, tracing: Tracing | None, guard: UseGuard) -> None:
         self._context = context
         self._tracing = tracing
@@ -40,6 +35,11 @@ class ClientBase:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._context.map.base}{', closed' if self._is_closed else ''}>"
+
+    @property
+    def append_bytes_max(self) -> int:
+        """The largest append that the service takes, in bytes, as of the newest container map."""
+        return self._context.map.append_bytes_max
 
     def container_of(self, name: str) -> int:
         """The index of the container that hosts ``name``. Raises ``InvalidArgument`` for a bad name."""

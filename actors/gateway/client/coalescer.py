@@ -354,13 +354,15 @@ class _Completion:
 # --- append_each --------------------------------------------------------------------------------
 
 
-def checked_items(appends: Sequence[JoinedAppend]) -> tuple[list[BatchItem], list[TierlogError | None]]:
+def checked_items(
+    appends: Sequence[JoinedAppend], bytes_max: int
+) -> tuple[list[BatchItem], list[TierlogError | None]]:
     """The valid appends, and for each given one its refusal, or None."""
     items: list[BatchItem] = []
     refusals: list[TierlogError | None] = []
     for given in appends:
         try:
-            items.append(requests.joined_item(given))
+            items.append(requests.joined_item(given, bytes_max))
             refusals.append(None)
         except AttributeError as error:
             raise not_an_append(given) from error

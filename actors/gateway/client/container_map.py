@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.names import container_of
-from ..wire.bodies import ContainerAssignment, ContainerMap
+from ..wire.bodies import APPEND_BYTES_MAX, ContainerAssignment, ContainerMap
 
 
 class ContainerMapCache:
@@ -17,6 +17,8 @@ class ContainerMapCache:
         self.base = base
         self.assignments: tuple[ContainerAssignment, ...] = ()
         """Empty before the first map."""
+        self.append_bytes_max = APPEND_BYTES_MAX
+        """The largest append that the service takes."""
         self.generation = 0
         """Rises with each attempt to refresh the map, so that of many callers that want a newer one only one
         asks."""
@@ -32,6 +34,7 @@ class ContainerMapCache:
         if self.assignments and len(found.containers) != len(self.assignments):
             return
 
+        self.append_bytes_max = found.append_bytes_max
         old = self.assignments or found.containers
         newer = _is_newer if source == self.base else _fills_in
         self.assignments = tuple(

@@ -70,8 +70,6 @@ from .retries import Failure, Kind, Repeat, kind_of
 T = TypeVar("T")
 A = TypeVar("A")
 BYTES_TYPE = "application/octet-stream"
-APPEND_BYTES_MAX = 32 << 20
-"""The largest size of an append that a configuration can allow."""
 POLL_SECONDS = 20.0
 """Seconds that a server may hold a poll or a stream of ``tail`` without bytes: a peer that is gone is
 noticed."""
@@ -183,12 +181,13 @@ def append_item(
     event_number: int | None,
     previous_event_number: int | None,
     expected_offset: int | None,
+    bytes_max: int,
 ) -> BatchItem:
     """The arguments of ``append``, checked except for the name, with a copy of a mutable buffer."""
     if type(data) is not bytes:
-        _check_size(check_data(data))
+        _check_size(check_data(data), bytes_max)
         data = bytes(data)
-    _check_size(len(data))
+    _check_size(len(data), bytes_max)
     expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
     if writer_id is None and event_number is None and previous_event_number is None:
         return BatchItem(name, data, expected_offset=expected)
@@ -204,9 +203,10 @@ def append_many_item(
     first_event_number: int | None,
     previous_event_number: int | None,
     expected_offset: int | None,
+    bytes_max: int,
 ) -> BatchItem:
     data, count = joined_events(events)
-    _check_size(len(data))
+    _check_size(len(data), bytes_max)
     expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
     if writer_id is None and first_event_number is None and previous_event_number is None:
         return BatchItem(name, data, expected_offset=expected)
@@ -215,20 +215,20 @@ def append_many_item(
     return BatchItem(name, data, writer, first, count, previous_event(previous_event_number, first), expected)
 
 
-def joined_item(append: JoinedAppend) -> BatchItem:
+def joined_item(append: JoinedAppend, bytes_max: int) -> BatchItem:
     """One append of ``append_each``, checked."""
     check_segment_name(append.name)
-    _check_size(check_data(append.data))
+    _check_size(check_data(append.data), bytes_max)
     previous, expected = check_joined(append)
     return BatchItem(
         append.name, append.data, append.writer, append.first_event, append.count, previous, expected
     )
 
 
-def _check_size(size: int) -> None:
-    """Raises ``TooLarge`` for what no server takes, before it is sent."""
-    if size > APPEND_BYTES_MAX:
-        raise TooLarge.append(size, APPEND_BYTES_MAX)
+def _check_size(size: int, maximum: int) -> None:
+    # Before it is sent: the library below sends a whole body before it looks for the server's refusal.
+    if size > maximum:
+        raise TooLarge.append(size, maximum)
 
 
 def repeat_of(item: BatchItem) -> Repeat:

@@ -91,7 +91,13 @@ class SyncClient(ClientBase):
         expected_offset: int | None = None,
     ) -> int | None:
         item = requests.append_item(
-            name, data, writer_id, event_number, previous_event_number, expected_offset
+            name,
+            data,
+            writer_id,
+            event_number,
+            previous_event_number,
+            expected_offset,
+            self.append_bytes_max,
         )
         return self._append(item)
 
@@ -121,13 +127,19 @@ class SyncClient(ClientBase):
         expected_offset: int | None = None,
     ) -> int | None:
         item = requests.append_many_item(
-            name, events, writer_id, first_event_number, previous_event_number, expected_offset
+            name,
+            events,
+            writer_id,
+            first_event_number,
+            previous_event_number,
+            expected_offset,
+            self.append_bytes_max,
         )
         return self._append(item)
 
     def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         self._check()
-        items, refusals = checked_items(appends)
+        items, refusals = checked_items(appends, self.append_bytes_max)
         return with_refusals(refusals, self._append_each(items))
 
     def seal_segment(self, name: str) -> int:

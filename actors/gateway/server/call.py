@@ -274,6 +274,11 @@ class HttpCall(Generic[S]):
             await self.server.unread_blocks.acquire()
             self._has_room = True
 
+    def to_keep(self, block: Buffer) -> Buffer:
+        """``block``, which may wait for its client to read it, without the larger window that it may be a
+        view of (rule H10). While few blocks wait, a copy would cost more than their windows."""
+        return bytes(block) if self.server.has_many_unread and not isinstance(block, bytes) else block
+
     def release_room(self) -> None:
         if self._has_room:
             self._has_room = False

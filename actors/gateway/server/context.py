@@ -24,6 +24,9 @@ from ..wire.bodies import COMMIT_BYTES_MAX
 from .guard import Guard
 from .request_metrics import RequestMetrics
 
+WINDOWS_MAX = 16
+"""Blocks of answers that may each keep a window of long-term storage in memory, of up to 4 MiB."""
+
 
 @attrs.frozen
 class ServerLimits:
@@ -49,8 +52,7 @@ class ServerLimits:
     tails: int = 20_000
     """Parked long polls and streams: 429."""
     block_bytes: int = 1 << 20
-    """Of one read of a stream: a reader that is slow costs one of them, twice, and the window that it is a
-    view of."""
+    """Of one read of a stream: what a slow reader costs."""
     body_rate: int = 16 << 10
     """Bytes a second with which a body arrives at least, whatever it sent before."""
     body_timeout: float = 10.0
@@ -129,9 +131,10 @@ class ServerContext:
         self.draining = False
         self._server_id = world.new_id()[:12]
         self._request_ids = itertools.count(1)
-        # A block is in memory twice while it is sent: as it was read, and encoded in the transport.
-        blocks = max(1, limits.unread_bytes // (2 * limits.block_bytes))
-        self.unread_blocks = anyio.Semaphore(blocks, fast_acquire=True)
+        # A block is in memory twice while it is read and sent: asyncio's transport copies it, and what it was
+        # read from may be larger.
+        self._unread_max = max(1, limits.unread_bytes // (2 * limits.block_bytes))
+        self.unread_blocks = anyio.Semaphore(self._unread_max, fast_acquire=True)
         """Of answers: one that is read from the store takes one, until the client has read it."""
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()
@@ -154,6 +157,20 @@ class ServerContext:
     def located(self, error: BaseException, name: str | None) -> BaseException:
         """``error`` about the segment ``name``, with the owner's URL if this server knows it."""
         return error
+
+    @property
+    def has_many_unread(self) -> bool:
+        """Whether blocks of answers must not keep more memory alive than their own."""
+        return self._unread_count > WINDOWS_MAX
+
+    @property
+    def held_bytes(self) -> int:
+        """Of bodies and of answers that clients have not read."""
+        return self._in_flight_bytes + self._unread_count * self.limits.block_bytes
+
+    @property
+    def _unread_count(self) -> int:
+        return self._unread_max - self.unread_blocks.value
 
     # --- admission -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from ...telemetry.logging import get_logger
-from .fan_out import encode_chunk
+from .fan_out import chunk_head, encode_chunk
 from .large_body import LargeBody
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ _FORBIDDEN_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+COPIED_MAX = 64 << 10
+"""Bytes of a chunk that are copied behind its head, to be written as one. uvloop keeps larger ones as they
+are: a copy would be held, too, while the client does not read."""
 Headers = list[tuple[bytes, bytes]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -177,7 +180,9 @@ class Exchange:
         if self.scope["method"] == "HEAD":
             self._bytes_left = 0
         elif self._is_chunked:
-            if data:
+            if len(data) > COPIED_MAX:
+                self._connection.transport.writelines((chunk_head(len(data)), data, b"\r\n"))
+            elif data:
                 write(encode_chunk(data))
             if not more:
                 write(b"0\r\n\r\n")

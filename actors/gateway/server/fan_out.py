@@ -32,7 +32,11 @@ _PAUSE = 10e-6
 
 def encode_chunk(data: Buffer) -> bytes:
     """A chunk of an answer without a length (RFC 9112, 7.1)."""
-    return b"".join((b"%x\r\n" % len(data), data, b"\r\n"))
+    return b"".join((chunk_head(len(data)), data, b"\r\n"))
+
+
+def chunk_head(size: int) -> bytes:
+    return b"%x\r\n" % size
 
 
 @attrs.define(eq=False)

@@ -139,4 +139,5 @@ class Gateway(ServerContext):
                 ContainerAssignment(host.container, None, host.current and host.current.epoch)
                 for host in hosts
             ),
+            self.store.append_bytes_max,
         )

@@ -110,6 +110,7 @@ async def _stream(call: Call, info: SegmentInfo, extent: Extent, status: int, he
     while position + len(block) < extent.end:
         await call.block(block, more=True)
         position += len(block)
+        del block  # H12: it would stay in memory, uncounted, while this waits for room
         await call.take_room()
         block = await _piece(call, position, min(size, extent.end - position))
 
@@ -122,7 +123,7 @@ async def _piece(call: Call, position: int, size: int) -> Buffer:
     if not data:
         raise SegmentNotFound.replaced(call.name)
 
-    return data
+    return call.to_keep(data)
 
 
 async def check_same(call: Call, segment_id: int) -> None:

@@ -142,14 +142,24 @@ async def _read_on(call: Call, position: int, segment_id: int, *, is_at_end: boo
                 await check_same(call, segment_id)
                 is_checked = True
             await call.block(block, more=True)
-            position += len(block)
+            position, is_full = position + len(block), len(block) == size
+            del block  # H12: it would stay in memory, uncounted, while this waits for room
             if call.server.fan_outs.has_near(call.name, segment_id, position):
                 return position, False
-            if len(block) < size and not await call.server.store.read(call.name, position, 1):
+            if await _is_end(call, position, is_full=is_full):
                 return position, False
             await call.take_room()
     call.release_room()
     return position, True
+
+
+async def _is_end(call: Call, position: int, *, is_full: bool) -> bool:
+    """Whether a stream would wait there for bytes: it must not do so with room that others need."""
+    if is_full:
+        # Many may follow. A read of one byte would end the read-ahead of this stream.
+        return position >= (await call.server.store.segment_info(call.name)).length
+
+    return not await call.server.store.read(call.name, position, 1)
 
 
 def _blocks(call: Call, offset: int, size: int) -> AsyncGenerator[bytes, None]:

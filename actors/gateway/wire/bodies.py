@@ -60,6 +60,8 @@ _COMPONENT = r"[\w.\-#=@+~$:]+"
 _DOTS = r"(?!\.{1,2}(/|$))"
 _TOKEN_WRITER_MAX = ATTRIBUTE_NAME_BYTES_MAX - len(WRITER_ATTRIBUTE)
 
+APPEND_BYTES_MAX = 32 << 20
+"""The largest size of an append that a configuration can allow."""
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 PreviousNumber = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
@@ -259,6 +261,8 @@ class ContainerMap(Struct, frozen=True):
     version: Number
     """Rises with each change that the server makes; not comparable between servers."""
     containers: tuple[ContainerAssignment, ...]
+    append_bytes_max: Number = APPEND_BYTES_MAX
+    """The largest append that the service takes: clients refuse larger ones before they send them."""
 
 
 class ContainerStatus(Struct, frozen=True):

@@ -71,8 +71,8 @@ def test_clients_return_what_the_store_returns() -> None:
     assert set(verbs(Client)) <= set(verbs(SyncClient))
 
 
-async def test_an_append_that_no_server_takes_is_refused_before_it_is_sent(tmp_path: Path) -> None:
-    huge = bytes((32 << 20) + 1)
+async def test_an_append_above_the_limit_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    huge = bytes((8 << 20) + 1)
     with service(tmp_path / "data") as url, tierlog.connect_sync(url) as plain:
         plain.create_segment("s")
         async with tierlog.connect(url) as client:
@@ -83,7 +83,7 @@ async def test_an_append_that_no_server_takes_is_refused_before_it_is_sent(tmp_p
             ]
             for append in attempts:
                 before = client.statistics().requests
-                with pytest.raises(tierlog.TooLarge, match="holds at most 33554432 bytes.*: split it"):
+                with pytest.raises(tierlog.TooLarge, match="holds at most 8388608 bytes.*: split it"):
                     await append()
                 assert client.statistics().requests == before
         with pytest.raises(tierlog.TooLarge, match="split it"):

@@ -27,9 +27,9 @@ from support.http_server import (
 )
 from support.patience import scaled
 from tierlog import open_store
-from tierlog.actors.gateway.server import connection, connections
+from tierlog.actors.gateway.server import connection, connections, context
 from tierlog.actors.gateway.server.app import make_app
-from tierlog.actors.gateway.server.context import ServerLimits
+from tierlog.actors.gateway.server.context import WINDOWS_MAX, ServerLimits
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 
@@ -434,3 +434,70 @@ async def test_h12_a_tail_that_waits_keeps_no_room(tmp_path: Path) -> None:
         await served.store.create_segment("b")
         await served.store.append("b", bytes(1 << 20))
         assert len((await served.http.get("/v1/segments/b/bytes")).content) == 1 << 20
+
+
+async def test_h12_a_stream_that_waits_behind_a_full_block_keeps_no_room(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(unread_bytes=1 << 20)) as served:
+        for name in ("a", "b"):
+            await served.store.create_segment(name)
+            await served.store.append(name, bytes(1 << 20))
+        async with await served.raw(STREAMS[0]) as parked:
+            received = 0
+            while received < 1 << 20:
+                received += len(await parked.receive())
+            assert len((await served.http.get("/v1/segments/b/bytes")).content) == 1 << 20
+
+
+class Window(bytearray):
+    """Of long-term storage, from which blocks are read; it is counted while it is in memory."""
+
+    in_memory = 0
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        Window.in_memory += 1
+
+    def __del__(self) -> None:
+        Window.in_memory -= 1
+
+
+@pytest.mark.parametrize(("window_blocks", "most"), [(4, WINDOWS_MAX + 1), (1, 41)])
+async def test_h10_unread_answers_keep_few_windows_and_no_block_that_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_blocks: int, most: int
+) -> None:
+    class Narrow(connection.HttpConnection):
+        def connection_made(self, transport: Any) -> None:
+            # The system takes a few blocks, so that the next one waits behind one that was sent.
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 256 << 10)
+            super().connection_made(transport)
+
+    monkeypatch.setattr(connections, "HttpConnection", Narrow)
+    block, clients = 128 << 10, 80
+    limits = ServerLimits(unread_bytes=2 * 40 * block, block_bytes=block, body_grace=scaled(60))
+    if window_blocks == 1:
+        monkeypatch.setattr(context, "WINDOWS_MAX", 40)
+
+    all_connected, offsets = anyio.Event(), list[int]()
+
+    async def read_view(name: str, offset: int, size: int) -> memoryview:
+        await all_connected.wait()  # so that clients take turns from the first block on
+        offsets.append(offset)
+        return memoryview(Window(window_blocks * block))[:size]
+
+    async with open_store(tmp_path / "data", containers=1) as store:
+        await store.create_segment("a")
+        await store.append("a", bytes(8 << 20))
+        async with serving(Wrapped(store, read_view=read_view), limits) as served, AsyncExitStack() as unread:
+            for _ in range(clients):
+                await unread.enter_async_context(await served.raw(ALL))
+            await until(lambda: served.gateway.metrics.operation("bytes").in_flight == clients)
+            all_connected.set()
+            await until(
+                lambda: (
+                    len(offsets) >= 2 * clients
+                    and served.gateway.unread_blocks.statistics().tasks_waiting == clients - 40
+                )
+            )
+            await anyio.wait_all_tasks_blocked()
+            assert Window.in_memory <= most
+            assert served.gateway.held_bytes == 40 * block
