@@ -21,7 +21,7 @@ from chaos_parts.spark import fault_name
 from chaos_parts.spark_scenarios import CELLS, FaultKind, Point, scenarios
 from chaos_parts.spark_session import missing
 from support.leftovers import processes_with
-from support.live_service import Service
+from support.live_service import SyncOwnService
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = ("disk_full", "failover", "freeze", "partition")
@@ -136,7 +136,7 @@ def test_long_tails_hold(temporary: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("script", ["failover", "freeze"])
 def test_a_running_service_can_be_attached_to(script: str, temporary: Path, tmp_path: Path) -> None:
-    with Service(tmp_path / "data", hosts=2, containers=2) as service:
+    with SyncOwnService(tmp_path / "data", hosts=2, containers=2) as service:
         chaos(temporary, script, "--rounds", "3", "--url", service.url)
 
         assert service.stop() == 0

@@ -11,7 +11,7 @@ import pytest
 
 import tierlog
 from support import spark as support
-from support.live_service import Service
+from support.live_service import SyncOwnService
 
 SPARK_SECONDS = 180
 """The first test that wants a session starts a JVM, and all share two cores with whatever else is tested."""
@@ -46,7 +46,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with Service(tmp_path_factory.mktemp("service") / "data", hosts=1, containers=2) as service:
+    with SyncOwnService(tmp_path_factory.mktemp("service") / "data", hosts=1, containers=2) as service:
         yield service.url
 
 

@@ -23,7 +23,7 @@ from tierlog.actors.store.opening import system_world
 
 
 @attrs.frozen
-class Service:
+class ServedStore:
     """A served store, and a client of it."""
 
     store: SegmentStore
@@ -54,7 +54,9 @@ class Wrapped:
 
 
 @asynccontextmanager
-async def serving(store: Any, limits: ServerLimits | None = None, **options: Any) -> AsyncIterator[Service]:
+async def serving(
+    store: Any, limits: ServerLimits | None = None, **options: Any
+) -> AsyncIterator[ServedStore]:
     """``store`` on a port of its own."""
     app = make_app(store, system_world(), limits=limits, **options)
     async with (
@@ -66,7 +68,7 @@ async def serving(store: Any, limits: ServerLimits | None = None, **options: Any
             verify=False,  # to read this machine's certificates costs more than most tests
         ) as http,
     ):
-        yield Service(store, app, served.port, http)
+        yield ServedStore(store, app, served.port, http)
 
 
 @asynccontextmanager
@@ -77,7 +79,7 @@ async def service(
     config: StoreConfig = CONFIG,
     containers: int = 2,
     **options: Any,
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[ServedStore]:
     async with (
         open_store(folder / "data", containers=containers, config=config) as store,
         serving(store, limits, **options) as served,

@@ -54,8 +54,9 @@ def name_in(container: int, containers: int) -> str:
     )
 
 
-class Service:
-    """One supervisor process on one folder. A second one on the same folder is another ``Service``."""
+class SyncOwnService:
+    """``OwnService`` of the scripts, for tests without an event loop: one supervisor process on one folder. A
+    second one on the same folder is another object."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import NAME, Run, is_one_line, piped
-from support.live_service import Service
+from support.live_service import SyncOwnService
 from support.patience import scaled
 from support.s3_server import BUCKET, S3Server
 
@@ -54,7 +54,7 @@ def test_a_config_file_and_the_option_must_not_contradict_each_other(
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 def test_a_service_keeps_its_chunks_in_the_bucket(server: S3Server, folder: Path, run: Run) -> None:
-    with Service(folder, "--chunks", PLACE, hosts=1, containers=1) as service:
+    with SyncOwnService(folder, "--chunks", PLACE, hosts=1, containers=1) as service:
         service.settle()
         url = f"--url={service.url}"
         for arguments, data in ((("create", NAME), b""), (("append", NAME), b"through the service")):

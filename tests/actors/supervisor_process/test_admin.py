@@ -12,25 +12,25 @@ import httpx
 import pytest
 
 from support.command_line import Run, in_this_process, is_one_line
-from support.live_service import Service, name_in, nothing_left, wait_until
+from support.live_service import SyncOwnService, name_in, nothing_left, wait_until
 from tierlog import connect_sync
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncOwnService]:
     folder = tmp_path_factory.mktemp("admin") / "data"
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="tl-") as runtime:
         patch.setenv("XDG_RUNTIME_DIR", runtime)
-        with nothing_left(folder, Path(runtime)), Service(folder, containers=3) as running:
+        with nothing_left(folder, Path(runtime)), SyncOwnService(folder, containers=3) as running:
             running.settle()
             yield running
 
 
 @pytest.fixture
 def tierlog(
-    service: Service, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    service: SyncOwnService, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> Iterator[Run]:
     """The command line, on that service."""
     monkeypatch.setenv("TIERLOG_URL", service.url)
@@ -44,7 +44,7 @@ def problem(answer: httpx.Response) -> dict[str, Any]:
     return document
 
 
-def test_health_and_readiness(service: Service) -> None:
+def test_health_and_readiness(service: SyncOwnService) -> None:
     assert service.client.get("/health").json() == {"status": "ok", "unhealthy_storage": {}}
     answer = service.client.get("/ready")
     assert (answer.status_code, answer.json()) == (
@@ -58,7 +58,7 @@ def test_health_and_readiness(service: Service) -> None:
     )
 
 
-def test_a_clients_health_is_the_services_readiness(service: Service) -> None:
+def test_a_clients_health_is_the_services_readiness(service: SyncOwnService) -> None:
     with connect_sync(service.url, deadline=5) as client:
         status = client.health()
 
@@ -68,7 +68,7 @@ def test_a_clients_health_is_the_services_readiness(service: Service) -> None:
     ]
 
 
-def test_a_clients_health_of_a_host_is_that_hosts_own(service: Service) -> None:
+def test_a_clients_health_of_a_host_is_that_hosts_own(service: SyncOwnService) -> None:
     for host in service.status()["hosts"]:
         with connect_sync(host["url"], deadline=5) as client:
             status = client.health()
@@ -79,7 +79,7 @@ def test_a_clients_health_of_a_host_is_that_hosts_own(service: Service) -> None:
         }
 
 
-def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
+def test_the_map_names_each_containers_host_and_epoch(service: SyncOwnService) -> None:
     document = service.client.get("/v1/containers").json()
     urls = {host["id"]: host["url"] for host in service.status()["hosts"]}
     expected = {index: (urls[host], epoch) for index, (host, epoch) in service.assignments().items()}
@@ -117,14 +117,14 @@ def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
     ],
 )
 def test_a_bad_request_is_refused(
-    service: Service, method: str, path: str, document: Any, status: int, detail: str
+    service: SyncOwnService, method: str, path: str, document: Any, status: int, detail: str
 ) -> None:
     answer = service.client.request(method, path, json=document)
     assert answer.status_code == status
     assert detail in problem(answer)["detail"]
 
 
-def test_an_origin_that_is_given_twice_is_refused(service: Service) -> None:
+def test_an_origin_that_is_given_twice_is_refused(service: SyncOwnService) -> None:
     pids = service.pids()
     ours = str(service.client.base_url).rstrip("/")
     answer = service.client.post("/v1/roll", headers=[("Origin", "http://evil.example"), ("Origin", ours)])
@@ -132,7 +132,7 @@ def test_an_origin_that_is_given_twice_is_refused(service: Service) -> None:
     assert service.pids() == pids
 
 
-def test_data_requests_are_sent_to_the_host_that_has_the_container(service: Service) -> None:
+def test_data_requests_are_sent_to_the_host_that_has_the_container(service: SyncOwnService) -> None:
     for index, (host, _) in service.assignments().items():
         name = name_in(index, 3)
         answer = service.client.post(f"/v1/segments/{name}/append?x=1", follow_redirects=False)
@@ -142,7 +142,7 @@ def test_data_requests_are_sent_to_the_host_that_has_the_container(service: Serv
     assert answer.headers["location"].endswith("/v1/segments/app/a%23b/info")
 
 
-def test_a_batch_is_answered_that_no_owner_is_here(service: Service) -> None:
+def test_a_batch_is_answered_that_no_owner_is_here(service: SyncOwnService) -> None:
     answer = service.client.post(
         "/v1/batch", content=b"x", headers={"Content-Type": "application/x-tierlog-batch"}
     )
@@ -150,7 +150,7 @@ def test_a_batch_is_answered_that_no_owner_is_here(service: Service) -> None:
     assert problem(answer)["code"] == "not-owner"
 
 
-def test_requests_about_all_hosts_are_sent_to_each(service: Service) -> None:
+def test_requests_about_all_hosts_are_sent_to_each(service: SyncOwnService) -> None:
     names = [f"list/{name_in(index, 3)}" for index in range(3)]
     for name in names:
         service.create(name)
@@ -170,7 +170,7 @@ def test_requests_about_all_hosts_are_sent_to_each(service: Service) -> None:
     assert service.post("/v1/flush").status_code == 200
 
 
-def test_metrics_show_hosts_assignments_and_failovers(service: Service) -> None:
+def test_metrics_show_hosts_assignments_and_failovers(service: SyncOwnService) -> None:
     text = service.client.get("/metrics").text
     assert 'tierlog_supervised_host_phase{host="host-0",phase="serving"} 1.0' in text
     assert 'tierlog_assignment_phase{container="2",phase="serving"} 1.0' in text
@@ -178,7 +178,7 @@ def test_metrics_show_hosts_assignments_and_failovers(service: Service) -> None:
     assert 'tierlog_failover_seconds_bucket{le="+Inf"} 0.0' in text
 
 
-def test_the_page_shows_the_status_and_polls(service: Service) -> None:
+def test_the_page_shows_the_status_and_polls(service: SyncOwnService) -> None:
     answer = service.client.get("/")
     assert answer.headers["content-type"].startswith("text/html")
     assert b"width=device-width" in answer.content  # a phone shows it at its own width
@@ -187,13 +187,13 @@ def test_the_page_shows_the_status_and_polls(service: Service) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/v1/status"])
-def test_head_is_answered_like_get_without_a_body(service: Service, path: str) -> None:
+def test_head_is_answered_like_get_without_a_body(service: SyncOwnService, path: str) -> None:
     get, head = service.client.get(path), service.client.head(path)
     assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
     assert head.content == b""
 
 
-def test_the_openapi_document_has_every_path(service: Service) -> None:
+def test_the_openapi_document_has_every_path(service: SyncOwnService) -> None:
     paths = service.client.get("/openapi.json").json()["paths"]
     for path, operations in paths.items():
         (method,) = operations
@@ -203,7 +203,7 @@ def test_the_openapi_document_has_every_path(service: Service) -> None:
     assert {"/v1/roll", "/v1/segments", "/v1/segments/{name}/append"} <= paths.keys()
 
 
-def test_status_as_tables_and_as_json(service: Service, tierlog: Run) -> None:
+def test_status_as_tables_and_as_json(service: SyncOwnService, tierlog: Run) -> None:
     shown = tierlog("status")
     assert shown.code == 0
     for word in ("ready", "failovers: 0", "host-0", "host-1", "epoch", "unflushed"):
@@ -213,7 +213,7 @@ def test_status_as_tables_and_as_json(service: Service, tierlog: Run) -> None:
     assert reported["pid"] == service.process.pid
 
 
-def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
+def test_orders_from_the_command_line(service: SyncOwnService, tierlog: Run) -> None:
     host = next(host for host in service.pids() if host != service.assignments()[1][0])
     moved = tierlog("container", "move", "1", host)
     assert (moved.code, moved.out) == (
@@ -227,7 +227,7 @@ def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
     wait_until(lambda: service.status()["ready"], "everything is served")
 
 
-def test_orders_that_change_nothing_are_reported_as_such(service: Service, tierlog: Run) -> None:
+def test_orders_that_change_nothing_are_reported_as_such(service: SyncOwnService, tierlog: Run) -> None:
     host = service.assignments()[1][0]
     assert tierlog("container", "move", "1", host).out == f"container 1 is already on {host}\n"
     assert tierlog("container", "move", "1", "--unpin").out == "container 1 is not pinned any more\n"

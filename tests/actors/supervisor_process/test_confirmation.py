@@ -14,7 +14,7 @@ import pytest
 
 import tierlog
 from support.command_line import Run, is_one_line
-from support.live_service import Service, name_in, wait_until
+from support.live_service import SyncOwnService, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -52,7 +52,7 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
     settings = tmp_path / "tierlog.toml"
     settings.write_text('[gc]\ndelay = "0s"\n')
     unknown, known = chunk_files(adopted)
-    with Service(adopted, f"--config={settings}") as service:
+    with SyncOwnService(adopted, f"--config={settings}") as service:
         service.settle()
         confirm = ("chunks", "confirm", f"--url={service.url}")
 
@@ -70,7 +70,7 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
 
 
 def test_g4_the_requests_are_sent_to_the_containers_host(run: Run, folder: Path) -> None:
-    with Service(folder, containers=2) as service:
+    with SyncOwnService(folder, containers=2) as service:
         service.settle()
         for index, (host, _) in service.assignments().items():
             other = next(each["url"] for each in service.status()["hosts"] if each["id"] != host)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos_parts.processes import processes_naming
-from support.live_service import Service, descriptors, name_in, wait_until
+from support.live_service import SyncOwnService, descriptors, name_in, wait_until
 from support.patience import scaled
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 @pytest.mark.extended
 def test_a_service_starts_serves_and_stops_without_leaving_anything(folder: Path) -> None:
-    with Service(folder, containers=3) as service:
+    with SyncOwnService(folder, containers=3) as service:
         service.settle()
         assert "serving 3 containers on 2 hosts at http://127.0.0.1:" in service.printed
         service.create("app/events")
@@ -30,7 +30,7 @@ def test_a_service_starts_serves_and_stops_without_leaving_anything(folder: Path
 
 
 def test_v6_a_killed_hosts_containers_are_served_elsewhere_with_all_that_was_acked(folder: Path) -> None:
-    with Service(folder) as service:
+    with SyncOwnService(folder) as service:
         service.settle()
         name = name_in(0, 4)
         service.create(name)
@@ -53,7 +53,7 @@ def test_v6_a_killed_hosts_containers_are_served_elsewhere_with_all_that_was_ack
 def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_is_fenced_when_it_wakes(
     folder: Path,
 ) -> None:
-    with Service(folder) as service:
+    with SyncOwnService(folder) as service:
         service.settle()
         name = name_in(0, 4)
         service.create(name)
@@ -74,7 +74,7 @@ def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_is_fenced_when
 
 
 def test_v7_a_supervisor_that_was_frozen_declares_no_host_lost(folder: Path) -> None:
-    with Service(folder) as service:
+    with SyncOwnService(folder) as service:
         service.settle()
         pids, assignments = service.pids(), service.assignments()
         service.process.send_signal(signal.SIGSTOP)
@@ -91,13 +91,13 @@ def test_v7_a_supervisor_that_was_frozen_declares_no_host_lost(folder: Path) -> 
 
 
 def test_v4_a_killed_supervisors_successor_finds_its_hosts_and_moves_nothing(folder: Path) -> None:
-    with Service(folder) as first:
+    with SyncOwnService(folder) as first:
         first.settle()
         first.create("app/events")
         first.append("app/events", b"kept")
         pids, assignments, term = first.pids(), first.assignments(), first.status()["term"]
         first.kill()
-        with Service(folder) as second:
+        with SyncOwnService(folder) as second:
             second.settle()
             assert second.pids() == pids
             assert second.assignments() == assignments
@@ -112,7 +112,7 @@ def test_v4_a_killed_supervisors_successor_finds_its_hosts_and_moves_nothing(fol
 
 @pytest.mark.extended
 def test_a_supervisor_and_all_hosts_killed_lose_nothing_acked(folder: Path) -> None:
-    with Service(folder) as first:
+    with SyncOwnService(folder) as first:
         first.settle()
         first.create("app/events")
         first.append("app/events", b"kept")
@@ -120,19 +120,19 @@ def test_a_supervisor_and_all_hosts_killed_lose_nothing_acked(folder: Path) -> N
         first.kill()
         for pid in pids.values():
             os.kill(pid, signal.SIGKILL)
-    with Service(folder) as second:
+    with SyncOwnService(folder) as second:
         assert second.read("app/events") == b"kept"
         assert not set(second.pids().values()) & set(pids.values())
 
 
 @pytest.mark.extended
 def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
-    with Service(folder) as first:
+    with SyncOwnService(folder) as first:
         first.settle()
         pid = first.pids()["host-1"]
         os.kill(pid, signal.SIGSTOP)
         first.kill()
-        with Service(folder) as second:
+        with SyncOwnService(folder) as second:
             second.settle()
             assert second.pids()["host-1"] != pid
             assert pid not in processes_naming(folder)
@@ -142,25 +142,25 @@ def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
 def test_v4_hosts_without_a_supervisor_serve_until_their_grace_ends(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[server]\norphan_grace = 0.5\n")
-    with Service(folder, f"--config={config}", containers=2) as service:
+    with SyncOwnService(folder, f"--config={config}", containers=2) as service:
         service.settle()
         service.kill()
         assert len(processes_naming(folder)) == 2
         wait_until(lambda: not processes_naming(folder), "the hosts end by themselves")
     # The socket that a killed supervisor leaves is replaced by the next one.
-    with Service(folder, hosts=1) as next_one:
+    with SyncOwnService(folder, hosts=1) as next_one:
         assert next_one.stop() == 0
 
 
 def test_v1_a_supervisor_exits_when_it_learns_of_a_higher_term(folder: Path) -> None:
-    with Service(folder) as first:
+    with SyncOwnService(folder) as first:
         first.settle()
         pids = set(first.pids().values())
         # A lock can be lost with a file; the term cannot.
         (folder / "supervisor" / "lock").unlink()
         (path,) = (path for path in Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*") if path.is_socket())
         path.unlink()
-        with Service(folder) as second:
+        with SyncOwnService(folder) as second:
             assert first.process.wait(scaled(10)) == 1
             assert "another supervisor took over (its term is 2, this one's 1)" in first.errors[-1]
             second.settle()
@@ -170,7 +170,7 @@ def test_v1_a_supervisor_exits_when_it_learns_of_a_higher_term(folder: Path) -> 
 
 @pytest.mark.extended
 def test_a_rolling_restart_replaces_every_process_and_loses_nothing(folder: Path) -> None:
-    with Service(folder) as service:
+    with SyncOwnService(folder) as service:
         service.settle()
         service.create("app/events")
         before = service.pids()
@@ -190,7 +190,7 @@ def test_a_rolling_restart_replaces_every_process_and_loses_nothing(folder: Path
 
 @pytest.mark.extended
 def test_lost_hosts_leave_no_descriptor_in_the_supervisor(folder: Path) -> None:
-    with Service(folder) as service:
+    with SyncOwnService(folder) as service:
 
         def lose_one() -> int:
             pid = service.pids()["host-0"]

@@ -15,7 +15,7 @@ import pytest
 
 import tierlog
 from support.command_line import is_one_line
-from support.live_service import Service, refused, wait_until
+from support.live_service import SyncOwnService, refused, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -71,7 +71,7 @@ def test_another_number_of_containers_is_refused(folder: Path) -> None:
 
 
 def test_v1_a_second_supervisor_is_refused_also_while_the_first_is_frozen(folder: Path) -> None:
-    with Service(folder, hosts=1, containers=1) as service:
+    with SyncOwnService(folder, hosts=1, containers=1) as service:
         service.process.send_signal(signal.SIGSTOP)
         done = refused(folder, "--listen=127.0.0.1:0")
         service.process.send_signal(signal.SIGCONT)
@@ -94,7 +94,7 @@ def test_a_folder_that_an_app_has_open_is_taken_over_only_on_request(folder: Pat
                 await store.append("app/events", b"no more")
 
     def take_over() -> None:
-        with Service(folder, "--take-over", hosts=1) as service:
+        with SyncOwnService(folder, "--take-over", hosts=1) as service:
             service.settle()
             assert service.read("app/events") == b"still mine"
             service.append("app/events", b", now theirs")
@@ -130,7 +130,7 @@ def test_h18_clients_are_led_to_the_advertised_name_and_to_the_ports_that_were_c
     with taken_port_after_a_free_one() as taken:
         port = taken.getsockname()[1] - 1
     listen = ["--listen=0.0.0.0:0", "--advertise=app.localhost", f"--host-port={port}"]
-    with Service(folder, *listen, hosts=1, containers=1) as service:
+    with SyncOwnService(folder, *listen, hosts=1, containers=1) as service:
         assert re.fullmatch(r".* at http://app\.localhost:[0-9]+\n", service.printed)
         service.url = service.url.replace("app.localhost", "127.0.0.1")
         service.settle()
@@ -163,7 +163,7 @@ def test_a_host_that_cannot_bind_again_does_not_keep_the_others_from_serving(
         port = free.getsockname()[1]
     config = tmp_path / "tierlog.toml"
     config.write_text(f"[server]\nhost_port = {port - 1}\nrestarts = 5\n")
-    with Service(folder, f"--config={config}") as service:
+    with SyncOwnService(folder, f"--config={config}") as service:
         service.settle()
         with port_of_killed_host(service, "host-1", port):
             wait_until(lambda: service.host("host-1")["phase"] == "given up", "it is given up")
@@ -174,7 +174,7 @@ def test_a_host_that_cannot_bind_again_does_not_keep_the_others_from_serving(
         service.settle()
 
 
-def port_of_killed_host(service: Service, host: str, port: int) -> socket.socket:
+def port_of_killed_host(service: SyncOwnService, host: str, port: int) -> socket.socket:
     """Kills the host, and its successors too, until its port is free, and takes that."""
 
     def taken() -> socket.socket | None:
@@ -188,7 +188,7 @@ def port_of_killed_host(service: Service, host: str, port: int) -> socket.socket
     return wait_until(taken, "the port is free")  # type: ignore[no-any-return]
 
 
-def not_ready(service: Service, containers: list[int]) -> httpx.Response | None:
+def not_ready(service: SyncOwnService, containers: list[int]) -> httpx.Response | None:
     """The answer, once it says that these are not served."""
     answer = service.client.get("/ready")
     return answer if answer.json()["containers_not_served"] == containers else None
@@ -199,7 +199,7 @@ def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: P
     (log,) = (folder / "wal").glob("*1/*.wal")
     whole = log.read_bytes()
     log.write_bytes(b"")
-    with Service(folder) as service:
+    with SyncOwnService(folder) as service:
         assert service.errors[0].startswith("error: container 1 is not served but quarantined: ")
         # One of the others may just move to the host that connected last.
         wait_until(lambda: set(service.assignments()) == {0, 2}, "the others are served")
@@ -211,7 +211,7 @@ def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: P
 
 
 def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
-    with Service(folder, hosts=1, containers=1) as service:
+    with SyncOwnService(folder, hosts=1, containers=1) as service:
         assert service.stop(signal.SIGINT) == 0
     assert service.errors == []
 
@@ -220,7 +220,7 @@ def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
 def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[timeouts]\nclose = 3600\n[server]\ndrain_limit = 3600\n")
-    with Service(folder, f"--config={config}", hosts=1, containers=1) as service:
+    with SyncOwnService(folder, f"--config={config}", hosts=1, containers=1) as service:
         service.settle()
         service.create("app/events")
         # Half a request keeps its connection, and a drain waits for it.

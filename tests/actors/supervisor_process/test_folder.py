@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from support.command_line import Run, is_one_line, piped
-from support.live_service import Service
+from support.live_service import SyncOwnService
 from tierlog import open_store
 from tierlog.actors.folder.lock_files import Owner, encode_owner
 from tierlog.actors.kernel.process_status import process_start
@@ -29,7 +29,7 @@ NAME = "app/events"
 
 def test_a_writing_command_is_pointed_to_the_service(run: Run, folder: Path) -> None:
     of_folder = ("--data", str(folder))
-    with Service(folder, hosts=1) as service:
+    with SyncOwnService(folder, hosts=1) as service:
         service.settle()
         refused = run("segment", "create", NAME, *of_folder)
         assert (refused.code, refused.out) == (1, "")
@@ -57,12 +57,12 @@ def test_a_writing_command_is_pointed_to_the_service(run: Run, folder: Path) -> 
 
 @pytest.mark.extended
 def test_the_status_of_a_killed_supervisor_is_not_trusted(folder: Path) -> None:
-    with Service(folder, hosts=1, containers=1) as first:
+    with SyncOwnService(folder, hosts=1, containers=1) as first:
         first.settle()
         first.kill()
         refused = piped(folder, b"", "segment", "create", NAME)
         assert "is open in process " in refused.err, "its hosts serve on, and there is nobody at its URL"
-        with Service(folder, hosts=1) as second:
+        with SyncOwnService(folder, hosts=1) as second:
             second.settle()
             assert f"use --url {second.url}" in piped(folder, b"", "segment", "create", NAME).err
             assert second.stop() == 0
@@ -97,7 +97,7 @@ def test_v4_a_foreign_lock_file_kills_no_process(
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(encode_owner(owner))
         file.flush()
-        with Service(folder, hosts=1) as service:
+        with SyncOwnService(folder, hosts=1) as service:
             service.settle()
             assert service.pids()["host-0"] != stranger.pid
             assert service.stop() == 0
@@ -107,7 +107,7 @@ def test_v4_a_foreign_lock_file_kills_no_process(
 def test_v4_a_connection_that_names_another_process_is_refused(
     folder: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
-    with Service(folder, hosts=1, containers=1) as service:
+    with SyncOwnService(folder, hosts=1, containers=1) as service:
         service.settle()
         (control,) = Path(os.environ["XDG_RUNTIME_DIR"]).glob("tierlog-*/*")
         with socket.socket(socket.AF_UNIX) as impostor:
@@ -135,16 +135,16 @@ def test_w8_a_copy_of_a_folder_is_served_only_on_purpose(folder: Path, tmp_path:
     shutil.rmtree(folder / "wal")
     shutil.copytree(tmp_path / "backup", folder / "wal")
 
-    with Service(folder, hosts=1) as service:
+    with SyncOwnService(folder, hosts=1) as service:
         assert any(
             "the folder is a copy or an old backup" in line and "--adopt" in line for line in service.errors
         ), service.errors
         assert service.stop() == 0
-    with Service(folder, "--adopt", hosts=1) as service:
+    with SyncOwnService(folder, "--adopt", hosts=1) as service:
         service.settle()
         assert service.read(NAME) == b"old"
         assert service.stop() == 0
-    with Service(folder, hosts=1) as service:
+    with SyncOwnService(folder, hosts=1) as service:
         service.settle()
         assert service.read(NAME) == b"old", "once is enough"
         assert service.stop() == 0

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from chaos_parts.processes import processes_naming
-from support.live_service import Service, wait_until
+from support.live_service import SyncOwnService, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
 
 def test_v10_sigterm_to_a_host_hands_its_containers_over_and_replaces_it(folder: Path) -> None:
-    with Service(folder, containers=4) as service:
+    with SyncOwnService(folder, containers=4) as service:
         service.settle()
         service.create("app/events")
         service.append("app/events", b"before ")
@@ -34,7 +34,7 @@ def test_v10_sigterm_to_a_host_hands_its_containers_over_and_replaces_it(folder:
 
 @pytest.mark.extended
 def test_a_host_without_others_drains_and_is_replaced(folder: Path) -> None:
-    with Service(folder, hosts=1, containers=2) as service:
+    with SyncOwnService(folder, hosts=1, containers=2) as service:
         service.settle()
         pid = service.pids()["host-0"]
         os.kill(pid, signal.SIGTERM)
@@ -46,7 +46,7 @@ def test_a_host_without_others_drains_and_is_replaced(folder: Path) -> None:
 
 @pytest.mark.extended
 def test_a_host_without_a_supervisor_drains_at_once(folder: Path) -> None:
-    with Service(folder) as service:
+    with SyncOwnService(folder) as service:
         service.settle()
         pids = service.pids()
         service.kill()
@@ -56,6 +56,6 @@ def test_a_host_without_a_supervisor_drains_at_once(folder: Path) -> None:
         wait_until(lambda: not processes_naming(folder), "both have ended")
         assert service.log.count('"event": "host_ended"') == 2
         assert '"event": "drain_requested"' not in service.log
-        with Service(folder, hosts=1) as second:
+        with SyncOwnService(folder, hosts=1) as second:
             second.settle()
             assert second.stop() == 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tierlog
-from support.live_service import Service
+from support.live_service import SyncOwnService
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -34,7 +34,7 @@ def scraped(text: str) -> set[tuple[str, str, str]]:
 
 
 def test_the_page_lists_every_metric_with_its_type_and_meaning(folder: Path) -> None:
-    with Service(folder, hosts=1, containers=1) as service:
+    with SyncOwnService(folder, hosts=1, containers=1) as service:
         service.settle()
         host = service.host("host-0")["url"]
         with tierlog.connect_sync(service.url) as client:
@@ -70,7 +70,7 @@ def test_supervisor_and_hosts_trace_when_the_environment_enables_it(
     monkeypatch.setenv("SPANS_FILE", str(file))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "file")
     monkeypatch.setenv("OTEL_PYTHON_CONFIGURATOR", "to-file")
-    with Service(folder, hosts=1, containers=1) as service:
+    with SyncOwnService(folder, hosts=1, containers=1) as service:
         service.settle()
         service.create("s")
         url = f"{service.host('host-0')['url']}/v1/segments/s/append"
@@ -107,7 +107,7 @@ def test_h12_supervisor_and_hosts_raise_their_limit_of_open_files(folder: Path) 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
     try:
-        with Service(folder, hosts=1, containers=1) as service:
+        with SyncOwnService(folder, hosts=1, containers=1) as service:
             service.settle()
             limits = [_limit_of_files(pid) for pid in (service.process.pid, *service.pids().values())]
             assert service.stop() == 0

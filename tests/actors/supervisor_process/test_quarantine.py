@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import tierlog
-from support.live_service import Service, name_in, wait_until
+from support.live_service import SyncOwnService, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -17,23 +17,23 @@ PROGRAM = (sys.executable, str(Path(__file__).parents[2] / "support" / "crashing
 BAD, CONTAINERS = 1, 4
 
 
-def assignment(service: Service, index: int) -> dict[str, object]:
+def assignment(service: SyncOwnService, index: int) -> dict[str, object]:
     found: dict[str, object] = next(
         each for each in service.status()["containers"] if each["container"] == index
     )
     return found
 
 
-def is_quarantined(service: Service) -> bool:
+def is_quarantined(service: SyncOwnService) -> bool:
     others = set(range(CONTAINERS)) - {BAD}
     return assignment(service, BAD)["phase"] == "quarantined" and service.assignments().keys() == others
 
 
-def unasked_exits(service: Service) -> int:
+def unasked_exits(service: SyncOwnService) -> int:
     return sum(int(host["exits"]) for host in service.status()["hosts"])
 
 
-def not_served(service: Service) -> tuple[int, list[int]]:
+def not_served(service: SyncOwnService) -> tuple[int, list[int]]:
     answer = service.client.get("/ready")
     return answer.status_code, answer.json()["containers_not_served"]
 
@@ -54,7 +54,7 @@ def test_v8_a_container_that_crashes_three_hosts_is_quarantined(
 
     anyio.run(begin)
     fault.touch()
-    with Service(folder, program=PROGRAM) as service:
+    with SyncOwnService(folder, program=PROGRAM) as service:
         wait_until(lambda: is_quarantined(service), "the container is quarantined, the others are served")
         assert unasked_exits(service) == 3, "one host after the other, and none more"
         assert "its host exited 3 times in a row" in str(assignment(service, BAD)["reason"])

@@ -10,7 +10,7 @@ import pytest
 
 import tierlog
 from chaos_parts.service import TIERLOG
-from support.live_service import Service, name_in, wait_until
+from support.live_service import SyncOwnService, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -29,7 +29,7 @@ def test_s7_a_chunk_root_that_disappears_is_reported_and_waited_for(folder: Path
     settings.write_text(CONFIG)
     name = name_in(0, 1)
     with (
-        Service(folder, f"--config={settings}", hosts=1, containers=1) as service,
+        SyncOwnService(folder, f"--config={settings}", hosts=1, containers=1) as service,
         tierlog.connect_sync(service.url) as client,
     ):
         service.settle()

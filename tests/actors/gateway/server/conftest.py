@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.http_server import Service, service
+from support.http_server import ServedStore, service
 
 
 @pytest.fixture
@@ -16,13 +16,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Service]:
+async def served(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ServedStore]:
     async with service(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-async def a(served: Service) -> Service:
+async def a(served: ServedStore) -> ServedStore:
     """The same with a segment, ``a``."""
     await served.store.create_segment("a")
     return served

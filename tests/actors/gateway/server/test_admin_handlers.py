@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.http_server import Service, Wrapped, everything, service, serving, until
+from support.http_server import ServedStore, Wrapped, everything, service, serving, until
 from support.patience import scaled
 from support.stores import CONFIG
 from tierlog import open_store
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.anyio
 # --- request ids --------------------------------------------------------------------------------
 
 
-async def test_h14_a_clients_request_id_is_returned(served: Service) -> None:
+async def test_h14_a_clients_request_id_is_returned(served: ServedStore) -> None:
     response = await served.http.get("/nowhere", headers={"X-Request-Id": "mine-1"})
 
     assert (response.headers["x-request-id"], response.json()["request_id"]) == ("mine-1", "mine-1")
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, 'a"b'])
-async def test_h14_an_id_that_logs_should_not_hold_is_replaced(served: Service, given: str) -> None:
+async def test_h14_an_id_that_logs_should_not_hold_is_replaced(served: ServedStore, given: str) -> None:
     made = [
         (await served.http.get("/health", headers={"X-Request-Id": given})).headers["x-request-id"]
         for _ in range(2)
@@ -75,7 +75,7 @@ async def test_g4_garbage_is_counted_before_a_container_is_confirmed_and_collect
     "container, status, code", [("2", 404, "no-such-container"), ("x", 400, "invalid-argument")]
 )
 async def test_a_container_that_does_not_exist_is_refused(
-    served: Service, container: str, status: int, code: str
+    served: ServedStore, container: str, status: int, code: str
 ) -> None:
     asked = await served.http.get(f"/v1/containers/{container}/unconfirmed")
     ordered = await served.http.post(f"/v1/containers/{container}/confirm")
@@ -83,7 +83,7 @@ async def test_a_container_that_does_not_exist_is_refused(
     assert [(each.status_code, each.json()["code"]) for each in (asked, ordered)] == [(status, code)] * 2
 
 
-async def test_h18_a_page_of_another_site_confirms_nothing(served: Service) -> None:
+async def test_h18_a_page_of_another_site_confirms_nothing(served: ServedStore) -> None:
     answer = await served.http.post(
         "/v1/containers/0/confirm", headers={"Origin": "http://elsewhere.example"}
     )
@@ -94,7 +94,7 @@ async def test_h18_a_page_of_another_site_confirms_nothing(served: Service) -> N
 # --- health -------------------------------------------------------------------------------------
 
 
-async def test_health_and_readiness_of_a_store_that_serves(served: Service) -> None:
+async def test_health_and_readiness_of_a_store_that_serves(served: ServedStore) -> None:
     assert (await served.http.get("/health")).json() == {
         "alive": True,
         "storage": {"state": "ok", "cause": ""},
@@ -128,7 +128,7 @@ async def test_a_store_that_recovers_is_alive_and_not_ready(tmp_path: Path) -> N
     assert "not ready" in page.text
 
 
-async def test_metrics_are_the_stores_and_the_servers(served: Service) -> None:
+async def test_metrics_are_the_stores_and_the_servers(served: ServedStore) -> None:
     await served.store.create_segment("a")
     await served.http.post(
         "/v1/segments/a/append", content=b"hello", headers={"Content-Type": "application/octet-stream"}
@@ -159,7 +159,7 @@ async def test_metrics_are_the_stores_and_the_servers(served: Service) -> None:
 # --- the document -------------------------------------------------------------------------------
 
 
-async def test_h16_the_document_has_every_route_and_nothing_else(served: Service) -> None:
+async def test_h16_the_document_has_every_route_and_nothing_else(served: ServedStore) -> None:
     document = (await served.http.get("/openapi.json")).json()
 
     found = {
@@ -173,7 +173,7 @@ async def test_h16_the_document_has_every_route_and_nothing_else(served: Service
     }
 
 
-async def test_h16_the_documents_references_lead_somewhere(served: Service) -> None:
+async def test_h16_the_documents_references_lead_somewhere(served: ServedStore) -> None:
     document = (await served.http.get("/openapi.json")).json()
 
     text = json.dumps(document)
@@ -183,7 +183,7 @@ async def test_h16_the_documents_references_lead_somewhere(served: Service) -> N
     assert document["components"]["schemas"].keys() <= references
 
 
-async def test_h16_every_operation_is_complete(served: Service) -> None:
+async def test_h16_every_operation_is_complete(served: ServedStore) -> None:
     document = (await served.http.get("/openapi.json")).json()
 
     for path, operation in operations_of(document):
@@ -213,7 +213,7 @@ def operations_of(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
     ],
 )
 async def test_h16_answers_have_the_members_that_their_schemas_name(
-    served: Service, path: str, schema: str
+    served: ServedStore, path: str, schema: str
 ) -> None:
     await served.store.create_segment("a")
     schemas = (await served.http.get("/openapi.json")).json()["components"]["schemas"]

@@ -18,7 +18,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from support.http_server import (
-    Service,
+    ServedStore,
     Wrapped,
     everything,
     service,
@@ -175,7 +175,7 @@ async def test_h12_a_connection_whose_next_request_is_unread_does_not_make_room(
 
 
 async def test_h12_an_idle_connection_does_not_end_with_an_unread_request(
-    a: Service, monkeypatch: pytest.MonkeyPatch
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "KEEP_ALIVE", 0.2)
     stream = await a.raw(HEALTH)
@@ -260,7 +260,7 @@ class Scarce(socket.socket):
 
 
 async def test_h12_connections_wait_while_the_process_has_no_descriptor(
-    a: Service, monkeypatch: pytest.MonkeyPatch
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "_ACCEPT_PAUSE", 0.001)
     listener = Scarce(fileno=bind("127.0.0.1", 0).detach())

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from support.http_server import (
-    Service,
+    ServedStore,
     Wrapped,
     everything,
     everything_while_it_drips,
@@ -51,12 +51,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
-async def ask(served: Service, request: bytes) -> bytes:
+async def ask(served: ServedStore, request: bytes) -> bytes:
     """The whole answer to a connection that ends after it."""
     return await everything(await served.raw(request))
 
 
-async def contents(served: Service) -> bytes:
+async def contents(served: ServedStore) -> bytes:
     return await served.store.read("a", 0, 1 << 20)
 
 
@@ -84,7 +84,7 @@ async def contents(served: Service) -> bytes:
     ],
 )
 async def test_a_request_with_an_ambiguous_end_is_refused_and_ends_the_connection(
-    a: Service, head: bytes
+    a: ServedStore, head: bytes
 ) -> None:
     answer = await ask(a, APPEND + head + b"\r\n0\r\n\r\n" + HEALTH)
 
@@ -113,12 +113,12 @@ async def test_a_request_with_an_ambiguous_end_is_refused_and_ends_the_connectio
         b"GET /health\x00 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ],
 )
-async def test_other_protocols_are_refused(a: Service, request_bytes: bytes) -> None:
+async def test_other_protocols_are_refused(a: ServedStore, request_bytes: bytes) -> None:
     assert (await ask(a, request_bytes)).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("size", [3, 13, 20])
-async def test_the_protocol_is_checked_however_the_line_arrives(a: Service, size: int) -> None:
+async def test_the_protocol_is_checked_however_the_line_arrives(a: ServedStore, size: int) -> None:
     for protocol, status in [(b"HTTP/1.1", b"200"), (b"RTSP/1.1", b"400")]:
         request = LAST.replace(b"HTTP/1.1", protocol)
         stream = await a.raw(request[:size])
@@ -127,14 +127,14 @@ async def test_the_protocol_is_checked_however_the_line_arrives(a: Service, size
         assert (await everything(stream)).startswith(b"HTTP/1.1 " + status)
 
 
-async def test_the_protocol_of_each_pipelined_request_is_checked(a: Service) -> None:
+async def test_the_protocol_of_each_pipelined_request_is_checked(a: ServedStore) -> None:
     answer = await ask(a, b"\r\n" + HEALTH + HEALTH + LAST.replace(b"HTTP/1.1", b"RTSP/1.1"))
 
     assert answer.count(b"HTTP/1.1 200 ") == 2
     assert answer.count(b"HTTP/1.1 400 ") == 1
 
 
-async def test_nonsense_in_the_middle_of_a_body_is_answered(a: Service) -> None:
+async def test_nonsense_in_the_middle_of_a_body_is_answered(a: ServedStore) -> None:
     answer = await ask(a, APPEND + b"transfer-encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -142,7 +142,7 @@ async def test_nonsense_in_the_middle_of_a_body_is_answered(a: Service) -> None:
 
 
 @pytest.mark.parametrize("line", [b"a: b\r\n", b"b" * 1024])
-async def test_h9_trailers_without_end_are_refused(a: Service, line: bytes) -> None:
+async def test_h9_trailers_without_end_are_refused(a: ServedStore, line: bytes) -> None:
     head = APPEND + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\na: "
 
     answer = await ask(a, head + line * ((1 << 20) // len(line)))
@@ -153,7 +153,7 @@ async def test_h9_trailers_without_end_are_refused(a: Service, line: bytes) -> N
 
 
 @pytest.mark.parametrize("size, status", [(320 << 10, 200), ((576 << 10) + 1, 413)])
-async def test_h9_a_chunk_extension_is_ignored_and_bounded(a: Service, size: int, status: int) -> None:
+async def test_h9_a_chunk_extension_is_ignored_and_bounded(a: ServedStore, size: int, status: int) -> None:
     extension = b";" + b"a" * (size - 1)
 
     answer = await ask(
@@ -164,7 +164,7 @@ async def test_h9_a_chunk_extension_is_ignored_and_bounded(a: Service, size: int
 
 
 @pytest.mark.parametrize("trailer", [b"content-length: 1", b"transfer-encoding: chunked"])
-async def test_h9_a_trailer_that_frames_a_body_is_refused(a: Service, trailer: bytes) -> None:
+async def test_h9_a_trailer_that_frames_a_body_is_refused(a: ServedStore, trailer: bytes) -> None:
     chunks = b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
 
     answer = await ask(a, APPEND + chunks + trailer + b"\r\n\r\n" + LAST)
@@ -173,7 +173,7 @@ async def test_h9_a_trailer_that_frames_a_body_is_refused(a: Service, trailer: b
     assert await contents(a) == b""
 
 
-async def test_h9_trailers_do_not_change_the_request(a: Service) -> None:
+async def test_h9_trailers_do_not_change_the_request(a: ServedStore) -> None:
     trailers = b"tierlog-expected-offset: 7\r\ncontent-type: text/plain\r\n"
 
     answer = await ask(
@@ -185,7 +185,7 @@ async def test_h9_trailers_do_not_change_the_request(a: Service) -> None:
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
-async def test_an_upgrade_header_is_ignored_and_the_body_is_read(a: Service, protocol: bytes) -> None:
+async def test_an_upgrade_header_is_ignored_and_the_body_is_read(a: ServedStore, protocol: bytes) -> None:
     wish = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol + b"\r\nhttp2-settings: AAMA\r\n"
 
     answer = await ask(
@@ -212,7 +212,7 @@ async def test_an_upgrade_header_is_ignored_and_the_body_is_read(a: Service, pro
         b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000,
     ],
 )
-async def test_a_head_that_is_too_large_is_refused(a: Service, head: bytes) -> None:
+async def test_a_head_that_is_too_large_is_refused(a: ServedStore, head: bytes) -> None:
     complete = head + (b" HTTP/1.1" if b"HTTP" not in head else b"") + b"\r\nhost: localhost\r\n\r\n"
 
     answer = await ask(a, complete)
@@ -221,14 +221,14 @@ async def test_a_head_that_is_too_large_is_refused(a: Service, head: bytes) -> N
     assert b"the head of a request has at most" in answer
 
 
-async def test_a_long_path_is_an_argument_out_of_range(a: Service) -> None:
+async def test_a_long_path_is_an_argument_out_of_range(a: ServedStore) -> None:
     response = await a.http.get(f"/v1/segments/{'a' * 60_000}/info")
 
     assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
     assert len(response.content) < 1000
 
 
-async def test_a_head_that_trickles_in_times_out(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_trickles_in_times_out(a: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.1)
     stream = await a.raw(b"GET /health HTTP/1.1\r\n")
 
@@ -251,27 +251,27 @@ async def test_h9_a_body_that_trickles_in_times_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a%0d%0aset-cookie:x", "a%0a", "%0d", "a%0d%0a%0d%0a"])
-async def test_a_line_break_in_a_name_is_an_invalid_name(a: Service, name: str) -> None:
+async def test_a_line_break_in_a_name_is_an_invalid_name(a: ServedStore, name: str) -> None:
     response = await a.http.get(f"/v1/segments/{name}/info")
 
     assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
     assert "name" in response.json()["detail"]
 
 
-async def test_h1_a_path_ends_with_its_last_byte(a: Service) -> None:
+async def test_h1_a_path_ends_with_its_last_byte(a: ServedStore) -> None:
     assert (await a.http.get("/v1/segments/a/info%0a")).status_code == 404
     assert (await a.http.get("/health%0a")).status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/openapi.json", "/", "/v1/containers"])
-async def test_h1_an_unknown_query_parameter_is_refused_on_every_path(a: Service, path: str) -> None:
+async def test_h1_an_unknown_query_parameter_is_refused_on_every_path(a: ServedStore, path: str) -> None:
     response = await a.http.get(f"{path}?x=1")
 
     assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
 
 
 @pytest.mark.parametrize("name", ["a%00", "%ff%fe", "%c0%af", "%ed%a0%80", "..%2fa", "a%0d%0aset-cookie:x"])
-async def test_invalid_names_are_refused(a: Service, name: str) -> None:
+async def test_invalid_names_are_refused(a: ServedStore, name: str) -> None:
     answer = await ask(
         a, f"GET /v1/segments/{name}/info HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
     )
@@ -280,7 +280,7 @@ async def test_invalid_names_are_refused(a: Service, name: str) -> None:
     assert b"set-cookie" not in answer.partition(b"\r\n\r\n")[0]
 
 
-async def test_a_path_does_not_climb(a: Service) -> None:
+async def test_a_path_does_not_climb(a: ServedStore) -> None:
     answer = await ask(
         a, b"GET /v1/segments/../../health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     )
@@ -289,7 +289,7 @@ async def test_a_path_does_not_climb(a: Service) -> None:
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "PUT", "DELETE", "PATCH", "POST"])
-async def test_other_methods_are_answered_with_the_allowed_one(a: Service, method: str) -> None:
+async def test_other_methods_are_answered_with_the_allowed_one(a: ServedStore, method: str) -> None:
     response = await a.http.request(method, "/v1/segments/a/bytes")
 
     assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
@@ -297,7 +297,7 @@ async def test_other_methods_are_answered_with_the_allowed_one(a: Service, metho
 
 
 @pytest.mark.parametrize("header", ["Range", "Content-Type", "Tierlog-Writer-Id"])
-async def test_h4_a_repeated_significant_header_is_refused(a: Service, header: str) -> None:
+async def test_h4_a_repeated_significant_header_is_refused(a: ServedStore, header: str) -> None:
     start = (
         b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: localhost\r\n"
         if header == "Range"
@@ -318,7 +318,7 @@ async def test_h4_a_repeated_significant_header_is_refused(a: Service, header: s
     "behind", [HEALTH, HEALTH * 5, b"GET /hal", APPEND + b"content-length: 9\r\n\r\nhalf"]
 )
 async def test_h11_a_client_that_pipelines_behind_a_tail_and_disconnects_frees_everything(
-    a: Service, waiting: bytes, behind: bytes
+    a: ServedStore, waiting: bytes, behind: bytes
 ) -> None:
     stream = await a.raw(waiting)
     await until(lambda: a.gateway.tails == 1)
@@ -332,7 +332,7 @@ async def test_h11_a_client_that_pipelines_behind_a_tail_and_disconnects_frees_e
     assert await contents(a) == b""
 
 
-async def test_h11_a_request_pipelined_behind_a_tail_is_answered_after_it(a: Service) -> None:
+async def test_h11_a_request_pipelined_behind_a_tail_is_answered_after_it(a: ServedStore) -> None:
     stream = await a.raw(TAIL + HEALTH + LAST)
     await until(lambda: a.gateway.tails == 1)
 
@@ -343,7 +343,7 @@ async def test_h11_a_request_pipelined_behind_a_tail_is_answered_after_it(a: Ser
     assert answer.index(b"bytesHTTP") < answer.index(b"alive")
 
 
-async def test_h11_a_flood_behind_a_parked_tail_ends_the_connection(a: Service) -> None:
+async def test_h11_a_flood_behind_a_parked_tail_ends_the_connection(a: ServedStore) -> None:
     stream = await a.raw(TAIL)
     await until(lambda: a.gateway.tails == 1)
 
@@ -361,7 +361,7 @@ async def test_h11_a_flood_behind_a_parked_tail_ends_the_connection(a: Service) 
         await stream.aclose()
 
 
-async def test_bodies_behind_a_request_in_flight_wait_and_are_all_taken(a: Service) -> None:
+async def test_bodies_behind_a_request_in_flight_wait_and_are_all_taken(a: ServedStore) -> None:
     one = APPEND + b"content-length: 300000\r\n\r\n" + bytes(300_000)
 
     answer = await ask(a, one * 10 + LAST)
@@ -371,7 +371,7 @@ async def test_bodies_behind_a_request_in_flight_wait_and_are_all_taken(a: Servi
 
 
 async def test_h12_more_requests_than_a_pipeline_holds_end_the_connection_behind_those_that_it_holds(
-    a: Service,
+    a: ServedStore,
 ) -> None:
     waiting = anyio.Event()
     store = Wrapped(a.store, segment_info=_waiting(a, waiting))
@@ -389,7 +389,7 @@ async def test_h12_more_requests_than_a_pipeline_holds_end_the_connection_behind
     assert answer.rindex(b"HTTP/1.1 ") == answer.index(b"HTTP/1.1 429 ")
 
 
-def _waiting(served: Service, event: anyio.Event) -> Any:
+def _waiting(served: ServedStore, event: anyio.Event) -> Any:
     async def segment_info(name: str) -> SegmentInfo:
         await event.wait()
         return await served.store.segment_info(name)
@@ -398,7 +398,9 @@ def _waiting(served: Service, event: anyio.Event) -> Any:
 
 
 @pytest.mark.parametrize("garbage", [b"nonsense\r\n\r\n", b"GET / HTTP/3.7\r\n\r\n", b"\x16\x03\x01\x02"])
-async def test_h9_complete_requests_get_their_answers_before_garbage_does(a: Service, garbage: bytes) -> None:
+async def test_h9_complete_requests_get_their_answers_before_garbage_does(
+    a: ServedStore, garbage: bytes
+) -> None:
     one = APPEND + b"content-length: 3\r\n\r\n"
 
     answer = await ask(a, one + b"one" + HEALTH + one + b"two" + garbage + HEALTH)
@@ -410,7 +412,7 @@ async def test_h9_complete_requests_get_their_answers_before_garbage_does(a: Ser
 
 @pytest.mark.parametrize("rest", [b"", b"GET /hea", APPEND + b"content-length: 9\r\n\r\nhalf"])
 async def test_h9_complete_requests_get_their_answers_when_the_client_closes_its_half(
-    a: Service, rest: bytes
+    a: ServedStore, rest: bytes
 ) -> None:
     one = APPEND + b"content-length: 3\r\n\r\n"
     stream = await a.raw(one + b"one" + HEALTH + one + b"two" + rest)
@@ -422,7 +424,7 @@ async def test_h9_complete_requests_get_their_answers_when_the_client_closes_its
     assert await contents(a) == b"onetwo"
 
 
-async def test_h10_a_client_that_closes_its_half_gets_a_long_answer_whole(a: Service) -> None:
+async def test_h10_a_client_that_closes_its_half_gets_a_long_answer_whole(a: ServedStore) -> None:
     for _ in range(5):
         await a.store.append("a", bytes(1 << 20))
     stream = await a.raw(b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -431,7 +433,7 @@ async def test_h10_a_client_that_closes_its_half_gets_a_long_answer_whole(a: Ser
     assert len((await everything(stream)).partition(b"\r\n\r\n")[2]) == 5 << 20
 
 
-async def test_h11_a_tail_behind_another_request_ends_with_its_client(a: Service) -> None:
+async def test_h11_a_tail_behind_another_request_ends_with_its_client(a: ServedStore) -> None:
     stream = await a.raw(HEALTH + TAIL)
     await stream.send_eof()
 
@@ -453,7 +455,7 @@ async def test_h11_a_tail_behind_another_request_ends_with_its_client(a: Service
     ],
 )
 async def test_h9_the_body_of_an_answered_request_may_not_drip_for_ever(
-    a: Service, monkeypatch: pytest.MonkeyPatch, head: bytes
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.2)
 
@@ -463,7 +465,7 @@ async def test_h9_the_body_of_an_answered_request_may_not_drip_for_ever(
 
 
 async def test_h9_the_rest_of_an_answered_body_that_comes_in_time_keeps_the_connection(
-    a: Service, monkeypatch: pytest.MonkeyPatch
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 1.0)
     stream = await a.raw(b"POST /v1/none HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n")
@@ -476,7 +478,9 @@ async def test_h9_the_rest_of_an_answered_body_that_comes_in_time_keeps_the_conn
     assert (await everything(stream)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_h9_blank_lines_do_not_keep_a_connection(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_h9_blank_lines_do_not_keep_a_connection(
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "KEEP_ALIVE", 0.2)
     answer = await everything_while_it_drips(await a.raw(HEALTH), b"\r\n")
 
@@ -484,7 +488,7 @@ async def test_h9_blank_lines_do_not_keep_a_connection(a: Service, monkeypatch: 
 
 
 async def test_a_client_that_did_not_send_its_body_reconnects_for_its_next_request(
-    a: Service,
+    a: ServedStore,
 ) -> None:
     head = b"POST /v1/none HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 50\r\n\r\n"
 
@@ -497,7 +501,7 @@ async def test_a_client_that_did_not_send_its_body_reconnects_for_its_next_reque
 # --- the protocol itself ------------------------------------------------------------------------
 
 
-async def test_a_client_of_http_1_0_gets_its_answer_and_the_end(a: Service) -> None:
+async def test_a_client_of_http_1_0_gets_its_answer_and_the_end(a: ServedStore) -> None:
     answer = await ask(a, b"GET /health HTTP/1.0\r\nhost: localhost\r\n\r\n" + HEALTH)
 
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -505,7 +509,9 @@ async def test_a_client_of_http_1_0_gets_its_answer_and_the_end(a: Service) -> N
     assert answer.count(b"HTTP/1.1 ") == 1
 
 
-async def test_an_idle_connection_ends_after_its_time(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_ends_after_its_time(
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "KEEP_ALIVE", 0)
     async with serving(a.store) as served:
         answer = await ask(served, HEALTH)
@@ -534,7 +540,7 @@ async def test_h10_an_answer_longer_than_its_content_length_breaks_the_connectio
     assert len(body) == 1 << 20
 
 
-async def test_each_pipelined_request_has_an_id_of_its_own(a: Service) -> None:
+async def test_each_pipelined_request_has_an_id_of_its_own(a: ServedStore) -> None:
     mine = b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-request-id: mine\r\n\r\n"
     answer = await ask(a, mine + HEALTH + LAST)
 
@@ -634,7 +640,7 @@ async def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
     assert sums
 
 
-async def test_small_answers_do_not_wait_for_acknowledgements(a: Service) -> None:
+async def test_small_answers_do_not_wait_for_acknowledgements(a: ServedStore) -> None:
     """Nagle's algorithm would add 40 ms to most of them. The median counts: a busy machine delays some."""
     stream = await a.raw(HEALTH)
     seconds = list[float]()

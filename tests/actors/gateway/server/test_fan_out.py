@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from support.http_server import Service, Wrapped, serving, until
+from support.http_server import ServedStore, Wrapped, serving, until
 from tierlog import open_store
 from tierlog.actors.gateway.server.context import ServerLimits
 
@@ -25,7 +25,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @asynccontextmanager
-async def counted(folder: Path, **limits: int) -> AsyncIterator[tuple[Service, list[int]]]:
+async def counted(folder: Path, **limits: int) -> AsyncIterator[tuple[ServedStore, list[int]]]:
     """A service with the segment ``a``, and the offsets of its store's tails."""
     async with open_store(folder / "data", containers=1) as store:
         tails = list[int]()
@@ -39,7 +39,7 @@ async def counted(folder: Path, **limits: int) -> AsyncIterator[tuple[Service, l
             yield served, tails
 
 
-async def follow(served: Service, received: bytearray, offset: int = 0) -> None:
+async def follow(served: ServedStore, received: bytearray, offset: int = 0) -> None:
     path = f"/v1/segments/a/tail?stream=true&offset={offset}"
     async with served.http.stream("GET", path) as response:
         async for piece in response.aiter_raw():

@@ -21,7 +21,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from support.http_server import (
-    Service,
+    ServedStore,
     Wrapped,
     everything,
     everything_while_it_drips,
@@ -121,24 +121,24 @@ class Client:
 
 
 @asynccontextmanager
-async def client_of(served: Service) -> AsyncIterator[Client]:
+async def client_of(served: ServedStore) -> AsyncIterator[Client]:
     async with await anyio.connect_tcp("127.0.0.1", served.port) as stream:
         yield Client(stream)
 
 
-async def contents(served: Service) -> bytes:
+async def contents(served: ServedStore) -> bytes:
     found, length = bytearray(), (await served.store.segment_info("a")).length
     while len(found) < length:
         found += await served.store.read("a", len(found), MIB)
     return bytes(found)
 
 
-def is_idle(served: Service) -> bool:
+def is_idle(served: ServedStore) -> bool:
     """Nothing is being answered, and no body has room."""
     return served.gateway.metrics.operation("append").in_flight == served.gateway._in_flight_bytes == 0
 
 
-async def half_sent(client: Client, served: Service, made: list[LargeBody], size: int = MIB) -> bytes:
+async def half_sent(client: Client, served: ServedStore, made: list[LargeBody], size: int = MIB) -> bytes:
     """Send a head and half of its body; returns the other half once the server has taken the first."""
     body, before = bytes_of(size), len(made)
     await client.send(head(size) + body[: size // 2])
@@ -151,7 +151,7 @@ async def half_sent(client: Client, served: Service, made: list[LargeBody], size
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_body_arrives_whole_with_its_head_or_behind_it(
-    a: Service, made: list[LargeBody], size: int
+    a: ServedStore, made: list[LargeBody], size: int
 ) -> None:
     first, second = bytes_of(size, 1), bytes_of(size, 2)
     async with client_of(a) as client:
@@ -172,7 +172,7 @@ async def test_a_body_arrives_whole_with_its_head_or_behind_it(
 
 @pytest.mark.parametrize("size", [LARGE_BYTES + 1, MIB])
 async def test_a_body_in_fragments_of_odd_sizes_arrives_whole(
-    a: Service, made: list[LargeBody], size: int
+    a: ServedStore, made: list[LargeBody], size: int
 ) -> None:
     body, sizes = bytes_of(size), random.Random(size)
     data = head(size) + body
@@ -189,7 +189,7 @@ async def test_a_body_in_fragments_of_odd_sizes_arrives_whole(
     assert len(made) == 1
 
 
-async def test_many_large_bodies_behind_each_other_on_one_connection(a: Service) -> None:
+async def test_many_large_bodies_behind_each_other_on_one_connection(a: ServedStore) -> None:
     bodies = [
         bytes_of(size, seed)
         for seed, size in enumerate([LARGE_BYTES, 10, MIB, LARGE_BYTES - 1, 0, 2 * MIB + 1, 300_000])
@@ -203,7 +203,7 @@ async def test_many_large_bodies_behind_each_other_on_one_connection(a: Service)
     assert is_idle(a)
 
 
-async def test_bodies_of_many_connections_do_not_mix(a: Service) -> None:
+async def test_bodies_of_many_connections_do_not_mix(a: ServedStore) -> None:
     bodies = [bytes_of(300_000 + seed, seed) for seed in range(8)]
     offsets: dict[int, int] = {}
 
@@ -223,7 +223,7 @@ async def test_bodies_of_many_connections_do_not_mix(a: Service) -> None:
     assert await contents(a) == b"".join(bodies[offsets[offset]] for offset in sorted(offsets))
 
 
-async def test_json_bodies_may_be_large_too(a: Service) -> None:
+async def test_json_bodies_may_be_large_too(a: ServedStore) -> None:
     body = b"{" + b" " * LARGE_BYTES + b"}"
     async with client_of(a) as client:
         await client.send(
@@ -232,7 +232,7 @@ async def test_json_bodies_may_be_large_too(a: Service) -> None:
         assert [(await client.answer())[0] for _ in range(2)] == [201, 200]
 
 
-async def test_an_upgrade_header_before_a_large_body_is_ignored(a: Service) -> None:
+async def test_an_upgrade_header_before_a_large_body_is_ignored(a: ServedStore) -> None:
     wish, body = b"connection: Upgrade\r\nupgrade: h2c\r\n", bytes_of(MIB)
     async with client_of(a) as client:
         await client.send(head(MIB, wish) + body + HEALTH)
@@ -243,7 +243,7 @@ async def test_an_upgrade_header_before_a_large_body_is_ignored(a: Service) -> N
 
 
 @pytest.mark.parametrize("size", [LARGE_BYTES, MIB, 8 * MIB])
-async def test_bytes_right_behind_a_body_are_the_next_request(a: Service, size: int) -> None:
+async def test_bytes_right_behind_a_body_are_the_next_request(a: ServedStore, size: int) -> None:
     first, second = bytes_of(size, 1), bytes_of(size, 2)
     async with client_of(a) as client:
         await client.send(head(size) + first + HEALTH + head(3) + b"end" + head(size) + second + LAST)
@@ -254,7 +254,7 @@ async def test_bytes_right_behind_a_body_are_the_next_request(a: Service, size: 
     assert await contents(a) == first + b"end" + second
 
 
-async def test_bytes_behind_a_large_body_stay_in_the_socket(a: Service, made: list[LargeBody]) -> None:
+async def test_bytes_behind_a_large_body_stay_in_the_socket(a: ServedStore, made: list[LargeBody]) -> None:
     async with client_of(a) as client:
         rest = await half_sent(client, a, made)
         await client.send(rest + HEALTH + head(5) + b"small" + LAST)
@@ -264,7 +264,9 @@ async def test_bytes_behind_a_large_body_stay_in_the_socket(a: Service, made: li
     assert await contents(a) == bytes_of(MIB) + b"small"
 
 
-async def test_an_incomplete_head_behind_a_body_waits_for_the_rest(a: Service, made: list[LargeBody]) -> None:
+async def test_an_incomplete_head_behind_a_body_waits_for_the_rest(
+    a: ServedStore, made: list[LargeBody]
+) -> None:
     async with client_of(a) as client:
         rest = await half_sent(client, a, made)
         await client.send(rest + HEALTH[:10])
@@ -276,7 +278,7 @@ async def test_an_incomplete_head_behind_a_body_waits_for_the_rest(a: Service, m
 # --- asking first, and errors -------------------------------------------------------------------
 
 
-async def test_expect_continue_is_answered_once(a: Service, made: list[LargeBody]) -> None:
+async def test_expect_continue_is_answered_once(a: ServedStore, made: list[LargeBody]) -> None:
     body = bytes_of(MIB)
     async with client_of(a) as client:
         for offset in (0, MIB):
@@ -299,7 +301,7 @@ async def test_expect_continue_is_answered_once(a: Service, made: list[LargeBody
     ],
 )
 async def test_h9_the_next_request_is_answered_after_a_refused_body(
-    a: Service, made: list[LargeBody], refused: bytes, status: int, with_head: bool
+    a: ServedStore, made: list[LargeBody], refused: bytes, status: int, with_head: bool
 ) -> None:
     async with client_of(a) as client:
         if with_head:
@@ -319,7 +321,7 @@ async def test_h9_the_next_request_is_answered_after_a_refused_body(
 
 
 async def test_h9_a_size_above_the_limit_is_refused_before_the_first_byte(
-    a: Service, made: list[LargeBody]
+    a: ServedStore, made: list[LargeBody]
 ) -> None:
     answer = await everything(await a.raw(head(a.store.append_bytes_max + 1)))
 
@@ -349,7 +351,7 @@ async def test_h12_a_body_without_room_is_refused_and_the_connection_continues(
 
 @pytest.mark.parametrize("is_reset", [False, True])
 async def test_the_memory_of_abandoned_bodies_is_free_at_once(
-    a: Service, monkeypatch: pytest.MonkeyPatch, is_reset: bool
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch, is_reset: bool
 ) -> None:
     """Left to the garbage collector, which seldom runs, it grew far above the bound of bytes in flight."""
     alive: weakref.WeakSet[LargeBody] = weakref.WeakSet()
@@ -439,7 +441,7 @@ async def test_h9_each_byte_of_a_large_body_extends_the_timeout(
 
 @pytest.mark.parametrize("reset", [False, True])
 async def test_h9_a_disconnect_inside_a_large_body_has_no_effect(
-    a: Service, made: list[LargeBody], reset: bool
+    a: ServedStore, made: list[LargeBody], reset: bool
 ) -> None:
     before = asyncio.all_tasks()
     async with client_of(a) as client:
@@ -455,7 +457,9 @@ async def test_h9_a_disconnect_inside_a_large_body_has_no_effect(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_a_disconnect_after_the_last_byte_leaves_the_server_working(a: Service, reset: bool) -> None:
+async def test_a_disconnect_after_the_last_byte_leaves_the_server_working(
+    a: ServedStore, reset: bool
+) -> None:
     body = bytes_of(MIB)
     for _ in range(5):
         async with client_of(a) as client:
@@ -479,7 +483,7 @@ async def test_a_disconnect_after_the_last_byte_leaves_the_server_working(a: Ser
 
 @pytest.mark.parametrize("told_first", [False, True])
 async def test_a_connection_lost_after_the_last_byte_of_a_large_body(
-    a: Service, monkeypatch: pytest.MonkeyPatch, told_first: bool
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch, told_first: bool
 ) -> None:
     class Lost(LargeBody):
         def add(self, size: int) -> None:

@@ -9,7 +9,7 @@ import anyio
 import httpx
 import pytest
 
-from support.http_server import Service, Wrapped, service, serving, until
+from support.http_server import ServedStore, Wrapped, service, serving, until
 from tierlog import open_store
 from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.storage_backends.base.errors import Unavailable
@@ -21,7 +21,7 @@ DATA = bytes(index % 251 for index in range(10_000))
 
 
 @pytest.fixture
-async def small(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Service]:
+async def small(tmp_path: Path, anyio_backend: str) -> AsyncIterator[ServedStore]:
     """A server of small blocks, and the segment ``a`` of ten of them."""
     async with service(tmp_path, SMALL) as served:
         await served.store.create_segment("a")
@@ -29,7 +29,7 @@ async def small(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Service]:
         yield served
 
 
-async def get(served: Service, range: str, name: str = "a") -> httpx.Response:
+async def get(served: ServedStore, range: str, name: str = "a") -> httpx.Response:
     return await served.http.get(f"/v1/segments/{name}/bytes", headers={"Range": range})
 
 
@@ -37,7 +37,7 @@ async def get(served: Service, range: str, name: str = "a") -> httpx.Response:
 
 
 @pytest.mark.parametrize("path", ["/v1/segments/a/bytes", "/v1/segments/a/info", "/v1/segments", "/health"])
-async def test_head_has_the_head_of_get_and_no_body(small: Service, path: str) -> None:
+async def test_head_has_the_head_of_get_and_no_body(small: ServedStore, path: str) -> None:
     get, head = await small.http.get(path), await small.http.head(path)
 
     assert (head.status_code, head.content) == (get.status_code, b"")
@@ -47,7 +47,7 @@ async def test_head_has_the_head_of_get_and_no_body(small: Service, path: str) -
     }
 
 
-async def test_head_of_a_stream_ends_with_its_head_and_the_connection_goes_on(small: Service) -> None:
+async def test_head_of_a_stream_ends_with_its_head_and_the_connection_goes_on(small: ServedStore) -> None:
     head = await small.http.head("/v1/segments/a/tail?offset=0&stream=true")
     assert (head.status_code, head.content) == (200, b"")
 
@@ -72,7 +72,7 @@ async def test_head_of_a_stream_ends_with_its_head_and_the_connection_goes_on(sm
         ("bytes=9999-99999", 9999, 9999),
     ],
 )
-async def test_h6_a_range_gives_its_bytes(small: Service, text: str, first: int, last: int) -> None:
+async def test_h6_a_range_gives_its_bytes(small: ServedStore, text: str, first: int, last: int) -> None:
     response = await get(small, text)
 
     assert response.status_code == 206
@@ -84,7 +84,7 @@ async def test_h6_a_range_gives_its_bytes(small: Service, text: str, first: int,
     ] == [str(first), "10000", "0", "false"]
 
 
-async def test_without_a_range_everything_comes(small: Service) -> None:
+async def test_without_a_range_everything_comes(small: ServedStore) -> None:
     response = await small.http.get("/v1/segments/a/bytes")
 
     assert (response.status_code, response.content) == (200, DATA)
@@ -92,14 +92,14 @@ async def test_without_a_range_everything_comes(small: Service) -> None:
 
 
 @pytest.mark.parametrize("text", ["bytes=10000-", "bytes=10001-20000", "bytes=-0"])
-async def test_h6_past_the_tail_there_is_nothing(small: Service, text: str) -> None:
+async def test_h6_past_the_tail_there_is_nothing(small: ServedStore, text: str) -> None:
     response = await get(small, text)
 
     assert (response.status_code, response.headers["content-range"]) == (416, "bytes */10000")
     assert (response.json()["length"], response.json()["sealed"]) == (10_000, False)
 
 
-async def test_h6_a_range_before_the_start_is_410(small: Service) -> None:
+async def test_h6_a_range_before_the_start_is_410(small: ServedStore) -> None:
     await small.store.truncate_segment("a", 100)
 
     response = await get(small, "bytes=99-200")
@@ -110,13 +110,13 @@ async def test_h6_a_range_before_the_start_is_410(small: Service) -> None:
 
 
 @pytest.mark.parametrize("text", ["bytes=5-4", "bytes=0-1,4-5", "items=0-1", "bytes=x-", "bytes"])
-async def test_h6_a_malformed_range_is_refused(small: Service, text: str) -> None:
+async def test_h6_a_malformed_range_is_refused(small: ServedStore, text: str) -> None:
     response = await get(small, text)
 
     assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
 
 
-async def test_an_empty_segment_has_no_bytes(small: Service) -> None:
+async def test_an_empty_segment_has_no_bytes(small: ServedStore) -> None:
     await small.store.create_segment("empty")
 
     whole = await small.http.get("/v1/segments/empty/bytes")
@@ -178,7 +178,7 @@ async def test_h10_a_stream_ends_with_its_client(tmp_path: Path) -> None:
 # --- tails --------------------------------------------------------------------------------------
 
 
-async def test_h11_a_long_poll_answers_with_the_bytes_that_come(small: Service) -> None:
+async def test_h11_a_long_poll_answers_with_the_bytes_that_come(small: ServedStore) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def poll() -> None:
@@ -196,13 +196,13 @@ async def test_h11_a_long_poll_answers_with_the_bytes_that_come(small: Service) 
     assert small.gateway.tails == 0
 
 
-async def test_h11_a_long_poll_answers_with_one_block_of_existing_bytes(small: Service) -> None:
+async def test_h11_a_long_poll_answers_with_one_block_of_existing_bytes(small: ServedStore) -> None:
     response = await small.http.get("/v1/segments/a/tail?offset=500")
 
     assert response.content == DATA[500:1500]
 
 
-async def test_h11_a_long_poll_ends_with_its_time_and_with_the_seal(small: Service) -> None:
+async def test_h11_a_long_poll_ends_with_its_time_and_with_the_seal(small: ServedStore) -> None:
     late = await small.http.get("/v1/segments/a/tail?offset=10000&wait=0.01")
     async with anyio.create_task_group() as tasks:
 
@@ -217,7 +217,7 @@ async def test_h11_a_long_poll_ends_with_its_time_and_with_the_seal(small: Servi
     assert (late.status_code, late.headers["tierlog-sealed"]) == (204, "false")
 
 
-async def test_h11_a_long_poll_ends_when_its_segment_does(small: Service) -> None:
+async def test_h11_a_long_poll_ends_when_its_segment_does(small: ServedStore) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def poll() -> None:
@@ -228,7 +228,7 @@ async def test_h11_a_long_poll_ends_when_its_segment_does(small: Service) -> Non
         await small.store.delete_segment("a")
 
 
-async def test_h11_a_stream_follows_until_the_seal(small: Service) -> None:
+async def test_h11_a_stream_follows_until_the_seal(small: ServedStore) -> None:
     seen = bytearray()
     async with anyio.create_task_group() as tasks:
 
@@ -248,7 +248,7 @@ async def test_h11_a_stream_follows_until_the_seal(small: Service) -> None:
     assert (await small.http.get("/v1/segments/a/tail?offset=10004")).headers["tierlog-sealed"] == "true"
 
 
-async def test_h11_a_stream_that_fails_is_broken_off(small: Service) -> None:
+async def test_h11_a_stream_that_fails_is_broken_off(small: ServedStore) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def follow() -> None:
@@ -261,7 +261,7 @@ async def test_h11_a_stream_that_fails_is_broken_off(small: Service) -> None:
 
 
 @pytest.mark.parametrize("query", [b"offset=10000", b"offset=10000&stream=true"])
-async def test_h11_a_parked_reader_ends_with_its_client(small: Service, query: bytes) -> None:
+async def test_h11_a_parked_reader_ends_with_its_client(small: ServedStore, query: bytes) -> None:
     stream = await small.raw(b"GET /v1/segments/a/tail?" + query + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await until(lambda: small.gateway.tails == 1)
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from support.http_server import (
-    Service,
+    ServedStore,
     Wrapped,
     everything,
     everything_while_it_drips,
@@ -30,14 +30,14 @@ RAW = {"Content-Type": "application/octet-stream"}
 HEAD = b"POST /v1/segments/a/append HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n"
 
 
-async def length(served: Service) -> int:
+async def length(served: ServedStore) -> int:
     return (await served.store.segment_info("a")).length
 
 
 # --- size ---------------------------------------------------------------------------------------
 
 
-async def test_h9_a_declared_size_above_the_limit_is_refused_before_the_body(a: Service) -> None:
+async def test_h9_a_declared_size_above_the_limit_is_refused_before_the_body(a: ServedStore) -> None:
     stream = await a.raw(HEAD + b"content-length: 99999999999\r\n\r\n")
 
     answer = await everything(stream)
@@ -65,7 +65,7 @@ async def test_h9_a_body_without_a_declared_size_is_refused_at_the_first_byte_ab
     assert b"too-large" in answer
 
 
-async def test_h9_chunks_above_the_limit_are_refused_while_they_come(a: Service) -> None:
+async def test_h9_chunks_above_the_limit_are_refused_while_they_come(a: ServedStore) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(40):
             yield bytes(1 << 18)
@@ -76,7 +76,7 @@ async def test_h9_chunks_above_the_limit_are_refused_while_they_come(a: Service)
     assert await length(a) == 0
 
 
-async def test_h9_a_chunked_body_is_a_body(a: Service) -> None:
+async def test_h9_a_chunked_body_is_a_body(a: ServedStore) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(10):
             yield b"abc"
@@ -87,7 +87,7 @@ async def test_h9_a_chunked_body_is_a_body(a: Service) -> None:
     assert await a.store.read("a", 0, 99) == b"abc" * 10
 
 
-async def test_h9_json_is_bounded_too(a: Service) -> None:
+async def test_h9_json_is_bounded_too(a: ServedStore) -> None:
     body = b'{"updates":[' + b" " * (1 << 20) + b"]}"
 
     response = await a.http.post(
@@ -97,7 +97,7 @@ async def test_h9_json_is_bounded_too(a: Service) -> None:
     assert response.status_code == 413
 
 
-async def test_h9_a_body_of_the_largest_size_is_taken(a: Service) -> None:
+async def test_h9_a_body_of_the_largest_size_is_taken(a: ServedStore) -> None:
     response = await a.http.post(
         "/v1/segments/a/append", content=bytes(a.store.append_bytes_max), headers=RAW
     )
@@ -119,7 +119,9 @@ async def test_h9_a_body_of_the_largest_size_is_taken(a: Service) -> None:
         ("/v1/batch", "application/octet-stream"),
     ],
 )
-async def test_h9_a_body_of_another_type_is_refused(a: Service, path: str, content_type: str | None) -> None:
+async def test_h9_a_body_of_another_type_is_refused(
+    a: ServedStore, path: str, content_type: str | None
+) -> None:
     response = await a.http.post(
         path, content=b"{}", headers={} if content_type is None else {"Content-Type": content_type}
     )
@@ -127,7 +129,7 @@ async def test_h9_a_body_of_another_type_is_refused(a: Service, path: str, conte
     assert (response.status_code, response.json()["code"]) == (415, "unsupported-media-type")
 
 
-async def test_h9_a_compressed_body_is_refused(a: Service) -> None:
+async def test_h9_a_compressed_body_is_refused(a: ServedStore) -> None:
     response = await a.http.post(
         "/v1/segments/a/append", content=b"x", headers={**RAW, "Content-Encoding": "gzip"}
     )
@@ -135,7 +137,7 @@ async def test_h9_a_compressed_body_is_refused(a: Service) -> None:
     assert response.status_code == 415
 
 
-async def test_h9_parameters_of_a_media_type_are_ignored(a: Service) -> None:
+async def test_h9_parameters_of_a_media_type_are_ignored(a: ServedStore) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
 
     assert (await a.http.post("/v1/segments/b/create", content=b"{}", headers=headers)).status_code == 201
@@ -144,7 +146,7 @@ async def test_h9_parameters_of_a_media_type_are_ignored(a: Service) -> None:
 @pytest.mark.parametrize(
     "body", [b"{", b"[]", b'{"offset":1e400}', b"\xff", b'{"offset":1}{}', b'{"offset":' + b"9" * 5000 + b"}"]
 )
-async def test_h8_malformed_json_is_refused(a: Service, body: bytes) -> None:
+async def test_h8_malformed_json_is_refused(a: ServedStore, body: bytes) -> None:
     response = await a.http.post(
         "/v1/segments/a/truncate", content=body, headers={"Content-Type": "application/json"}
     )
@@ -167,7 +169,7 @@ async def test_h9_a_stalled_body_times_out(tmp_path: Path) -> None:
         assert await length(served) == 0
 
 
-async def test_h9_a_disconnect_inside_a_request_has_no_effect(a: Service) -> None:
+async def test_h9_a_disconnect_inside_a_request_has_no_effect(a: ServedStore) -> None:
     stream = await a.raw(HEAD + b"content-length: 100\r\n\r\nhalf")
     await until(lambda: a.gateway.metrics.operation("append").in_flight == 1)
 
@@ -179,7 +181,7 @@ async def test_h9_a_disconnect_inside_a_request_has_no_effect(a: Service) -> Non
     assert await length(a) == 0
 
 
-async def test_half_a_head_times_out(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_a_head_times_out(a: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.05)
     silent, half = await a.raw(b""), await a.raw(b"POST /v1/seg")
 
@@ -189,7 +191,7 @@ async def test_half_a_head_times_out(a: Service, monkeypatch: pytest.MonkeyPatch
     assert b"connection: close" in answer
 
 
-async def test_requests_on_one_connection_are_answered_in_order(a: Service) -> None:
+async def test_requests_on_one_connection_are_answered_in_order(a: ServedStore) -> None:
     one = HEAD + b"content-length: 3\r\n\r\n"
     last = HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\n"
     answer = await everything(await a.raw(one + b"one" + one + b"two" + last + b"end"))
@@ -321,7 +323,7 @@ async def test_h12_bodies_that_stopped_give_up_their_room_to_another(tmp_path: P
         await second.aclose()
 
 
-async def test_h9_the_type_of_a_body_is_checked_before_a_byte_of_it(a: Service) -> None:
+async def test_h9_the_type_of_a_body_is_checked_before_a_byte_of_it(a: ServedStore) -> None:
     for framing in (b"content-length: 5000000", b"transfer-encoding: chunked"):
         stream = await a.raw(HEAD.replace(b"octet-stream", b"json") + framing + b"\r\n\r\n")
 
@@ -332,7 +334,7 @@ async def test_h9_the_type_of_a_body_is_checked_before_a_byte_of_it(a: Service) 
 # --- sockets ------------------------------------------------------------------------------------
 
 
-async def test_a_taken_port_is_a_clear_error(a: Service) -> None:
+async def test_a_taken_port_is_a_clear_error(a: ServedStore) -> None:
     with pytest.raises(ConfigError, match=f"127.0.0.1:{a.port}"):
         listener.bind("127.0.0.1", a.port)
 

@@ -10,7 +10,7 @@ import attrs
 import httpx
 import pytest
 
-from support.http_server import Service, Wrapped, service, serving
+from support.http_server import ServedStore, Wrapped, service, serving
 from tierlog import open_store
 from tierlog.actors.gateway.server.app import ServerLimits
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
@@ -30,13 +30,13 @@ VERBS: dict[str, dict[str, Any]] = {
 }
 
 
-async def ask(served: Service, verb: str, **body: Any) -> httpx.Response:
+async def ask(served: ServedStore, verb: str, **body: Any) -> httpx.Response:
     return await served.http.post(
         f"/v1/segments/app/events/{verb}", content=json.dumps(body), headers={"Content-Type": JSON_TYPE}
     )
 
 
-async def stage(served: Service, data: bytes = b"bytes") -> None:
+async def stage(served: ServedStore, data: bytes = b"bytes") -> None:
     """The transaction ``t-1`` with one part."""
     await served.store.create_segment("app/events")
     await ask(served, "begin-transaction", transaction_id="t-1", token=TOKEN, lease=60)
@@ -44,7 +44,7 @@ async def stage(served: Service, data: bytes = b"bytes") -> None:
     await served.store.append(STAGED, data, expected_offset=0)
 
 
-async def test_a_transactions_life(served: Service) -> None:
+async def test_a_transactions_life(served: ServedStore) -> None:
     await served.store.create_segment("app/events")
 
     begun = await ask(served, "begin-transaction", transaction_id="t-1", token=TOKEN, lease=60)
@@ -82,7 +82,7 @@ async def test_a_transactions_life(served: Service) -> None:
 
 
 async def test_h7_an_append_to_an_ended_transaction_fails_alone_in_its_batch(
-    served: Service,
+    served: ServedStore,
 ) -> None:
     await stage(served)
     await ask(served, "abort-transaction", transaction_id="t-1")
@@ -135,7 +135,7 @@ async def test_h7_an_append_to_an_ended_transaction_fails_alone_in_its_batch(
     ],
 )
 async def test_h2_refusals_leave_the_transaction_as_it_is(
-    served: Service, verb: str, body: dict[str, Any], status: int, code: str
+    served: ServedStore, verb: str, body: dict[str, Any], status: int, code: str
 ) -> None:
     await stage(served)
     before = attrs.evolve(await served.store.transaction_info("app/events", "t-1"), expires_in=0)
@@ -157,7 +157,7 @@ async def test_h2_refusals_leave_the_transaction_as_it_is(
         ("/v1/segments/app/events/begin-transaction", 405, "method-not-allowed"),
     ],
 )
-async def test_h2_refusals_of_queries(served: Service, path: str, status: int, code: str) -> None:
+async def test_h2_refusals_of_queries(served: ServedStore, path: str, status: int, code: str) -> None:
     await stage(served)
 
     response = await served.http.get(path)
@@ -165,7 +165,7 @@ async def test_h2_refusals_of_queries(served: Service, path: str, status: int, c
     assert (response.status_code, response.json()["code"]) == (status, code)
 
 
-async def test_h17_a_commit_names_more_parts_than_another_body_has_room_for(served: Service) -> None:
+async def test_h17_a_commit_names_more_parts_than_another_body_has_room_for(served: ServedStore) -> None:
     await stage(served)
     body = {
         "transaction_id": "t-1",
@@ -214,7 +214,7 @@ async def test_h13_another_hosts_transaction_is_answered_with_its_owner(
     assert [(each.status_code, each.headers.get("tierlog-owner")) for each in answers] == [(421, owner)] * 5
 
 
-async def test_requests_about_transactions_are_counted_by_verb(served: Service) -> None:
+async def test_requests_about_transactions_are_counted_by_verb(served: ServedStore) -> None:
     await stage(served)
     await served.http.get("/v1/transactions")
 

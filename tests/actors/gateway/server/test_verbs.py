@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.http_server import Service, Wrapped, service, serving
+from support.http_server import ServedStore, Wrapped, service, serving
 from tierlog import open_store
 from tierlog.actors.gateway.wire import bodies
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
@@ -37,15 +37,15 @@ def problem(response: httpx.Response) -> TierlogError:
     return from_problem(response.status_code, response.headers, response.content, maybe_applied=False)
 
 
-async def post(served: Service, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+async def post(served: ServedStore, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
     return await served.http.post(path, json=body) if body is not None else await served.http.post(path)
 
 
-async def append(served: Service, name: str, data: bytes, **headers: str) -> httpx.Response:
+async def append(served: ServedStore, name: str, data: bytes, **headers: str) -> httpx.Response:
     return await served.http.post(f"/v1/segments/{name}/append", content=data, headers={**RAW, **headers})
 
 
-async def send_batch(served: Service, items: list[BatchItem]) -> list[Any]:
+async def send_batch(served: ServedStore, items: list[BatchItem]) -> list[Any]:
     response = await served.http.post(
         "/v1/batch", content=b"".join(encode_batch(items)), headers={"Content-Type": BATCH_TYPE}
     )
@@ -53,7 +53,7 @@ async def send_batch(served: Service, items: list[BatchItem]) -> list[Any]:
     return decode_outcomes(response.content, len(items))
 
 
-async def test_a_segments_life(served: Service) -> None:
+async def test_a_segments_life(served: ServedStore) -> None:
     assert (await post(served, "/v1/segments/a/create", {"rolling_size": 1})).status_code == 400
     assert (await post(served, "/v1/segments/a/create", {"rolling_size": 1 << 20})).status_code == 201
     assert (await append(served, "a", b"hello ")).json() == {"offset": 0}
@@ -74,7 +74,7 @@ async def test_a_segments_life(served: Service) -> None:
     assert (await served.http.get("/v1/segments")).json() == {"segments": []}
 
 
-async def test_h1_a_name_of_slashes_hashes_and_verbs(served: Service) -> None:
+async def test_h1_a_name_of_slashes_hashes_and_verbs(served: ServedStore) -> None:
     name = "app/events/append#part-\u00e4"
     await served.store.create_segment(name)
 
@@ -85,7 +85,7 @@ async def test_h1_a_name_of_slashes_hashes_and_verbs(served: Service) -> None:
     }
 
 
-async def test_idempotent_and_conditional_appends(served: Service) -> None:
+async def test_idempotent_and_conditional_appends(served: ServedStore) -> None:
     await served.store.create_segment("a")
     identity = {"Tierlog-Writer-Id": "w%00", "Tierlog-Event-Number": "5"}
 
@@ -149,7 +149,7 @@ async def test_idempotent_and_conditional_appends(served: Service) -> None:
     ],
 )  # fmt: skip
 async def test_h2_refusals(
-    served: Service, method: str, path: str, body: Any, status: int, code: str
+    served: ServedStore, method: str, path: str, body: Any, status: int, code: str
 ) -> None:
     await served.store.create_segment("a")
 
@@ -167,7 +167,7 @@ async def test_h2_refusals(
 # --- batches ------------------------------------------------------------------------------------
 
 
-async def test_h7_each_item_has_its_own_outcome(served: Service) -> None:
+async def test_h7_each_item_has_its_own_outcome(served: ServedStore) -> None:
     for name in ("a", "b"):
         await served.store.create_segment(name)
     await served.store.seal_segment("b")
@@ -197,7 +197,7 @@ async def test_h7_each_item_has_its_own_outcome(served: Service) -> None:
     assert await served.store.read("a", 0, 99) == b"onetwo345"
 
 
-async def test_h7_items_to_one_segment_are_applied_in_order(served: Service) -> None:
+async def test_h7_items_to_one_segment_are_applied_in_order(served: ServedStore) -> None:
     names = [f"s{index}" for index in range(8)]
     for name in names:
         await served.store.create_segment(name)
@@ -227,7 +227,7 @@ async def test_h7_a_batch_larger_than_the_mailbox_keeps_its_order(tmp_path: Path
 
 
 @pytest.mark.parametrize("cut", [1, 20, 100])
-async def test_h7_a_batch_that_is_cut_off_has_no_effect(served: Service, cut: int) -> None:
+async def test_h7_a_batch_that_is_cut_off_has_no_effect(served: ServedStore, cut: int) -> None:
     await served.store.create_segment("a")
     body = b"".join(encode_batch([BatchItem("a", bytes(200)) for _ in range(5)]))
 
@@ -306,7 +306,7 @@ async def test_the_container_map_is_the_given_one(tmp_path: Path) -> None:
         assert bodies.decode_map((await served.http.get("/v1/containers")).content) == known
 
 
-async def test_a_single_host_claims_every_container(served: Service) -> None:
+async def test_a_single_host_claims_every_container(served: ServedStore) -> None:
     found = bodies.decode_map((await served.http.get("/v1/containers")).content)
 
     assert [(place.container, place.url, place.epoch) for place in found.containers] == [
