@@ -58,6 +58,7 @@ class HeartbeatWriter:
         self._thread = threading.Thread(target=self._run, name="tierlog-heartbeat", daemon=True)
 
     def start(self) -> None:
+        # A supervisor that does not read must not hold this thread, or the host's end.
         self._connection.settimeout(WRITE_SECONDS)
         self._thread.start()
 
@@ -76,6 +77,7 @@ class HeartbeatWriter:
 
     def _cut(self) -> None:
         with suppress(OSError):
+            # Not ``close``: the reading side still uses the descriptor.
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
@@ -94,8 +96,10 @@ class HeartbeatWriter:
         due, sequence = clock(), 0
         while True:
             try:
+                # A report wakes it at once; without one the next heartbeat is due.
                 report = self._waiting.get(timeout=max(0.001, due - clock()))
             except queue.Empty:
+                # From now, not from the last due time: after a freeze there is nothing to catch up with.
                 due = clock() + self._monitor.interval
                 if not self._beating:
                     continue

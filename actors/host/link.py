@@ -74,6 +74,7 @@ class Link:
             except Refused as refused:
                 return f"refused by the supervisor: {refused}"
 
+            # Hosts serve on without a supervisor, but nobody would replace one that fails.
             if anyio.current_time() - left >= self._grace:
                 return f"no supervisor for {self._grace:g} s"
             await anyio.sleep(pause)
@@ -87,6 +88,7 @@ class Link:
     def leave(self) -> bool:
         """Ask the supervisor to move all containers and then to order the exit. Returns whether there is
         one."""
+        # It stays: the supervisor that answers may be a later one.
         self._monitor.leaving = self._monitor.leaving or self._writer is not None
         return self._writer is not None
 
@@ -99,6 +101,7 @@ class Link:
         # The thread closes it, after its last write.
         writer = HeartbeatWriter(connection, self._monitor)
         writer.start()
+        # In the thread: a supervisor that does not read must not block this loop.
         writer.send(self._hello(self.term))
         try:
             return await self._listen(connection, writer, obey)
@@ -114,6 +117,7 @@ class Link:
         welcomed = False
         while True:
             data = b""
+            # A process that accepts and says nothing, such as a frozen supervisor, must not hold this host.
             with anyio.move_on_after(None if welcomed else _WELCOME_SECONDS):
                 data = await _receive(connection)
             if not data:
@@ -128,6 +132,7 @@ class Link:
     def _is_welcome(self, message: Message, writer: HeartbeatWriter) -> bool:
         if isinstance(message, Refuse):
             raise Refused(message.reason)
+        # V1: a supervisor that was replaced is not obeyed, even if it answers first.
         if not isinstance(message, Welcome) or message.term < self.term:
             _log.warning("supervisor_refused", message=str(message), term=self.term)
             return False
@@ -141,6 +146,7 @@ class Link:
     def _handle(self, message: Message, obey: Obey) -> None:
         match message:
             case Open() | Close() | Drain():
+                # V1: an order on its way from a supervisor that was replaced meanwhile.
                 if message.term >= self.term:
                     obey(message)
             case Owners():
@@ -156,6 +162,7 @@ class Link:
 def _connected(path: str) -> socket.socket | None:
     """A connection to the listener at ``path``; None if there is none or it is busy."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # A full queue of the listener would block the loop: it fails at once, and is tried again.
     connection.setblocking(False)
     try:
         connection.connect(path)

@@ -103,6 +103,7 @@ class ContainerLocations:
         """The map of all containers. Only those served here have an epoch, which decides while there is no
         supervisor."""
         epochs = self._runtime.epochs()
+        # What is served here is certain; what the supervisor sent may be older.
         urls = {**self._urls, **dict.fromkeys(epochs, self._own_url)}
         return ContainerMap(
             self._version,
@@ -145,6 +146,7 @@ class HostService:
 
     async def run(self) -> None:
         address, _, port = self._given.listen.rpartition(":")
+        # Before the folder is opened: a port in use must not cost a recovery.
         with bind(address.strip("[]"), int(port)) as listener:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals)
@@ -221,12 +223,13 @@ class HostService:
         """Drain without the supervisor's order if it does not come: after ``drain_limit`` the supervisor
         kills."""
         await self._leaving.wait()
+        # Half: the rest is for closing the containers before the supervisor kills.
         await anyio.sleep(self._config.server.drain_limit / 2)
         self._drain("its containers were not moved in time")
 
     def _force_exit(self) -> None:
         _log.warning("exit_forced")
-        # What is not closed by then is recovered by the next owner.
+        # What is not closed by then is recovered by the next owner. In a thread: the loop may be stuck.
         timer = threading.Timer(_FORCED_EXIT_SECONDS, os._exit, args=(1,))
         timer.daemon = True
         timer.start()

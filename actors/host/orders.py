@@ -59,6 +59,7 @@ class Orders:
             case Open() | Close():
                 waiting = self._waiting[order.index]
                 waiting.append(order)
+                # Orders about one container are executed in turn: to close waits until the opening has ended.
                 if len(waiting) == 1:
                     self._tasks.start_soon(self._work, waiting)
             case Drain():
@@ -110,6 +111,7 @@ class Orders:
         try:
             await container.wait_started()
         except TierlogError as error:
+            # Its own end says whether the fault is permanent; the error that was raised may be a symptom.
             ended = await container.wait_ended()
             await self._forget(index)
             self._answer(order, Failed(index, order.request, _kind(ended), str(error)))
@@ -166,6 +168,7 @@ class Orders:
             container=order.index,
             epoch=getattr(report, "epoch", None),
         )
+        # The later supervisor gave it no such request; it learns the state from the hello.
         if order.term == self._term:
             self._report(report)
 

@@ -71,6 +71,7 @@ _REDIRECT = Success(
     "Send the same request to the host that has the container.",
     headers={"Location": "The URL there."},
 )
+# Documented here too, so that one document describes what can be asked at this address.
 _REDIRECTED = [
     attrs.evolve(endpoint, successes=(_REDIRECT, *endpoint.successes))
     for endpoint in ENDPOINTS
@@ -126,6 +127,7 @@ class AdminContext(ServerContext):
         because hosts speak plain HTTP."""
         import httpx
 
+        # ``trust_env``: a proxy of the environment would be asked for hosts of this machine.
         return httpx.AsyncClient(
             timeout=_REQUEST_SECONDS,
             trust_env=False,
@@ -203,6 +205,7 @@ async def ready(call: AdminCall) -> Answer:
         ContainerStatus(assignment.index, _state(assignment.phase))
         for assignment in supervisor.fleet.assignments
     )
+    # In the answer, because a probe shows its body and not the status page.
     missing = [each.container for each in containers if each.state != _ACTIVE]
     found = Readiness(supervisor.is_ready, supervisor.is_stopping, containers, missing)
     return json_answer(found, 200 if supervisor.is_ready else 503)
@@ -243,6 +246,7 @@ async def containers(call: AdminCall) -> ContainerMap:
     server = call.server
     query = call.query()
     wait = paths.query_seconds(query, "wait", server.limits.wait_default, server.limits.wait_max)
+    # H15: a client that polls again while this stops gets the map as it is.
     if "after" in query and not server.draining:
         await _wait_for_change(call, paths.query_number(query, "after", 0), wait)
     return server.supervisor.map()
@@ -261,6 +265,7 @@ async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
 
 
 def _command(path: str, operation: str, *errors: type[TierlogError]) -> Callable[[Any], Endpoint]:
+    # 202: the supervisor has decided, and the hosts still have to act.
     accepted = Success(202, "The command was accepted; the status shows its progress.", JSON_TYPE, Status)
     return endpoint("POST", path, operation, Throttled, *BODY_ERRORS[:-1], *errors, successes=(accepted,))
 
@@ -321,6 +326,7 @@ def _accepted(call: AdminCall) -> Answer:
 async def segments(call: AdminCall) -> SegmentNames:
     """The names of all hosts' segments, sorted."""
     prefix = paths.query_text(call.query().get("prefix", ""))
+    # A segment may be in two answers, of the earlier and the later owner of a container that moves.
     answers = await _ask_all(call.server, "GET", paths.list_path(prefix))
     return SegmentNames(sorted({name for answer in answers for name in answer["segments"]}))
 
@@ -337,6 +343,7 @@ async def transactions(call: AdminCall) -> Answer:
     """The transactions of all hosts, sorted by target and id."""
     prefix = paths.query_text(call.query().get("prefix", ""))
     answers = await _ask_all(call.server, "GET", paths.transactions_path(prefix))
+    # By their key: a container that moves may be in the answers of both hosts.
     found = {
         (info["target"], info["transaction_id"]): info
         for answer in answers
@@ -369,6 +376,7 @@ async def _redirect_segment(call: AdminCall) -> Answer:
             f"{path[:200]}: the path of a segment ends with a verb; {paths.OPENAPI} lists the verbs"
         )
 
+    # Before the hash: a bad name has the same answer here as at a host.
     check_segment_name(found[0])
     return _redirect(call, container_of(found[0], len(call.server.supervisor.fleet.assignments)))
 
@@ -384,9 +392,11 @@ def _redirect(call: AdminCall, index: int) -> Answer:
     if url is None:
         raise _unserved(supervisor, index)
 
+    # As it was sent: decoded and encoded again, a name with ``%2F`` could become another one.
     raw: bytes = call.scope.get("raw_path") or path.encode()
     query: bytes = call.scope["query_string"]
     target = f"{url}{raw.decode('latin-1')}{'?' + query.decode('latin-1') if query else ''}"
+    # RFC 9110, 15.4.8: with 307 the method and the body stay.
     return Answer(307, headers={"Location": target})
 
 
@@ -424,6 +434,7 @@ async def _ask_all(server: AdminContext, method: str, path: str) -> list[dict[st
     ``Unavailable`` if a container has no host now."""
     assignments = server.supervisor.map().containers
     for assignment in assignments:
+        # All or nothing: an answer without one container's segments would pass for a complete one.
         if assignment.url is None:
             raise _unserved(server.supervisor, assignment.container)
 

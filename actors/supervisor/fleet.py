@@ -82,6 +82,7 @@ class Fleet:
     def start_at_once(self, now: float) -> list[Command]:
         """There are no hosts of an earlier supervisor to wait for: start all."""
         for host in self.hosts.values():
+            # Nothing of an earlier supervisor can still connect.
             host.start_due = now
         return self.tick(now)
 
@@ -92,6 +93,7 @@ class Fleet:
         Orders sent on an earlier connection are void: the host has only what it names.
         """
         host = self.hosts.setdefault(host_id, Host(host_id))
+        # Its containers were ordered elsewhere, and it would serve them again.
         if host.killed:
             return [KillHost(host_id, pid)]
 
@@ -126,6 +128,7 @@ class Fleet:
         self._count_crashes(host, now)
         host.step(HostEvent.EXIT, now)
         host.pid, host.killed, host.exit_ordered = 0, False, False
+        # An exit that was ordered is no sign of a fault.
         recent = [at for at in host.exits if at > now - self.options.exits_period]
         host.exits = recent if expected else [*recent, now]
         # The first exit after a quiet time is replaced at once.
@@ -174,6 +177,7 @@ class Fleet:
         """The supervisor itself was late: heartbeats sent meanwhile are still unread, so no host was silent
         (rule V7)."""
         for host in self.hosts.values():
+            # Shifted, not reset: a host that was silent before stays nearly due.
             host.last_heard += seconds
             if host.phase is HostPhase.STARTING:
                 host.since += seconds
@@ -183,6 +187,7 @@ class Fleet:
     def opened(self, host_id: str, index: int, request: int, epoch: int, now: float) -> list[Command]:
         assignment = self.assignments[index]
         newest, assignment.newest_epoch = assignment.newest_epoch, max(assignment.newest_epoch, epoch)
+        # V2: the container may have been ordered elsewhere since.
         if not assignment.awaits(host_id, request):
             return self._opened_late(host_id, assignment, epoch, now)
         if epoch < newest:
@@ -191,6 +196,7 @@ class Fleet:
                 index, "fenced", f"epoch {epoch} was fenced by this fleet's epoch {newest}", now
             )
 
+        # What was tried before says nothing about this ownership.
         assignment.epoch, assignment.failures, assignment.reason = epoch, 0, ""
         assignment.step(AssignmentEvent.OPENED, now)
         return self._next_orders(now)
@@ -279,9 +285,11 @@ class Fleet:
             case HostPhase.DOWN:
                 host.step(HostEvent.SPAWNED, now)
                 return [SpawnHost(host.id)]
+            # Its containers go elsewhere first; it is killed if it stays silent.
             case HostPhase.STARTING | HostPhase.SERVING:
                 return self._silence(host, now)
             case _:
+                # Once: the kernel ends it when it can, which may take as long as a disk does not answer.
                 host.killed = True
                 return [KillHost(host.id, host.pid)]
 
@@ -361,6 +369,7 @@ class Fleet:
             assignment.host, assignment.epoch, assignment.reason = host_id, epoch, ""
             assignment.step(AssignmentEvent.ADOPTED, now)
             return self._next_orders(now)
+        # Nobody waits for it: without this order it would serve a container that is placed elsewhere.
         return [CloseContainer(host_id, assignment.index, 0)]
 
     def _adopt(self, host: Host, index: int, epoch: int, now: float) -> bool:

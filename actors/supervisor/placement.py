@@ -59,10 +59,13 @@ class Placement:
                 if assignment.phase is AssignmentPhase.UNASSIGNED
             )
             avoided = (assignment.avoided_until for assignment in self._assignments)
+            # Those that had ended by then would ask for a tick at once, for ever.
             yield from (due for due in (*waiting, *avoided) if due > self._ordered_at)
 
     def orders(self, now: float) -> Iterator[OpenContainer | CloseContainer]:
         self._ordered_at = now
+        # A host of an earlier supervisor may serve a container: opening it elsewhere would fence it for
+        # nothing.
         if self.stopping or now < self.not_before:
             return
 
@@ -91,6 +94,7 @@ class Placement:
             if assignment.pinned_to in accepting
         }
         for assignment in self._assignments:
+            # V8: elsewhere if there is another host, else where it failed.
             others = [host for host in accepting if host != assignment.failed_on]
             if others and assignment.failed_on in accepting and now < assignment.avoided_until:
                 pinned[assignment.index] = self._elsewhere(assignment, others)
@@ -110,6 +114,7 @@ class Placement:
         """Where it is, or the host with the fewest."""
         if assignment.has_host and assignment.host in others:
             return assignment.host
+        # The name decides between equals, so that the same state always gives the same orders.
         return min(others, key=lambda host: (len(self.held(host)), host))
 
     def _may_open(self, assignment: Assignment, targets: Mapping[int, str]) -> bool:
@@ -117,6 +122,7 @@ class Placement:
         beside = [
             other for other in self.held(targets[assignment.index]) if other.phase is AssignmentPhase.OPENING
         ]
+        # If the host exits again, it is known which container was the cause.
         return not beside or not (assignment.crashes or any(other.crashes for other in beside))
 
     def _open(self, assignment: Assignment, host_id: str, now: float) -> OpenContainer:
@@ -127,6 +133,7 @@ class Placement:
 
     def _next_to_close(self, targets: Mapping[int, str]) -> Assignment | None:
         """One container that should be elsewhere; None while another is being opened or closed."""
+        # V9: a move interrupts a container, and one that has no host at all goes first.
         if any(
             assignment.phase in (AssignmentPhase.UNASSIGNED, AssignmentPhase.OPENING, AssignmentPhase.CLOSING)
             for assignment in self._assignments

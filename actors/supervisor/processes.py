@@ -45,6 +45,7 @@ class HostProcess:
         """Return when the process has ended, and close its handle."""
         try:
             if self._pidfd is not None:
+                # Readable when it ends (pidfd_open(2)); the only way to wait for a process that is no child.
                 await anyio.wait_readable(self._pidfd)
             else:
                 while self._is_running():  # noqa: ASYNC110 - the system has no event for it
@@ -71,6 +72,7 @@ class HostProcess:
 
     def is_frozen(self) -> bool:
         """Whether it is stopped (SIGSTOP, a debugger) and will not answer until it is continued."""
+        # T: stopped by a signal; t: stopped by a debugger (proc_pid_stat(5)).
         return status_fields(self.pid)[:1] in (["T"], ["t"])
 
     def _is_running(self) -> bool:
@@ -87,6 +89,7 @@ def spawn(command: Sequence[str]) -> HostProcess:
     """Start ``command`` by exec in a session of its own, so that a terminal's Ctrl-C does not reach it.
     Raises ``OSError`` if that fails."""
     nothing = subprocess.DEVNULL
+    # Its stderr is ours: the log lines of all processes of a service are one stream.
     child = subprocess.Popen(command, stdin=nothing, stdout=nothing, start_new_session=True)  # noqa: S603
     return HostProcess(child.pid, child)
 

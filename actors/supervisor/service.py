@@ -137,6 +137,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     check_advertised(options.address, server.advertise)
     limits = attrs.evolve(LIMITS, connections=server.connections)
     names = (options.address, server.advertise)
+    # First of all: a port in use is reported before anything is locked or created.
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
@@ -146,6 +147,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
         location = await locate_chunks(files, options.folder, options.config, world)
         await check_location(location, files, options.folder, world)
         identity = await identify(files, options.folder.wal, options.containers, options.config, world)
+        # Before the search for orphans: from here on nobody else starts hosts (rule V1).
         async with claim_term(files, options.folder, identity) as term:
             orphans = await _find_orphans(files, options)
             supervisor = _make_supervisor(options, identity, term, orphans)
@@ -153,6 +155,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
             facts = {"store": identity.store_id.hex(), "folder": options.folder.path, "pid": os.getpid()}
             app = make_admin_app(supervisor, facts, world, limits=limits, tracing=tracing, names=names)
             async with serve_http(app, listener, stop_timeout=1) as served:
+                # A wildcard address would lead clients on other machines to themselves.
                 known = attrs.evolve(served, host=advertised_name(server.advertise) or served.host)
                 async with announced(files, world, options.folder, SUPERVISOR, known.url):
                     await _supervise(supervisor, lambda: announce(known, supervisor))
@@ -236,6 +239,7 @@ async def _check_ports_free(files: LocalFiles, options: ServiceOptions) -> None:
     running = {owner.role for owner in await live_owners(files, options.folder)}
     for host in _hosts(options):
         if host not in running:
+            # Here, where it can be reported: a host would fail, be started again and be given up.
             bind(options.address, _host_port(options.config.server, host)).close()
 
 
@@ -268,6 +272,7 @@ def host_count(asked: int | None, server: ServerConfig) -> int:
     return (
         asked
         or server.hosts
+        # A container of an orchestrator may be bound to a few of the machine's cores.
         or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     )
 
@@ -278,6 +283,7 @@ def _host_command(options: ServiceOptions, control: str, host: str) -> Sequence[
         "data": options.folder.path,
         "id": host,
         "control": control,
+        # On the supervisor's address: a client is sent from one to the other.
         "listen": f"{options.address}:{_host_port(server, host)}",
         "log-level": options.log_level,
     }

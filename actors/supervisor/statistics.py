@@ -75,6 +75,7 @@ class FailoverTimes:
     def note(self, assignments: Sequence[Assignment], now: float) -> None:
         """Note the failovers that ended since the last call."""
         for assignment in assignments:
+            # A failover is counted once, whatever happens to the container later.
             if (
                 assignment.phase is AssignmentPhase.SERVING
                 and assignment.failovers
@@ -86,14 +87,17 @@ class FailoverTimes:
     def _add(self, seconds: float) -> None:
         self.counts[bisect_left(_BUCKETS, seconds)] += 1
         self.sum += seconds
+        # A new list: a status that was handed out does not change.
         self.recent = [*self.recent, round(seconds, 6)][-_RECENT_MAX:]
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """For a ``prometheus_client`` registry."""
+        # By the first scrape: many services are never scraped.
         from prometheus_client.metrics_core import HistogramMetricFamily
 
         total, buckets = 0, []
         for bound, count in zip((*map(str, _BUCKETS), "+Inf"), self.counts, strict=True):
+            # Prometheus' buckets are cumulative.
             total += count
             buckets.append((bound, total))
         help = (
@@ -142,6 +146,7 @@ def owners(fleet: Fleet) -> dict[int, str]:
 
 
 def _assignment(fleet: Fleet, assignment: Assignment) -> ContainerAssignment:
+    # Not while it opens or closes: a client that is sent there would be refused.
     if assignment.phase is not AssignmentPhase.SERVING:
         return ContainerAssignment(assignment.index, None, None)
     return ContainerAssignment(assignment.index, fleet.hosts[assignment.host].url, assignment.epoch)
@@ -187,6 +192,7 @@ class View:
 
     def unhealthy_storage(self) -> dict[str, dict[str, str]]:
         """The health of long-term storage by host, of the hosts that serve and see it unhealthy."""
+        # What a lost host reported last may be long over.
         serving = [host for host in self.fleet.hosts.values() if host.phase is HostPhase.SERVING]
         health = {host.id: dict(self.facts[host.id].storage) for host in serving}
         return {host: storage for host, storage in health.items() if storage["state"] != _HEALTHY}
@@ -218,6 +224,7 @@ class View:
         }
 
     def _container(self, assignment: Assignment) -> dict[str, Any]:
+        # Of the host that has it now: an earlier one's are of another ownership.
         facts: Facts = (
             self.facts[assignment.host].containers.get(assignment.index, {}) if assignment.host else {}
         )

@@ -132,11 +132,14 @@ class Supervisor:
             self._tasks.start_soon(self._check_term)
             self._begin()
             task_status.started()
+            # The hosts are processes: this returns when the last one has ended, or to leave them to a later
+            # supervisor.
             await self._all_ended.wait()
             self._tasks.cancel_scope.cancel()
         if self._superseded is not None:
             raise superseded(self._term.number, self._superseded)
         with suppress(FileNotFoundError):
+            # Not after a later supervisor took over, whose socket has the same path.
             os.unlink(self._control)
 
     def _begin(self) -> None:
@@ -147,6 +150,7 @@ class Supervisor:
                 self._watch_existing(host_id, owner.pid, owner.start)
             else:
                 unverified.add(host_id)  # It may connect, and is watched from then on (rule V4).
+        # V4: hosts of an earlier supervisor are waited for before containers are ordered elsewhere.
         if not self._processes and not unverified:
             self._execute(self.fleet.start_at_once(now))
             return
@@ -165,6 +169,7 @@ class Supervisor:
         for process in self._watched:
             if self._stops > 2:
                 process.kill()
+            # A host without a connection cannot get the order to drain, and a signal has the same effect.
             elif self._stops == 2 or not self._can_be_ordered(process):
                 process.signal(signal.SIGTERM)
         self._check_ended()
@@ -274,6 +279,7 @@ class Supervisor:
         match command:
             case SpawnHost(host):
                 self._spawn(host)
+            # By its handle, not by the number, which another process may have by now (rule V4).
             case KillHost(host, pid):
                 for process in [each for each in self._watched if each.pid == pid]:
                     process.kill()
@@ -300,6 +306,7 @@ class Supervisor:
         if served != self._owners:
             self._owners = served
             self.map_version += 1
+            # Replaced before it is set: whoever wakes and waits again must find the next one.
             changed, self.changed = self.changed, anyio.Event()
             changed.set()
             for host in self._connections:
@@ -345,6 +352,7 @@ class Supervisor:
         self._tasks.start_soon(self._wait, host, process)
 
     async def _wait(self, host: str, process: HostProcess) -> None:
+        # By its handle, where the system has one: a killed host is noticed, and replaced, at once.
         await process.wait()
         self._watched.discard(process)
         _log.info("host_ended", host=host, pid=process.pid, how=process.how)
@@ -369,6 +377,7 @@ class Supervisor:
                 _log.warning("connection_refused", reason=str(error))
                 connection.send(Refuse(str(error)))
             connection.finish()
+            # A host that does not read must not keep this task.
             with anyio.move_on_after(1):
                 await connection.written.wait()
             tasks.cancel_scope.cancel()
@@ -409,6 +418,7 @@ class Supervisor:
             self._superseded = hello.term
             self._all_ended.set()
             raise ProtocolError(f"a supervisor with the higher term {hello.term} was here")
+        # A host of another build that speaks the same version is kept: it serves on through an upgrade.
         if hello.version != VERSION:
             raise ProtocolError(
                 f"the host speaks version {hello.version} of the control protocol, the supervisor {VERSION}"
@@ -467,6 +477,7 @@ class Supervisor:
 
     async def _lose_connection(self, host: str) -> None:
         process = self._processes.get(host)
+        # A process that ends closes its socket first. Its exit says more than the loss of a connection.
         if process is not None:
             with anyio.move_on_after(_EXIT_FIRST):
                 await process.ended.wait()
@@ -483,6 +494,7 @@ class Supervisor:
         while True:
             now = anyio.current_time()
             planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))
+            # Before the wait: an event that comes from now on is not lost.
             self._woken = anyio.Event()
             with anyio.move_on_at(planned) as waiting:
                 await self._woken.wait()
@@ -498,6 +510,7 @@ class Supervisor:
 
     def _check_frozen(self, now: float) -> None:
         for host in self.fleet.hosts.values():
+            # ``/proc`` is read only for hosts that are quiet: a heartbeat proves that its threads run.
             quiet = now - host.last_heard > _BEATS_MISSED * self._options.heartbeat
             process = self._processes.get(host.id)
             if host.phase is HostPhase.SERVING and quiet and process is not None and process.is_frozen():

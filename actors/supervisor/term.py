@@ -69,11 +69,13 @@ async def claim_term(files: Files, folder: StoreFolder, identity: StoreIdentity)
     try:
         register = LocalRegister(files, path, f"{path}/term", identity.log_id)
         try:
+            # V1: durable before the first order, so that no later supervisor takes the same term.
             number = await register.raise_above(0)
         except OSError as error:
             raise Unavailable(f"{path}/term cannot be written: {error.strerror}") from error
         yield Term(number, register)
     finally:
+        # A cancelled stop must free the lock too, or the next supervisor in this process is refused.
         with anyio.CancelScope(shield=True):
             await files.run(_close(lock))
 
@@ -83,6 +85,7 @@ def _lock(path: str) -> Program[FileHandle]:
     handle = yield from _open(f"{path}/lock")
     free = yield Lock(handle, wait=False)
     if not free:
+        # For the message only: the lock decides, whatever the file holds.
         data = yield Read(handle, 0, _RECORD_BYTES)
         yield Close(handle)
         raise Unavailable(f"process {_pid(data)} already supervises this store: stop it first")
@@ -106,5 +109,6 @@ def _close(handle: FileHandle) -> Program[None]:
 def _pid(data: bytes) -> str:
     try:
         return str(int(json.loads(data)["pid"]))
+    # Whoever may write into the folder may have put anything there.
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "(unknown)"

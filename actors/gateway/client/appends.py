@@ -102,6 +102,8 @@ class Appender:
         call = self._begin(items, span)
         try:
             for append, queue in zip(call.appends, queues, strict=True):
+                # One after the other: while this one waits, those behind it to the same segment must not
+                # pass.
                 if queue.is_full or queue.container in self._room_waiters:
                     await self._wait_for_room(queue, append)
                 else:
@@ -117,6 +119,7 @@ class Appender:
     def _begin(self, items: Sequence[BatchItem], span: object) -> AppendCall:
         call = AppendCall(items, self._context.clock() + self._context.deadline, self._events, span)
         self._waiters[call] = None
+        # Only the first deadline is waited for, and later calls have later ones.
         if len(self._waiters) == 1:
             self._watch.set()
         self.appends += len(items)
@@ -124,6 +127,7 @@ class Appender:
 
     def _end(self, call: AppendCall) -> None:
         """Answered, late, or cancelled: no caller waits for it any more."""
+        # What is in flight may still be applied; what waits is never sent.
         call.is_abandoned = True
         del self._waiters[call]
         if not self._waiters:
@@ -137,6 +141,7 @@ class Appender:
         try:
             with anyio.move_on_after(append.call.deadline - self._context.clock()):
                 await turn.wait()
+            # Even if the deadline came too: the room was given to this one.
             if turn.is_set():
                 queue.put(append)
             else:
@@ -150,6 +155,7 @@ class Appender:
             waiters.remove(turn)
             if not waiters:
                 del self._room_waiters[queue.container]
+            # Each waiter lets the next one in, so that their order stays.
             self._admit_next(queue)
 
     def _admit_next(self, queue: ContainerQueue) -> None:
@@ -190,6 +196,7 @@ class Appender:
         """Make batches once the tasks that are ready now have run, so that all their appends share them."""
         if not self._is_sending:
             self._is_sending = True
+            # In a task of the client: a caller that is cancelled must not take the batch with it.
             self._tasks.start_soon(self._send_all)
 
     async def _send_all(self) -> None:
@@ -197,6 +204,7 @@ class Appender:
         self._start_batches()
 
     def _start_batches(self) -> None:
+        # Several at once: each server has room of its own.
         while (batch := self._coalescer.take(self._has_room)) is not None:
             self._in_flight[batch.url] = self._in_flight.get(batch.url, 0) + 1
             self.batches += 1
@@ -229,6 +237,7 @@ class Appender:
         """Before the queues continue: refresh the map, and wait unless their containers have moved."""
         if result.refresh:
             await self._refresh_map(RefreshMap(batch.generation, self._context.deadline))
+            # Their new owner has refused nothing yet.
             if all(self._context.map.url_of(queue.container) != batch.url for queue in result.held):
                 return
 

@@ -188,6 +188,8 @@ class Client(ClientBase, SegmentVerbs):
         check_offset(offset)
         check_size(block_size, "block_size")
         tail = TailCursor(name, offset, block_size)
+        # A poll and a stream in turn: the poll finds the owner and raises the errors, the stream costs no
+        # requests.
         while not tail.is_over:
             for block in tail.take_poll(await self._run(tail.poll())):
                 yield block
@@ -314,10 +316,12 @@ class Client(ClientBase, SegmentVerbs):
         takes over."""
         with anyio.move_on_after(wanted.seconds):
             async with self._refresh_lock:
+                # Of many calls that failed together, the first one asks for all.
                 if self._context.map.generation == wanted.generation:
                     # A client that has ended needs no map: its calls end by themselves.
                     with suppress(ClosedError):
                         await self._drive(attempts.refresh_map(self._context, wanted.seconds))
+                    # The new map may show that what they wait for will never come.
                     self._transport.end_pointless()
 
     async def _watch(self) -> None:
@@ -332,14 +336,17 @@ class Client(ClientBase, SegmentVerbs):
         """Usable inside the body. At its end, appends with waiting callers are finished; if the body fails,
         they end with an error."""
         self._tasks.start_soon(self._appender.watch_deadlines)
+        # Every request needs it: the number of containers decides where a segment is.
         await self._drive(attempts.load_first_map(self._context))
         self._tasks.start_soon(self._watch)
         try:
             yield self
+            # From here on no new calls, or the end could be put off for ever.
             self._is_closed = True
             await self._appender.drain()
         finally:
             self._is_closed = self._has_ended = True
+            # Nobody sends them now: without an answer their callers would wait.
             self._appender.end()
 
 

@@ -115,6 +115,7 @@ class PendingAppend:
 
     def given_up(self, why: str) -> TierlogError:
         what = why if self.failure is None else f"{why}; the last failure was: {self.failure}"
+        # An attempt in flight may be applied, whatever its answer will be.
         if self.doubt or self.is_in_flight:
             return OutcomeUnknown(f"{what}; the append may be applied")
 
@@ -149,6 +150,7 @@ class ContainerQueue:
     def first(self) -> PendingAppend | None:
         """The first one whose caller still waits."""
         waiting = self.waiting
+        # When it is their turn: to remove them at once, from the middle, would search the whole queue.
         while waiting and waiting[0].call.is_abandoned:
             self.take()
         return waiting[0] if waiting else None
@@ -184,6 +186,8 @@ class Batch:
         """Take what fits from the queue's front."""
         queue.is_busy = True
         self.queues.append(queue)
+        # It ends at the first one that does not fit: one that overtook it could be a later append to the same
+        # segment.
         while (append := queue.first()) is not None and not (self.appends and (self.is_full or append.alone)):
             self._add(queue.take())
             if append.alone:
@@ -195,12 +199,14 @@ class Batch:
 
     def seconds(self, now: float) -> float:
         """Until the latest deadline of its callers."""
+        # A caller whose deadline is earlier gives up by itself; the answer still counts for the others.
         return max(append.call.deadline for append in self.appends) - now
 
     @property
     def spans(self) -> tuple[object, ...]:
         """Of the calls whose appends it carries, each once."""
         return tuple(
+            # A call of ``append_each`` may have many appends here.
             dict.fromkeys(append.call.span for append in self.appends if append.call.span is not None)
         )
 
@@ -238,6 +244,7 @@ class Coalescer:
             check_segment_name(name)
             container = self._map.container_of(name)
             queue = self._queues.setdefault(container, ContainerQueue(container))
+            # An order of use, to evict single names, would cost each append more than it saves.
             if len(self._named) >= NAMES_MAX:
                 self._named.clear()
             self._named[name] = queue
@@ -256,6 +263,7 @@ class Coalescer:
 
             url = self._map.url_of(queue.container)
             if taken is None:
+                # Another server, further on, may have room.
                 if not has_room(url):
                     continue
                 taken = Batch(url, self._map.generation)
@@ -275,6 +283,7 @@ class Coalescer:
     def complete(self, sent: Batch, answer: Sequence[Outcome] | Failure, now: float) -> BatchResult:
         """Answer the batch's appends, or put back those that can be sent again. The queues stay busy until
         the caller frees them."""
+        # H7: one bad append, or the sum of all, refuses the whole batch. Alone, each gets its own answer.
         if isinstance(answer, Failure) and len(sent.appends) > 1 and is_too_much_at_once(answer):
             for append in sent.appends:
                 append.alone = True
@@ -298,6 +307,7 @@ class Coalescer:
         )
 
     def _put_back(self, appends: list[PendingAppend]) -> None:
+        # The last one first, so that they stand in the order in which they were made.
         for append in reversed(appends):
             append.is_in_flight = False
             assert append.queue is not None
@@ -323,6 +333,7 @@ class _Completion:
 
         failure = outcome if isinstance(outcome, Failure) else Failure(kind_of(outcome), outcome)
         writer = (append.item.name, append.item.writer)
+        # It is refused only because the one before it did not arrive: in order once that was sent again.
         if isinstance(failure.error, OutOfOrder) and writer in self._writers:
             failure = Failure(Kind.LATER, failure.error)
         repeat = requests.repeat_of(append.item)
@@ -342,6 +353,7 @@ class _Completion:
 
         append.doubt, append.failure, append.attempts = retry.doubt, failure.error, append.attempts + 1
         assert append.queue is not None
+        # Two hosts that name each other as the owner must not be asked for ever.
         is_hinted = follows_hint(self._map, append.queue.container, failure.error) and append.attempts <= 2
         if not is_hinted:
             self.pause = max(self.pause, retry.pause)
@@ -364,6 +376,7 @@ def checked_items(
         try:
             items.append(requests.joined_item(given, bytes_max))
             refusals.append(None)
+        # An object of another type: a mistake of the whole call, and not the outcome of one append.
         except AttributeError as error:
             raise not_an_append(given) from error
         except TierlogError as error:

@@ -73,11 +73,13 @@ def _context(url: str, deadline: float, world: World | None, clock: Callable[[],
         ContainerMapCache(check_url(url)),
         _seconds("deadline", deadline),
         clock,
+        # For the pauses between attempts: many clients must not come back at once after a failover.
         Random() if world is None else world.random,
     )
 
 
 def _seconds(what: str, value: object) -> float:
+    # Not ``isinstance`` alone: a bool is an int. NaN fails the comparison.
     if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0 < value < 86_400:
         raise InvalidArgument(f"{what} is a number of seconds above 0 and below a day, not {shown(value)}")
 
@@ -86,6 +88,7 @@ def _seconds(what: str, value: object) -> float:
 
 def _async_pools(url: str) -> Callable[[], httpx.AsyncBaseTransport]:
     verify = _verify(url)
+    # The proxies of the environment are meant for other servers.
     return lambda: httpx.AsyncHTTPTransport(verify=verify, trust_env=False, http2=False, limits=LIMITS)
 
 

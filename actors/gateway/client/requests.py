@@ -235,6 +235,7 @@ def repeat_of(item: BatchItem) -> Repeat:
     if item.writer:
         return Repeat.NUMBERED
 
+    # After a lost answer nothing tells a repeat of plain bytes from a second append.
     return Repeat.NEVER if item.expected_offset is None else Repeat.AT_OFFSET
 
 
@@ -376,6 +377,7 @@ def read(name: str, offset: int, size: int) -> Call[bytes]:
             return _nothing_there(response)
 
         extent = parse_content_range(response.headers.get("content-range", ""))
+        # H3: a proxy may answer with another range, or with a body that it cut off.
         if extent is None or extent.start != offset or not extent.size == len(response.body) <= size:
             raise ValueError(f"{len(response.body)} bytes for {size} at {offset}")
 
@@ -414,11 +416,13 @@ class PollResult:
 def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
     check_segment_name(name)
     check_offset(offset)
+    # Written so that NaN is refused.
     if not 0 <= wait <= WAIT_MAX:
         raise InvalidArgument(f"a poll waits from 0 to {WAIT_MAX:g} seconds, not {wait!r}")
 
     def parse(response: Response) -> PollResult:
         if response.status == 200 and not response.body:
+            # A tail would ask again at once, for ever.
             raise ValueError("an empty block")
 
         return PollResult(
@@ -464,6 +468,7 @@ class TailCursor:
         return poll(self.name, self.position, self._wait)
 
     def take_poll(self, result: PollResult) -> Iterator[bytes]:
+        # H11: the bytes of a later segment must not continue those of the deleted one.
         if self._segment_id not in {"", result.segment_id}:
             raise SegmentNotFound.replaced(self.name)
 
@@ -475,6 +480,7 @@ class TailCursor:
 
     def stream(self) -> Request:
         """Of what is behind the position."""
+        # Until bytes arrive: a proxy may hold all of an answer back until its end.
         self._streamed_in_vain = True
         return Request("GET", paths.tail_path(self.name, self.position, stream=True))
 
@@ -482,6 +488,7 @@ class TailCursor:
         """Whether the head of an answer begins this tail's stream."""
         return (
             status == 200
+            # A cache in between could answer with an older stream.
             and headers.get(OFFSET.lower()) == str(self.position)
             and headers.get(SEGMENT_ID.lower(), "") == self._segment_id
         )

@@ -24,6 +24,7 @@ def around(tracing: Tracing | None, call: Call[Any]) -> AbstractContextManager[o
     if tracing is None:
         return nullcontext()
 
+    # The last component (rule H1). A span's name must not have the segment, whose names are without number.
     verb = call.request.path.partition("?")[0].rpartition("/")[2]
     return tracing(f"tierlog.client.{verb}", {"segment": call.segment})
 
@@ -45,6 +46,7 @@ class TracingPool(httpx.AsyncBaseTransport):
         headers: dict[str, str] = {}
         links = request.extensions.get(LINKS, ())
         with self._tracing.client(request.method, _attributes(request), headers, links) as span:
+            # The headers carry this span's context, so that the server's span becomes its child.
             request.headers.update(headers)
             response = await self._pool.handle_async_request(request)
             span.answered(response.status_code)
@@ -79,5 +81,6 @@ def _attributes(request: httpx.Request) -> dict[str, object]:
         "http.request.method": request.method,
         "url.full": str(url),
         "server.address": url.host,
+        # httpx leaves the scheme's own port out.
         "server.port": url.port or {"http": 80, "https": 443}[url.scheme],
     }

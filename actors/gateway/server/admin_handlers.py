@@ -95,6 +95,7 @@ async def page(call: Call) -> Answer:
 async def unconfirmed(call: Call) -> Unconfirmed:
     """Why the container deletes nothing, and how much confirming it lets it delete. Lists its chunks."""
     index = _checked_container(call)
+    # To list millions of chunks must not outlast the client that asked.
     async with call.while_connected():
         return await call.server.store.on_container(index, _describe_unconfirmed)
 

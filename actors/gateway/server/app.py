@@ -67,6 +67,7 @@ def app_of(
     table = (*endpoints, _openapi_endpoint((*endpoints, *redirected), title, summary))
     routes = [_route(context, endpoint) for endpoint in table]
     app = Starlette(routes=routes, middleware=[Middleware(cast(Any, RequestMiddleware), gateway=context)])
+    # H1: the name of a segment may end with a slash. Another path is another segment.
     app.router.redirect_slashes = False
     app.router.default = cast(Any, _NotFound(context, routes))
     app.state.gateway = context
@@ -88,6 +89,7 @@ def _openapi_endpoint(endpoints: Sequence[Endpoint], title: str, summary: str) -
 
     async def openapi(call: HttpCall[ServerContext]) -> Answer:
         """This document."""
+        # By the first request: schemas of all endpoints would delay each start.
         if not body:
             body.append(encode_json(openapi_document((*endpoints, made), VERSION, title, summary)))
         return Answer(200, body[0])

@@ -101,6 +101,7 @@ class HttpCall(Generic[S]):
     def container(self) -> int:
         """The container's number in the path. Whether there is one of that number is not checked."""
         text: str = self.scope["path_params"]["container"]
+        # H4: ``int`` would take signs, blanks and the digits of other scripts.
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise InvalidArgument(f"a container is a number, not {text[:50]!r}")
         return int(text)
@@ -109,6 +110,7 @@ class HttpCall(Generic[S]):
         """The only value of a header; twice is refused."""
         wanted = name.lower().encode()
         values = [value for key, value in self.scope["headers"] if key == wanted]
+        # H4: of two values, a proxy may act on one and we on the other.
         if len(values) > 1:
             raise InvalidArgument(f"{name} is given twice")
 
@@ -138,6 +140,7 @@ class HttpCall(Generic[S]):
     async def _large_body(self, body: LargeBody, arrival: Arrival) -> bytes:
         with body, arrival:
             while not (body.has_ended or arrival.is_late):
+                # A scope for each round: every piece that arrives moves the deadline.
                 with anyio.CancelScope(deadline=arrival.deadline) as arrival.scope:
                     await body.wait()
         if body.is_lost:
@@ -168,6 +171,7 @@ class HttpCall(Generic[S]):
                 piece, more = message.get("body", b""), message.get("more_body", False)
                 if piece:
                     size += len(piece)
+                    # H9: a chunked body has no length by which its head could be refused.
                     if size > maximum:
                         raise TooLarge(
                             f"the body has more than {maximum} bytes, the most that "
@@ -214,6 +218,7 @@ class HttpCall(Generic[S]):
 
         if size:
             self._check_type(content_type)
+        # Asked for and not taken: a head whose body never comes must not hold room (rule H12).
         self.server.check_room(size)
         return size
 
@@ -257,6 +262,7 @@ class HttpCall(Generic[S]):
                 finished = True
             except Exception as error:  # noqa: BLE001 - raised again below, outside the task group, which would wrap it
                 failure = error
+            # The watcher waits for as long as the client stays.
             tasks.cancel_scope.cancel()
 
         if failure is not None:
@@ -296,6 +302,7 @@ class HttpCall(Generic[S]):
         if len(answer.body) > SMALL_BYTES:
             await self.take_room()
         headers = dict(answer.headers)
+        # RFC 9110, 8.6: a 204 has no Content-Length.
         if answer.status != 204:
             headers["Content-Type"] = answer.content_type
             headers["Content-Length"] = str(len(answer.body))
@@ -312,6 +319,7 @@ class HttpCall(Generic[S]):
         """One block of the body; waits while the client does not read. The answer to HEAD ends with its
         head, a stream too."""
         if self.scope["method"] == "HEAD":
+            # The handler ends here, or a stream would go on to read for nobody.
             await self._send_message({"type": "http.response.body", "body": b"", "more_body": False})
             if more:
                 raise Disconnected

@@ -114,6 +114,7 @@ class Arrival:
     def drop(self) -> None:
         """Another body needs its room."""
         self.is_dropped = True
+        # Now, and not when its handler runs: whoever needs the room asks again in this step.
         self.release()
         self.scope.cancel()
 

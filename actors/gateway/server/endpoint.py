@@ -198,6 +198,7 @@ class EndpointApp(Generic[S]):
             await self._refuse(call, error)
 
     async def _handle(self, call: HttpCall[S]) -> Answer | None:
+        # Their bound is their own: twenty thousand parked readers must not keep one append out.
         if self.endpoint.is_tail:
             return await self._call_handler(call)
 
@@ -220,6 +221,7 @@ class EndpointApp(Generic[S]):
 
     async def _refuse(self, call: HttpCall[S], error: Exception) -> None:
         if call.started:
+            # H10: after the head only a broken connection can show the error.
             _log.warning("answer_aborted", operation=self.endpoint.operation, error=repr(error))
             return
 

@@ -88,6 +88,7 @@ class Exchange:
     def _break(self) -> None:
         """The application ended without a complete answer."""
         if self.is_answer_started:
+            # H10: without the end of the body, so that half an answer does not pass for a whole one.
             self._connection.close()
             return
 
@@ -137,6 +138,7 @@ class Exchange:
 
     async def send(self, message: dict[str, Any]) -> None:
         """Raises ``OSError`` if the client has disconnected: a stream without a reader must end."""
+        # Before the check: the client may leave while this waits.
         await self._connection.wait_writable()
         if self.is_disconnected:
             raise BrokenPipeError
@@ -178,6 +180,7 @@ class Exchange:
     def _add(self, data: Any, *, more: bool) -> None:
         write = self._connection.transport.write
         if self.scope["method"] == "HEAD":
+            # HEAD has the length of a body that is not sent (RFC 9110, 9.3.2).
             self._bytes_left = 0
         elif self._is_chunked:
             if len(data) > COPIED_MAX:
@@ -188,6 +191,8 @@ class Exchange:
                 write(b"0\r\n\r\n")
         else:
             self._bytes_left -= len(data)
+            # The client would read the next answer as the rest of this one, or the rest of this one as the
+            # next.
             if self._bytes_left < 0 or (self._bytes_left and not more):
                 raise RuntimeError("the answer's length is not its Content-Length")
 
@@ -201,6 +206,7 @@ class Exchange:
 def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     lines = [_STATUS_LINES[status]]
     for name, value in headers:
+        # A line feed would begin another header, or another answer (RFC 9110, 5.5).
         if _FORBIDDEN_IN_HEADER.search(value):
             raise RuntimeError(f"a header's value with a control character: {name!r}")
 

@@ -75,6 +75,7 @@ class FanOut:
         encoded = encode_chunk(block)
         for streams in in_slices(list(self._streams), _SLICE):
             for stream in streams:
+                # It may have left while others were written to.
                 if stream in self._streams:
                     self._send_to(stream, start, block, encoded)
             await anyio.lowlevel.checkpoint()

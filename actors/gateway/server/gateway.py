@@ -115,6 +115,7 @@ class Gateway(ServerContext):
 
     def located(self, error: BaseException, name: str | None) -> BaseException:
         """``error``, with the owner's URL if another host owns the segment and this one knows which."""
+        # Not a subclass: those know their owner.
         if type(error) is NotOwner and name is not None and self._owner_of is not None:
             owner = self._owner_of(self.store.container_of(name))
             if owner is not None:

@@ -39,6 +39,7 @@ class Guard:
             found = _headers(scope)
             host = found.get(b"host")
             if host is None:
+                # HTTP/1.0 does not know the header, and no browser speaks it.
                 if scope["http_version"] != "1.0":
                     raise InvalidArgument("a request names its server in Host: see RFC 9112")
             elif host not in self._known:
@@ -51,18 +52,22 @@ class Guard:
 
     def _check_host(self, host: bytes, server: tuple[str, int] | None) -> None:
         name, _ = _host_and_port(host.decode("latin-1"), "http") or ("", "")
+        # The address to which the client connected is ours. A page behind a rebound name sends that name.
         if not (name in self._names or _is_loopback(name) or (server and name == _normal(server[0]))):
             raise UnknownHost(
                 f"{shown(host.decode('latin-1'))} is not a name of this server: the setting server.advertise "
                 f"(serve --advertise NAME) gives it one"
             )
 
+        # A client can invent spellings and ports of one name without end.
         if len(self._known) < _KNOWN_MAX:
             self._known.add(host)
 
     def _check_origin(self, found: Mapping[bytes, bytes], scheme: str, host: bytes | None) -> None:
         site = found.get(b"sec-fetch-site", b"").partition(b";")[0].strip().lower()
         origin = found.get(b"origin")
+        # Old browsers send no ``Sec-Fetch-Site``, and programs send no ``Origin``: both are looked at,
+        # neither is required.
         if site == b"cross-site" or (origin is not None and not self._is_own(origin, scheme, host)):
             raise CrossOrigin(
                 f"a page of {shown((origin or b'another site').decode('latin-1'))} may change nothing here; "
@@ -85,6 +90,7 @@ def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in _WANTED:
+            # A proxy may have checked the other one.
             if name in found:
                 raise InvalidArgument(f"{name.decode().title()} is given twice")
 
@@ -117,6 +123,7 @@ def _host_and_port(host: str, scheme: str) -> tuple[str, str] | None:
 def _normal(name: str) -> str:
     """One form of a name or address, whichever way it is written."""
     address = _address(name)
+    # A fully qualified name ends with a dot and means the same host.
     return name.lower().removesuffix(".") if address is None else str(address)
 
 
@@ -125,9 +132,11 @@ def _address(name: str) -> _Address | None:
         address: _Address = ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:
         return None
+    # A socket for both families shows IPv4 as ``::ffff:127.0.0.1``.
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def _is_loopback(name: str) -> bool:
     address = _address(name)
+    # Names below ``localhost`` never leave the machine (RFC 6761, 6.3).
     return name == "localhost" or name.endswith(".localhost") or (address is not None and address.is_loopback)

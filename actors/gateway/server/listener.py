@@ -42,8 +42,10 @@ def bind(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from error
 
     try:
+        # The closed connections of an earlier process (TIME_WAIT) would keep the port for a minute.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
+        # A child process would keep the port open after this one has ended.
         found.set_inheritable(False)
     except OSError as error:
         found.close()
@@ -68,6 +70,7 @@ async def serve_http(
     limits = context.limits
     connections = Connections(app, connections_max(limits.connections, limits.reserved_files))
     address = ServerAddress(*listener.getsockname()[:2])
+    # Before the tasks run: a client that connects as soon as the address is known waits, and is not refused.
     listener.listen(BACKLOG)
     try:
         async with body_group() as tasks:
@@ -78,6 +81,8 @@ async def serve_http(
             finally:
                 tasks.cancel_scope.cancel()
     finally:
+        # H15: whatever ended the body, requests in flight get their answers.
         with anyio.CancelScope(shield=True):
+            # First, or parked tails would take all of the time.
             context.drain()
             await connections.end(listener, stop_timeout)

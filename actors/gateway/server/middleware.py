@@ -64,6 +64,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                # Here, so that refusals and problems have it too.
                 message = {**message, "headers": [*message["headers"], pair]}
             await send(message)
 
@@ -81,6 +82,7 @@ class RequestMiddleware:
             self._gateway.metrics.note(
                 scope.get("tierlog.operation", "none"), method, status or 500, anyio.current_time() - begun
             )
+        # Without a head from the application, the connection answers 500 itself.
         return status or 500
 
     def _request_id(self, scope: Mapping[str, Any]) -> str:

@@ -49,6 +49,7 @@ Schema = dict[str, Any]
 def openapi_document(endpoints: Sequence[Endpoint], version: str, title: str, summary: str) -> dict[str, Any]:
     """One path for each endpoint, with every answer that it can give."""
     documented = [endpoint for endpoint in endpoints if endpoint.is_documented]
+    # All at once, so that types of one name share one component.
     types = [ProblemDocument, *(kind for endpoint in documented for kind in _types(endpoint))]
     found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     # Annotated types are not hashable; each is one object, though.
@@ -112,6 +113,7 @@ def _responses(endpoint: Endpoint, schema_of: Callable[[Any], Schema]) -> dict[s
         response = responses.setdefault(str(status), {"description": f"Refused: {', '.join(sorted(codes))}."})
         response["content"] = {**response.get("content", {}), **problem}
 
+    # Every handler may have a bug.
     responses.setdefault("500", {"description": "Refused: internal.", "content": problem})
     return responses
 
@@ -131,6 +133,7 @@ def _success(success: Success, schema_of: Callable[[Any], Schema]) -> dict[str, 
 def _by_status(kinds: Iterable[type[TierlogError]]) -> dict[int, list[Row]]:
     found: dict[int, list[Row]] = {}
     for kind in kinds:
+        # Without ``__init__``, whose arguments differ: only the class counts.
         row = row_of(kind.__new__(kind))
         assert row is not None
         found.setdefault(row.status, []).append(row)

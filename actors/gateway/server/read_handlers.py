@@ -96,6 +96,7 @@ async def _read_all(call: Call, info: SegmentInfo, extent: Extent) -> Buffer:
         pieces.append(await _piece(call, position, extent.end - position))
         position += len(pieces[-1])
 
+    # H10: the name may have passed to another segment between two pieces.
     await check_same(call, info.segment_id)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -64,6 +64,7 @@ class RequestMetrics:
     # --- the scrape ------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Family]:
+        # By the first scrape: many processes are never scraped.
         from prometheus_client.metrics_core import (
             CounterMetricFamily,
             GaugeMetricFamily,

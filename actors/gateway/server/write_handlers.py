@@ -82,6 +82,7 @@ from .endpoint import BODY_ERRORS, Body, Parameter, Success, endpoint, verb
 )
 async def append(call: Call) -> Answer:
     """Append the body's bytes. Answers once they are durable."""
+    # Before the body: a bad header is refused without receiving megabytes.
     identity = headers.parse_append_headers(call.scope["headers"])
     store = call.server.store
     data = await call.body(BYTES_TYPE, store.append_bytes_max)
@@ -113,11 +114,13 @@ async def batch(call: Call) -> Answer:
     await call.each_piece(
         BATCH_TYPE, server.limits.batch_bytes, lambda piece: items.extend(decoder.feed(piece))
     )
+    # H7: nothing reaches the store before the last byte was decoded.
     decoder.finish()
     outcomes = await server.store.append_each(items)
     return Answer(
         200,
         encode_outcomes(
+            # H13: the containers of one batch may have moved to several hosts.
             server.located(outcome, item.name) if isinstance(outcome, Exception) else outcome
             for outcome, item in zip(outcomes, items, strict=True)
         ),

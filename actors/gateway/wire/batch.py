@@ -107,6 +107,7 @@ def encode_batch(items: Sequence[BatchItem]) -> list[Buffer]:
     ``KeyError``.
     """
     names: dict[str, int] = {}
+    # Room for the head: it has the table of names, which is complete at the end.
     parts: list[Buffer] = [b""]
     for item in items:
         index = names.setdefault(item.name, len(names))
@@ -147,6 +148,7 @@ class BatchDecoder:
     def feed(self, data: Buffer) -> list[BatchItem]:
         """``InvalidArgument`` if the bytes are not a batch; the decoder cannot be used afterwards."""
         self._buffer += data
+        # It is released before the deletion: a bytearray with a view of it cannot shrink.
         with memoryview(self._buffer) as view:
             items, position = self._decode(view)
         del self._buffer[:position]
@@ -179,6 +181,7 @@ class BatchDecoder:
         if items > self._limits.items:
             raise TooLarge(f"a batch has at most {self._limits.items} items, not {items}")
 
+        # A name of two bytes costs an object: no request may have millions that no item uses.
         if names > items:
             raise InvalidArgument(f"a batch of {items} items names {names} segments: more than it can use")
 
@@ -188,6 +191,8 @@ class BatchDecoder:
         while self._names_left and position + _NAME.size <= len(view):
             (size,) = _NAME.unpack_from(view, position)
             start = position + _NAME.size
+            # Before it is complete, or it would be collected only to be refused. A character takes up to 4
+            # bytes.
             if size > 4 * 255:
                 raise InvalidArgument(f"a segment name of {size} bytes is too long")
 
@@ -213,6 +218,7 @@ class BatchDecoder:
                 view, position
             )
             if (
+                # One test for the plain item, in which all that is optional is 0.
                 index >= len(names)
                 or size > bytes_max
                 or flags
@@ -227,6 +233,8 @@ class BatchDecoder:
                 )
             data_start = start + writer_size
             position_after = data_start + size
+            # The rest is on its way. The header is read again then, and was refused already if its size is
+            # too large.
             if position_after > end:
                 break
 
@@ -234,6 +242,7 @@ class BatchDecoder:
             items.append(
                 BatchItem(
                     names[index],
+                    # A copy, because the store keeps it, and the buffer goes on.
                     bytes(view[data_start:position_after]),
                     writer,
                     first,
@@ -246,6 +255,7 @@ class BatchDecoder:
             left -= 1
 
         self._items_left = left
+        # H7: bytes that one reader ignores are a second request to another.
         if not left and position < end:
             raise InvalidArgument("the batch has bytes behind its last item")
 
@@ -318,6 +328,7 @@ def decode_outcomes(body: bytes, count: int) -> list[Outcome]:
     """
     try:
         document = json.loads(body)
+    # ``json`` raises it for deep nesting, and it is no ValueError.
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -325,6 +336,7 @@ def decode_outcomes(body: bytes, count: int) -> list[Outcome]:
     if not isinstance(results, list) or len(results) != count:
         raise ValueError(f"no results for {count} items")
 
+    # Not ``isinstance``: ``true`` is no offset.
     return [result if result is None or type(result) is int else _problem(result) for result in results]
 
 

@@ -242,6 +242,7 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "given": (int,),
     "last_event_number": (int, type(None)),
 }
+# The first clause of what the class's documentation says: both have one source.
 _TITLES = {
     row.kind: (row.kind.__doc__ or "")
     .split(". ")[0]
@@ -282,6 +283,7 @@ class Problem:
 def row_of(error: BaseException) -> Row | None:
     """The row of the error's class, or of its nearest base class. None for an exception that is not a
     ``TierlogError``."""
+    # A class without a row travels as its nearest base, which tells the client as much as it can know.
     for kind in type(error).__mro__:
         row = _BY_KIND.get(kind)
         if row is not None:
@@ -294,7 +296,8 @@ def problem_document(error: BaseException) -> dict[str, Any]:
     """The JSON document of an error: in an answer's body, and for one item of a batch."""
     row = row_of(error)
     if row is None:
-        # A bug of the server. Its text goes to the server's log only.
+        # A bug of the server. Its text goes to the server's log only. Its effect is unknown: only what has an
+        # identity may be repeated.
         code, title, status, retry = "internal", "An unexpected error", 500, RetryHint.IDENTIFIED
         detail = "the server failed; see its log"
     else:
@@ -316,12 +319,15 @@ def to_problem(error: BaseException) -> Problem:
     document = problem_document(error)
     headers = {"Content-Type": PROBLEM_TYPE}
     if "retry_after" in document:
+        # The header has whole seconds (RFC 9110, 10.2.3). Rounded down, clients would come too early.
         headers["Retry-After"] = str(math.ceil(document["retry_after"]))
     if isinstance(error, OwnedElsewhere):
         headers["Tierlog-Owner"] = error.owner
     if isinstance(error, MethodNotAllowed):
+        # RFC 9110, 15.5.6: a 405 names the methods.
         headers["Allow"] = error.allowed
     if isinstance(error, RangeNotSatisfiable):
+        # RFC 9110, 14.4: a client that knows nothing of problems learns the length too.
         headers["Content-Range"] = f"bytes */{error.length}"
     return Problem(document["status"], headers, document)
 
@@ -337,6 +343,7 @@ def from_problem(
     if headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM_TYPE:
         try:
             error = from_document(json.loads(body))
+        # Half a document, or one nested deeper than the decoder goes, is as foreign as a proxy's page.
         except (ValueError, RecursionError):
             error = None
         if error is not None:
@@ -356,6 +363,8 @@ def from_document(document: object) -> TierlogError | None:
         return None
 
     for row in _BY_CODE.get(code, ()):
+        # One of another version may lack a field. A class with invented values would mislead more than a
+        # plain problem.
         message = document.get(row.message)
         if isinstance(message, str) and all(_is_valid(document, name) for name in row.fields):
             return row.kind(message, **{name: document[name] for name in row.fields})
@@ -376,6 +385,7 @@ def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
     except (ValueError, RecursionError):
         document = None
     seconds = document.get("retry_after") if isinstance(document, dict) else None
+    # ``json`` reads NaN and Infinity too: no comparison admits them.
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < 1e9:
         return float(seconds)
 
@@ -387,6 +397,7 @@ def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
 
 
 def _is_valid(document: Mapping[str, object], name: str) -> bool:
+    # Not ``isinstance``: a bool is an int.
     return name in document and type(document[name]) in _FIELD_TYPES[name]
 
 

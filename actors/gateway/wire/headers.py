@@ -35,6 +35,7 @@ REQUEST_ID = "X-Request-Id"
 NUMBER_MAX = (1 << 63) - 1
 WRITER_ID_BYTES_MAX = 64
 
+# ``int`` would take signs, blanks, underscores and the digits of other scripts too.
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _WRITER = re.compile(r"(?:[A-Za-z0-9._~-]|%[0-9A-Fa-f]{2})+")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -77,6 +78,7 @@ def parse_append_headers(headers: Iterable[tuple[bytes, bytes]]) -> AppendHeader
     for raw, value in headers:
         name = _LOWER.get(raw)
         if name is not None:
+            # Of two values, a proxy may act on one and the server on the other.
             if name in found:
                 raise InvalidArgument(f"{name} is given twice")
 
@@ -104,6 +106,7 @@ def _append_headers(found: dict[str, str]) -> AppendHeaders:
 
 
 def _parse_previous(text: str) -> int:
+    # For a writer without events: no event number could say so.
     return -1 if text == "-1" else parse_number(PREVIOUS_EVENT_NUMBER, text)
 
 
@@ -123,6 +126,7 @@ def writer_text(writer: bytes) -> str:
 
 def parse_writer(what: str, text: str) -> bytes:
     """The bytes of a writer id in text form."""
+    # The length first: the pattern must not run over 64 KiB.
     if len(text) <= 3 * WRITER_ID_BYTES_MAX and _WRITER.fullmatch(text):
         writer = unquote_to_bytes(text)
         if len(writer) <= WRITER_ID_BYTES_MAX:
@@ -136,4 +140,5 @@ def parse_writer(what: str, text: str) -> bytes:
 
 def is_request_id(text: str) -> bool:
     """Whether a request id of a client may go into logs and answers as it is."""
+    # A line feed in it would begin another line of the log, or another header.
     return bool(_REQUEST_ID.fullmatch(text))

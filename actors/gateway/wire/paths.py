@@ -25,6 +25,7 @@ READY = "/ready"
 METRICS = "/metrics"
 OPENAPI = "/openapi.json"
 
+# Left readable. Percent, question mark and number sign would end the path or change it (RFC 3986, 3.3).
 _NAME_SAFE = "/@:+~$=-._"
 _SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,3})?")
 
@@ -106,6 +107,7 @@ def split_segment_path(path: str) -> tuple[str, str] | None:
     if not path.startswith(head):
         return None
 
+    # H1: the last component is the verb, and the name has all slashes before it.
     name, slash, verb = path[len(head) :].rpartition("/")
     return (name, verb) if slash and name and verb else None
 
@@ -117,7 +119,9 @@ def parse_query(query: bytes, allowed: Sequence[str]) -> dict[str, str]:
     """The parameters of a query, still percent-encoded. A repeated parameter, or one that is not ``allowed``,
     raises ``InvalidArgument``: a misspelt ``wait`` would silently mean the default."""
     values: dict[str, str] = {}
+    # Not ``urllib.parse.parse_qs``: it keeps both of two values and drops what it cannot read.
     for part in query.decode("latin-1").split("&"):
+        # ``?``, ``?a=1&`` and ``?&a=1`` are usual, and mean nothing else.
         if not part:
             continue
 
@@ -137,6 +141,7 @@ def parse_query(query: bytes, allowed: Sequence[str]) -> dict[str, str]:
 def query_text(value: str) -> str:
     """A parameter as text; ``+`` is a space, as forms write it."""
     try:
+        # Before the decoding of ``%2B``, which stands for a plus.
         return unquote_to_bytes(value.replace("+", " ").encode("latin-1")).decode()
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"a query parameter is percent-encoded UTF-8, not {shown(value)}") from error
@@ -152,6 +157,7 @@ def query_seconds(values: Mapping[str, str], name: str, default: float, maximum:
         return default
 
     text = values[name]
+    # The pattern first: ``float`` takes "nan", "1e9" and blanks.
     if not _SECONDS.fullmatch(text) or float(text) > maximum:
         raise InvalidArgument(
             f"{name} is a number of seconds from 0 to {maximum:g}, with up to three decimals, not "
@@ -163,6 +169,7 @@ def query_seconds(values: Mapping[str, str], name: str, default: float, maximum:
 
 def query_flag(values: Mapping[str, str], name: str) -> bool:
     value = values.get(name, "false")
+    # H4: "1", "yes" and an empty value could be meant in either way.
     if value not in ("true", "false"):
         raise InvalidArgument(f"{name} is true or false, not {shown(value)}")
 

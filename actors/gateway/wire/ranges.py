@@ -15,6 +15,7 @@ from ....storage_backends.base.errors import InvalidArgument, SegmentTruncated, 
 from .errors import RangeNotSatisfiable
 from .headers import NUMBER_MAX
 
+# Several ranges need a multipart answer (RFC 9110, 14.6), which no reader of segments asks for.
 _RANGE = re.compile(r"bytes=[ \t]*(?:([0-9]{1,19})-([0-9]{1,19})?|-([0-9]{1,19}))[ \t]*")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/(?:[0-9]{1,19}|\*)")
 
@@ -55,6 +56,8 @@ def parse_range(text: str) -> RangeRequest:
         raise InvalidArgument(f"Range is one of bytes=a-b, bytes=a- and bytes=-n, not {shown(text)}")
 
     first, last, suffix = (None if group is None else int(group) for group in match.groups())
+    # RFC 9110, 14.2, lets a server ignore such a range. All bytes of a large segment would surprise more than
+    # 400.
     if max(first or 0, last or 0, suffix or 0) > NUMBER_MAX or (
         first is not None and last is not None and last < first
     ):
@@ -73,6 +76,7 @@ def resolve_range(
 
     first = wanted.first
     if first is None:
+        # A suffix longer than what is left means all of it (RFC 9110, 14.1.2).
         first = max(length - (wanted.suffix or 0), start_offset)
     if first < start_offset:
         raise SegmentTruncated(
@@ -86,6 +90,7 @@ def resolve_range(
             f"{name!r} ends at offset {length}: nothing at offset {first}", length=length, sealed=sealed
         )
 
+    # A range may reach beyond the end, and is cut there: the segment may grow meanwhile.
     return Extent(first, length if wanted.last is None else min(wanted.last + 1, length))
 
 

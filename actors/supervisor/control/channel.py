@@ -41,6 +41,7 @@ def control_path(store_id: bytes, folder: str, environment: Mapping[str, str]) -
     name = hashlib.blake2b(store_id + os.path.realpath(folder).encode(), digest_size=8).hexdigest()
     bases = (environment.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # noqa: S108 - private below
     paths = [f"{base}/tierlog-{os.getuid()}/{name}" for base in bases if os.path.isabs(base)]
+    # A path that is too long fails at ``bind`` with a message that names no path.
     return next((path for path in paths if len(os.fsencode(path + _NEW)) <= _PATH_BYTES_MAX), paths[-1])
 
 
@@ -55,6 +56,7 @@ def make_private_folder(path: str) -> None:
             f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to a folder of your own"
         ) from error
 
+    # In ``/tmp``, another user may have made a folder of this name first.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise Unavailable(
             f"{path} is not a folder that only you can enter: remove it, or set XDG_RUNTIME_DIR to a folder "
@@ -80,6 +82,7 @@ def remove_left_sockets(folder: str) -> None:
     """Remove the sockets of supervisors that were killed, whose folders may never be served again."""
     with os.scandir(folder) as entries:
         for entry in entries:
+            # Not those that are being made: their process does not listen yet.
             is_socket = stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
             if is_socket and not entry.name.endswith(_NEW) and living_listener(entry.path) is None:
                 with suppress(FileNotFoundError):  # another supervisor removed it
@@ -106,6 +109,7 @@ async def listen(path: str) -> anyio.abc.SocketListener:
             f"process {pid or 'unknown'} already supervises this store (it listens at {path}): stop it first"
         )
 
+    # Under another name first: a socket at the final path always has a process that accepts.
     listener = await anyio.create_unix_listener(path + _NEW, mode=0o600)
     os.rename(path + _NEW, path)
     return listener
@@ -150,6 +154,7 @@ class Connection:
 
     def send(self, order: Order) -> None:
         """Queue an order. If the queue is full because the host does not read, the connection is closed."""
+        # V5: a host that does not read is treated like one that is silent.
         if len(self._waiting) >= QUEUE_MAX:
             self.close()
             return
@@ -164,6 +169,7 @@ class Connection:
     async def write(self) -> None:
         """Write what ``send`` queues, until ``finish`` or the connection's end."""
         try:
+            # What is queued before ``finish`` is still written: a refusal is the last message.
             while self._waiting or not self._finished:
                 await self._more.wait()
                 self._more = anyio.Event()

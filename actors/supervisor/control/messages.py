@@ -168,6 +168,7 @@ _TYPES: Mapping[str, type] = {
 
 @cache
 def _converter() -> cattrs.Converter:
+    # By the first message, so that importing this module stays cheap.
     return cattrs.Converter()
 
 
@@ -182,6 +183,7 @@ def decode(line: bytes) -> Message:
     try:
         document = json.loads(line)
         kind = _TYPES[document["type"]]
+        # Members that this version does not know are ignored: a host of a later build may send them.
         message: Message = _converter().structure(document, kind)
     except (ValueError, TypeError, KeyError, RecursionError, cattrs.BaseValidationError) as error:
         raise ProtocolError(f"malformed message on a control connection: {line[:200]!r}") from error
@@ -198,8 +200,10 @@ class Lines:
     def feed(self, data: bytes) -> list[Message]:
         """Return the messages that ``data`` completes. Raises ``ProtocolError``."""
         self._rest += data
+        # Most pieces of a long line have no line feed, and splitting the whole for each would be quadratic.
         *lines, rest = bytes(self._rest).split(b"\n") if b"\n" in data else (bytes(self._rest),)
         self._rest = bytearray(rest)
+        # The bound comes before JSON, which takes several times the memory of its text.
         if len(rest) > LINE_BYTES_MAX or any(len(line) > LINE_BYTES_MAX for line in lines):
             raise ProtocolError(f"a line of more than {LINE_BYTES_MAX} bytes on a control connection")
 
