@@ -121,6 +121,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        # H12: a transport keeps all of a block for its last unsent byte, so that byte counts.
+        transport.set_write_buffer_limits(high=0)
         self._addresses = {
             "client": _address(transport, "peername"),
             "server": _address(transport, "sockname"),
