@@ -15,6 +15,7 @@ import anyio.lowlevel
 
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.chunk_storage import ChunkInfo
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ..gc.rules import parse_chunk_name
 from ..kernel.slices import in_slices
 from .segments import SegmentState
@@ -27,7 +28,7 @@ class RecoveredHistory:
 
     def __init__(self, state: ContainerState) -> None:
         self._state = state
-        self._lengths: dict[int, int] = {}
+        self._lengths: ShardedDict[int, int] = ShardedDict()
         self._newest: int | None = None
         """The highest segment id; None if the log may have used higher ones."""
         self._is_noting = False
@@ -37,7 +38,7 @@ class RecoveredHistory:
         their lengths until they are loaded."""
         self._is_noting = True
         self._newest = self._state.known_newest_segment
-        for segments in in_slices(list(self._state.segments.by_id.values())):
+        for segments in in_slices(self._state.segments.by_id.values()):
             live = (segment for segment in segments if segment.status is SegmentStatus.LIVE)
             self._lengths.update((segment.sid, segment.length) for segment in live)
             await anyio.lowlevel.checkpoint()
@@ -50,7 +51,7 @@ class RecoveredHistory:
 
     def forget(self) -> None:
         self._is_noting = False
-        self._lengths.clear()
+        self._lengths = ShardedDict()
 
     def find_newer(self, chunks: Iterable[ChunkInfo], oldest: int) -> ChunkInfo | None:
         """A chunk of an owner from epoch ``oldest`` on that this log's owners cannot have flushed."""

@@ -22,6 +22,7 @@ from ...journal.operations.segment_image import (
 )
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.base.segments import SegmentInfo
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.sorted_dict import FrozenView, SortedKeys, with_prefix
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SegmentRecord
@@ -224,7 +225,7 @@ class SegmentState:
         return segment
 
 
-class _ById(dict[int, SegmentState]):
+class _ById(ShardedDict[int, SegmentState]):
     """The segments in memory. Looking up an evicted one by ``[]`` loads it."""
 
     __slots__ = ("_load",)
@@ -233,8 +234,9 @@ class _ById(dict[int, SegmentState]):
         super().__init__()
         self._load = load
 
-    def __missing__(self, sid: int) -> SegmentState:
-        return self._load(sid)
+    def __getitem__(self, sid: int) -> SegmentState:
+        segment = self.get(sid)
+        return self._load(sid) if segment is None else segment
 
 
 class SegmentTable:
@@ -246,13 +248,13 @@ class SegmentTable:
     def __init__(self, on_load: Callable[[SegmentState], None] = lambda segment: None) -> None:
         """``on_load(segment)`` completes a segment that was loaded, before it is returned."""
         self.by_id = _ById(self._load)
-        self.evicted: dict[int, bytes] = {}
+        self.evicted: ShardedDict[int, bytes] = ShardedDict()
         """Images of evicted segments."""
-        self.dirty: dict[int, None] = {}
-        """Every segment that is not clean, and some that changed and are; the oldest change first."""
+        self.dirty: ShardedDict[int, None] = ShardedDict()
+        """Every segment that is not clean, and some that changed and are."""
         self._turns: deque[int] = deque()
         """The segments in memory, in the order in which eviction visits them; removed ones may linger."""
-        self._by_name: dict[str, int] = {}
+        self._by_name: ShardedDict[str, int] = ShardedDict()
         self._names: SortedKeys[str] = SortedKeys()
         self._ids: SortedKeys[int] = SortedKeys()
         self._on_load = on_load
@@ -311,12 +313,9 @@ class SegmentTable:
             self.dirty.pop(sid, None)
 
     def dirty_segments(self) -> Iterator[SegmentState]:
-        """The segments that are not clean as of the call, if they still are not when they are reached. Work
-        through them in slices: the table may change meanwhile."""
-        return self._still_dirty(list(self.dirty))
-
-    def _still_dirty(self, sids: Sequence[int]) -> Iterator[SegmentState]:
-        for sid in sids:
+        """The segments that are not clean as of the call, if they still are not when they are reached, and
+        some that changed since. Work through them in slices: the table may change meanwhile."""
+        for sid in self.dirty:
             segment = self.by_id.get(sid)
             # Removed, clean by now, or evicted, which only clean ones are.
             if segment is None or segment.is_clean:

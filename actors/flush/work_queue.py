@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 
 import attrs
 
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.segments.records import DeferredWorkRecord
 
 
@@ -24,7 +25,7 @@ class WorkQueue:
     __slots__ = ("_entries", "_ready", "_waiting")
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: ShardedDict[str, _Entry] = ShardedDict()
         # What is in the heaps counts only if it agrees with the entry: changes leave the old one behind, and
         # whoever meets it at the top drops it.
         self._ready: list[tuple[int, int, int, str]] = []

@@ -33,6 +33,7 @@ import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, StorageFull, TierlogError
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
@@ -171,10 +172,10 @@ class Collector:
         self._source = source
         self._options = options
         self._queue = GarbageQueue()
-        self._attempts: dict[str, int] = {}
+        self._attempts: ShardedDict[str, int] = ShardedDict()
         self._retry_later = RetryLater(options.retry_pause, options.retry_pause_max, options.names_max)
         self._unlogged: dict[str, TierlogError] = {}
-        self._open: dict[str, None] = {}
+        self._open: ShardedDict[str, None] = ShardedDict()
         self._cycle = 0
         self._completed = 0
         self._wake = anyio.Event()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
 
+from ...storage_backends.base.sharded_dict import ShardedDict
 from .rules import Garbage
 
 
@@ -16,7 +17,7 @@ class GarbageQueue:
     __slots__ = ("_cycles", "_delays", "_entries", "_numbers")
 
     def __init__(self) -> None:
-        self._entries: dict[str, Garbage] = {}
+        self._entries: ShardedDict[str, Garbage] = ShardedDict()
         # What is in the heaps counts only if it is the entry: changes leave the old one behind.
         self._delays: list[tuple[float, int, Garbage]] = []
         """(due, a number that breaks ties, what)."""

@@ -7,6 +7,9 @@ quiet. One delete that works shows that long-term storage is healthy, and brings
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from ...storage_backends.base.sorted_dict import SortedDict
 from .rules import Garbage
 
 
@@ -19,7 +22,7 @@ class RetryLater:
         self._pause_max = pause_max
         self._names_max = names_max
         self._pause = pause
-        self._names: dict[str, Garbage] = {}
+        self._names: SortedDict[str, Garbage] = SortedDict()
         self.due = float("inf")
         """When the next round is due; infinite without names."""
 
@@ -39,14 +42,13 @@ class RetryLater:
         self._names[garbage.name] = garbage
         return True
 
-    def take(self, now: float) -> list[Garbage]:
+    def take(self, now: float) -> Iterable[Garbage]:
         """All names if their round is due, else none. Those that fail again are added again, and wait twice
         as long."""
         if now < self.due:
-            return []
+            return ()
 
-        found = list(self._names.values())
-        self._names.clear()
+        found, self._names = self._names.values(), SortedDict()
         self._pause = min(self._pause * 2, self._pause_max)
         self.due = float("inf")
         return found

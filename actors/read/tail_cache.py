@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
 from .log_extents import LogExtent, LogExtents
 
@@ -29,7 +30,10 @@ class _Tail:
     """One segment's blocks, contiguous runs in offset order. Invariants: blocks never overlap; what a block
     holds above ``flushed`` is in ``extents``."""
 
-    __slots__ = ("blocks", "end", "extents", "flushed", "starts")
+    __slots__ = ("blocks", "end", "extents", "flushed", "newer", "older", "starts")
+    older: _Tail
+    newer: _Tail
+    """The neighbors in the ring of those with blocks. Not set without blocks."""
 
     def __init__(self, flushed: int) -> None:
         self.end = 0
@@ -39,6 +43,16 @@ class _Tail:
         self.starts: list[int] = []
         self.blocks: list[bytes | bytearray] = []
         self.flushed = flushed
+
+    def enter(self, ring: _Tail) -> None:
+        """Become the newest one of ``ring``."""
+        self.older, self.newer = ring.older, ring
+        self.older.newer = ring.older = self
+
+    def leave(self) -> None:
+        self.older.newer, self.newer.older = self.newer, self.older
+        # A tail that was dropped must not be kept in memory by one that is not.
+        del self.older, self.newer
 
 
 @attrs.frozen
@@ -62,9 +76,11 @@ class TailCache:
         self._window_of = window_of
         self._group = self._window = 0
         """The newest group and its window: all appends of a group share one lookup."""
-        self._tails: dict[int, _Tail] = {}
-        self._filled: dict[int, _Tail] = {}
-        """Those with blocks, roughly in the order in which they were last written."""
+        self._tails: ShardedDict[int, _Tail] = ShardedDict()
+        self._ring = _Tail(0)
+        """Begin and end of the ring of those with blocks, roughly in the order in which they were last
+        written."""
+        self._ring.older = self._ring.newer = self._ring
         self._total = 0
         self._data = 0
         self.unflushed_bytes = 0
@@ -83,7 +99,8 @@ class TailCache:
         if tail is None:
             return
 
-        self._filled.pop(sid, None)
+        if tail.blocks:
+            tail.leave()
         self.unflushed_bytes -= tail.extents.size
         for start, block in zip(tail.starts, tail.blocks, strict=True):
             self._release(tail, start, block)
@@ -106,7 +123,7 @@ class TailCache:
         # Out of order only in replay and after a checkpoint has logged bytes again; live appends come in
         # order (C1).
         if offset < tail.end:
-            self._add_unknown(sid, tail, offset, data)
+            self._add_unknown(tail, offset, data)
         else:
             tail.end = end
             if end > tail.flushed:
@@ -128,15 +145,15 @@ class TailCache:
                 last += data
             else:
                 if last is None:
-                    self._filled[sid] = tail
+                    tail.enter(self._ring)
                 starts.append(offset)
                 # ``bytes`` of ``bytes`` is no copy.
                 blocks.append(bytes(data) if size >= _BY_REFERENCE else bytearray(data))
                 self._total += BLOCK_OVERHEAD
         if self._total > self._limit:
-            self._make_room(sid, tail)
+            self._make_room(tail)
 
-    def _add_unknown(self, sid: int, tail: _Tail, offset: int, data: Buffer) -> None:
+    def _add_unknown(self, tail: _Tail, offset: int, data: Buffer) -> None:
         """Re-logged and replayed bytes may come before, inside or after what is known: add the parts that are
         missing. From now on all of them are needed from the newest group only."""
         view = memoryview(data)
@@ -145,11 +162,12 @@ class TailCache:
             return
 
         for begin, stop in tail.extents.gaps(start, end):
+            if not tail.blocks:
+                tail.enter(self._ring)
             index = bisect_right(tail.starts, begin)
             tail.starts.insert(index, begin)
             # Copied: a view of a few missing bytes would keep a re-logged piece of 1 MiB alive.
             tail.blocks.insert(index, bytes(view[begin - offset : stop - offset]))
-            self._filled[sid] = tail
             self._total += stop - begin + BLOCK_OVERHEAD
             self._data += stop - begin
             self.pinned_bytes += stop - begin
@@ -178,10 +196,11 @@ class TailCache:
         if self._total > self._limit:
             self.evict()
 
-    def _make_room(self, sid: int, tail: _Tail) -> None:
-        """The cache is over its limit after an append to ``sid``."""
-        if self._filled.pop(sid, None) is not None:
-            self._filled[sid] = tail  # the most recently written one goes last
+    def _make_room(self, tail: _Tail) -> None:
+        """The cache is over its limit after an append to the segment."""
+        if tail.blocks:
+            tail.leave()
+            tail.enter(self._ring)
         # Only once a sixteenth of the limit can go, so that flushed blocks are not searched each time.
         if self._data - self.pinned_bytes > self._limit >> 4:
             self.evict()
@@ -190,20 +209,19 @@ class TailCache:
 
     def evict(self) -> None:
         """Drop flushed blocks until the total is within the limit or only unflushed ones are left."""
-        # A copy: a segment whose last block is dropped leaves the dict.
-        for sid, tail in list(self._filled.items()):
-            if self._total <= self._limit:
-                return
-
-            self._drop_oldest(sid, tail, self._limit, tail.flushed)
+        tail = self._ring.newer
+        while self._total > self._limit and tail is not self._ring:
+            following = tail.newer  # a segment whose last block is dropped leaves the ring
+            self._drop_oldest(tail, self._limit, tail.flushed)
+            tail = following
 
     def _spill(self) -> None:
         """Drop the oldest blocks; those that are not flushed stay in the log."""
         while self._total > self._goal:
-            sid, tail = next(iter(self._filled.items()))
-            self._drop_oldest(sid, tail, self._goal, tail.end)
+            oldest = self._ring.newer
+            self._drop_oldest(oldest, self._goal, oldest.end)
 
-    def _drop_oldest(self, sid: int, tail: _Tail, goal: int, below: int) -> None:
+    def _drop_oldest(self, tail: _Tail, goal: int, below: int) -> None:
         """Drop a segment's first blocks that end at or below ``below``, until the total is at ``goal``."""
         data, pinned, count = self._data, self.pinned_bytes, 0
         for start, block in zip(tail.starts, tail.blocks, strict=True):
@@ -216,7 +234,7 @@ class TailCache:
         del tail.starts[:count]
         del tail.blocks[:count]
         if not tail.blocks:
-            del self._filled[sid]
+            tail.leave()
         spilled = pinned - self.pinned_bytes
         self._spilled += spilled
         self._evicted += data - self._data - spilled

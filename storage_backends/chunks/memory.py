@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Sequence
 
 import attrs
 from anyio.lowlevel import checkpoint
-from sortedcontainers import SortedDict
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange
 from ..base.errors import ChunkExists, ChunkNotFound, ChunkReadOnly
+from ..base.sorted_dict import SortedDict, with_prefix
 from .base import BaseChunkStorage, bad_offset
 
 
@@ -96,13 +96,12 @@ class MemoryChunkStorage(BaseChunkStorage):
         self._chunk(name).read_only = read_only
 
     async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
-        # A copy, because chunks come and go at each await.
-        for name in list(self.state.chunks.irange(max(prefix, after))):
-            if not name.startswith(prefix):
-                return
+        for name in with_prefix(self.state.chunks.runs_from(max(prefix, after)), prefix):
+            if name <= after:
+                continue  # of the first run
             await checkpoint()
             # It may have been deleted since the listing began.
-            if name != after and (chunk := self.state.chunks.get(name)):
+            if chunk := self.state.chunks.get(name):
                 yield ChunkInfo(name, len(chunk.data))
 
     async def _used_space(self) -> int:
@@ -110,7 +109,7 @@ class MemoryChunkStorage(BaseChunkStorage):
         return sum(len(chunk.data) for chunk in self.state.chunks.values())
 
     def _chunk(self, name: str) -> MemoryChunk:
-        chunk: MemoryChunk | None = self.state.chunks.get(name)
+        chunk = self.state.chunks.get(name)
         if chunk is None:
             raise ChunkNotFound(f"there is no chunk {name}", chunk=name)
 

@@ -8,6 +8,7 @@ from itertools import islice
 import anyio
 import anyio.lowlevel
 
+from ..base.sharded_dict import ShardedDict
 from .metadata_store import ChunkMetadataStore
 from .records import DEFERRED_WORK_PREFIX, DeferredWorkRecord
 from .records.deferred_work import is_of_newer_kind
@@ -27,13 +28,15 @@ class DeferredWorkIndex:
 
     def __init__(self, store: ChunkMetadataStore) -> None:
         self._store = store
-        self._known: dict[str, DeferredWorkRecord] | None = None
+        self._known: ShardedDict[str, DeferredWorkRecord] | None = None
+        self._doubted: ShardedDict[str, DeferredWorkRecord] = ShardedDict()
+        """What was known before a commit of unknown outcome."""
         self._loading = anyio.Lock()
         self._is_outdated = False
         """Whether the outcome of a commit was unknown during the read."""
-        self._written: dict[str, DeferredWorkRecord | None] = {}
+        self._written: ShardedDict[str, DeferredWorkRecord | None] = ShardedDict()
         """By commits during the read."""
-        self._changed: dict[str, None] = {}
+        self._changed: ShardedDict[str, None] = ShardedDict()
         self.newer: frozenset[str] = frozenset()
         """Keys of work of kinds that only a newer version knows, as of the last read. It is left alone."""
 
@@ -54,7 +57,7 @@ class DeferredWorkIndex:
         """Something else that decides whether the item is due has changed."""
         self._changed[key] = None
 
-    async def _current(self) -> dict[str, DeferredWorkRecord]:
+    async def _current(self) -> ShardedDict[str, DeferredWorkRecord]:
         async with self._loading:
             # Once more if a commit of unknown outcome fell into the read: it may have been applied behind the
             # scan.
@@ -65,11 +68,17 @@ class DeferredWorkIndex:
                     self._known = known
         return self._known
 
-    async def _load(self) -> dict[str, DeferredWorkRecord]:
+    async def _load(self) -> ShardedDict[str, DeferredWorkRecord]:
         """In steps: there may be very many."""
-        self._written.clear()
-        known: dict[str, DeferredWorkRecord] = {}
+        self._written = ShardedDict()
+        known: ShardedDict[str, DeferredWorkRecord] = ShardedDict()
         newer: list[str] = []
+        # What was known may be gone, so each item is given once more.
+        for number, key in enumerate(self._doubted, 1):
+            self._changed[key] = None
+            if number % _STEP == 0:
+                await anyio.lowlevel.checkpoint()
+        self._doubted = ShardedDict()
         for number, key in enumerate(await self._store.scan(DEFERRED_WORK_PREFIX), 1):
             found = await self._store.get(key)
             # Neither run nor dropped: the newer version that left it still needs it (S11).
@@ -87,7 +96,8 @@ class DeferredWorkIndex:
 
     def committed(self, written: Mapping[str, DeferredWorkRecord | None]) -> None:
         """A commit has written these, None for removed."""
-        self._changed.update(dict.fromkeys(written))
+        for key in written:
+            self.touch(key)
         if self._known is None:
             self._written.update(written)
         else:
@@ -95,13 +105,15 @@ class DeferredWorkIndex:
 
     def invalidate(self) -> None:
         """A commit's outcome is unknown: read again, also if a read is under way."""
-        # What was known may be gone, so each item is given once more.
-        self._changed.update(dict.fromkeys(self._known or ()))
-        self._known = None
+        if self._known is not None:
+            self._doubted = self._known
+            self._known = None
         self._is_outdated = True
 
 
-def _apply(known: dict[str, DeferredWorkRecord], written: Mapping[str, DeferredWorkRecord | None]) -> None:
+def _apply(
+    known: ShardedDict[str, DeferredWorkRecord], written: Mapping[str, DeferredWorkRecord | None]
+) -> None:
     for key, work in written.items():
         if work is None:
             known.pop(key, None)

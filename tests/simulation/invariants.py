@@ -149,8 +149,12 @@ def cache_is_counted_right(container: Container) -> Iterator[str]:
             f"counted {counted} charged, data, pinned and unflushed bytes; there are "
             f"{(total, data, pinned, unflushed)}"
         )
-    if {sid for sid, tail in cache._tails.items() if tail.blocks} != cache._filled.keys():
-        yield f"segments {sorted(cache._filled)} are listed as those with blocks"
+    listed, tail = set(), cache._ring.newer
+    while tail is not cache._ring:
+        listed.add(tail)
+        tail = tail.newer
+    if wrong := [sid for sid, tail in cache._tails.items() if bool(tail.blocks) != (tail in listed)]:
+        yield f"segments {wrong} have blocks and are not listed as such, or have none and are"
 
 
 def cached_blocks_do_not_overlap(container: Container) -> Iterator[str]:

@@ -129,7 +129,8 @@ async def test_f1_a_segment_that_is_merged_between_the_cut_and_its_capture_is_fl
     world = Interrupted()
     await world.open()
     fillers = [f"filler{number}" for number in range(SLICE)]
-    world.parts.create("s", "t", *fillers)
+    # A cycle captures segments that are this new in the order of their creation.
+    world.parts.create(first or "t", *fillers, last)
     source, target = world.parts.segment("s"), world.parts.segment("t")
     await run_cycle(writer_of(world), full=True)
     world.parts.do(*(append(name, b"x" if name == "s" else b"o") for name in (first, *fillers, last) if name))

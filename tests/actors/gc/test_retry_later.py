@@ -19,8 +19,8 @@ def test_names_come_back_together_when_its_round_is_due() -> None:
     assert later.add(garbage(2), 1200.0)
 
     assert later.due == 1300.0
-    assert later.take(1299.0) == []
-    assert later.take(1300.0) == [garbage(1), garbage(2)]
+    assert [*later.take(1299.0)] == []
+    assert [*later.take(1300.0)] == [garbage(1), garbage(2)]
     assert (len(later), later.due) == (0, math.inf)
 
 
