@@ -7,7 +7,10 @@ seal and merges belong to the same sequence (rule F1). What comes after that bel
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
 from typing import Protocol, TypeAlias
 
 import attrs
@@ -90,7 +93,8 @@ class SegmentFlush:
 
     def data_end(self, flushed: int) -> int:
         """Where the data ends that no splice comes before."""
-        return next((merge.offset for merge in self.merges if merge.offset >= flushed), self.length)
+        index = self._next_merge(flushed)
+        return self.merges[index].offset if index < len(self.merges) else self.length
 
     def pieces(self, flushed: int, size_max: int) -> Iterator[Piece]:
         """The pieces between ``flushed`` and the captured length, in order; data in pieces of at most
@@ -101,17 +105,18 @@ class SegmentFlush:
             return
 
         position = flushed
-        for merge in self.merges:
-            # Linked by an earlier commit: the record's length is the flush position (F3), so a flush that was
-            # cut short goes on behind it.
-            if merge.offset < flushed:
-                continue
-
+        # What was linked by an earlier commit is left out: the record's length is the flush position (F3), so
+        # a flush that was cut short goes on behind it.
+        for merge in islice(self.merges, self._next_merge(flushed), None):
             yield from _data(position, merge.offset, size_max)
             yield SplicePiece(merge.offset, merge.source, merge.length)
             position = merge.offset + merge.length
 
         yield from _data(position, self.length, size_max)
+
+    def _next_merge(self, flushed: int) -> int:
+        """The index of the first one that is not flushed. There may be very many."""
+        return bisect_left(self.merges, flushed, key=attrgetter("offset"))
 
 
 def _data(start: int, end: int, size_max: int) -> Iterator[DataPiece]:

@@ -5,12 +5,13 @@ Segments are captured in slices, between which others run. What came after the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import anyio.lowlevel
 
 from ...journal.operations.segment_image import SegmentStatus
-from ..kernel.slices import in_slices
+from ...storage_backends.base.sharded_dict import ShardedDict
+from ..kernel.slices import in_slices, list_in_slices
 from .aggregation import FlushableSegment, SegmentFlush, capture
 
 _SLICE = 64
@@ -24,13 +25,13 @@ async def capture_all(
     segment_of: Callable[[int], FlushableSegment | None],
     is_under_way: Callable[[int], bool],
     leave_out: Callable[[int], None],
-) -> tuple[dict[int, SegmentFlush], dict[int, None]]:
+) -> tuple[list[SegmentFlush], dict[int, None]]:
     """The wanted segments and everything merged into them, targets before their sources; and those that are
     left out, because a flush of an earlier cycle is under way there.
 
     ``leave_out(sid)`` is called for these in the step that finds it out: a late flush may end before the
     next slice."""
-    plans: dict[int, SegmentFlush] = {}
+    single: ShardedDict[int, SegmentFlush] = ShardedDict()
     left_out: dict[int, None] = {}
     targets: list[int] = []
     for segments in in_slices(wanted):
@@ -39,17 +40,19 @@ async def capture_all(
             # source alone.
             if segment.merges:
                 targets.append(segment.sid)
-            elif segment.sid not in plans and _is_wanted(segment, cut):
+            elif _is_wanted(segment, cut):
                 if is_under_way(segment.sid):
                     left_out[segment.sid] = None
                     leave_out(segment.sid)
                 else:
-                    plans[segment.sid] = capture(segment, cut)
+                    single[segment.sid] = capture(segment, cut)
         await anyio.lowlevel.checkpoint()
 
+    closures: ShardedDict[int, SegmentFlush] = ShardedDict()
+    plans: list[SegmentFlush] = []
     for sid in targets:
         target = segment_of(sid)
-        if target is None or sid in plans or not _is_wanted(target, cut):
+        if target is None or sid in closures or sid in single or not _is_wanted(target, cut):
             continue
 
         closure = await _capture_closure(sid, cut, segment_of, is_under_way)
@@ -59,11 +62,13 @@ async def capture_all(
             leave_out(sid)
             continue
 
-        for source in closure:
-            plans.pop(source, None)  # captured before it was merged
-        plans |= closure
-
-    return plans, left_out
+        for part in in_slices(closure):
+            for plan in part:
+                closures[plan.sid] = plan
+                single.pop(plan.sid, None)  # captured before it was merged
+            plans += part
+            await anyio.lowlevel.checkpoint()
+    return plans + await list_in_slices(single.values()), left_out
 
 
 def _is_wanted(segment: FlushableSegment, cut: int) -> bool:
@@ -77,28 +82,35 @@ async def _capture_closure(
     cut: int,
     segment_of: Callable[[int], FlushableSegment | None],
     is_under_way: Callable[[int], bool],
-) -> dict[int, SegmentFlush] | None:
+) -> list[SegmentFlush] | None:
     """A segment and everything merged into it, directly or not; None if a flush is under way there.
 
     The target first: what is merged into it later is not part of this capture. Its sources follow in slices,
     because what is merged does not change any more: at most it is deleted with its target (rule F4)."""
-    plans: dict[int, SegmentFlush] = {}
-    stack = [target]
-    while stack:
-        for _ in range(min(_SLICE, len(stack))):
-            segment = segment_of(stack.pop())
-            # Spliced by an earlier cycle, whose commit removed the source (F3).
-            if segment is None:
-                continue
+    plans: list[SegmentFlush] = []
+    visited = 0
+    levels: list[Iterator[int]] = [iter((target,))]
+    while levels:
+        visited += 1
+        if visited % _SLICE == 0:
+            await anyio.lowlevel.checkpoint()
+        sid = next(levels[-1], None)
+        if sid is None:
+            levels.pop()
+            continue
 
-            if is_under_way(segment.sid):
-                return None
+        segment = segment_of(sid)
+        # Spliced by an earlier cycle, whose commit removed the source (F3).
+        if segment is None:
+            continue
 
-            plan = plans[segment.sid] = capture(segment, cut)
-            # The sources of a deleted target were deleted with it: each is dirty for itself, and removes its
-            # own record.
-            if not plan.deleted:
-                stack += [merge.source for merge in plan.merges]
-        await anyio.lowlevel.checkpoint()
+        if is_under_way(sid):
+            return None
 
+        plan = capture(segment, cut)
+        plans.append(plan)
+        # The sources of a deleted target were deleted with it: each is dirty for itself, and removes its own
+        # record.
+        if not plan.deleted:
+            levels.append(merge.source for merge in plan.merges)
     return plans

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import anyio.lowlevel
 
 from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment
@@ -21,9 +22,9 @@ _NAMED = 10
 class FlushFailures:
     def __init__(self, segment_of: Callable[[int], FlushableSegment | None]) -> None:
         self._segment_of = segment_of
-        self.errors: dict[int, TierlogError] = {}
+        self.errors: ShardedDict[int, TierlogError] = ShardedDict()
         """By segment, those of flushes that failed and were not repeated successfully."""
-        self._unflushed: dict[int, None] = {}
+        self._unflushed: ShardedDict[int, None] = ShardedDict()
         """Segments that the last cycle with them did not flush, tried or not."""
         self.is_failing = False
         """Whether some segments could not be flushed, as of the last cycle."""
@@ -50,8 +51,8 @@ class FlushFailures:
             _log.info("flush_recovered")
         self.is_failing = bool(self._unflushed)
 
-    async def _drop_gone(self, sids: dict[int, TierlogError] | dict[int, None]) -> None:
-        for part in in_slices(list(sids)):
+    async def _drop_gone(self, sids: ShardedDict[int, TierlogError] | ShardedDict[int, None]) -> None:
+        for part in in_slices(sids):
             for sid in part:
                 if self._segment_of(sid) is None:
                     sids.pop(sid, None)

@@ -10,8 +10,10 @@ Inside a segment, truncation and seal are committed with the data (rule F1)."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from enum import IntEnum
+
+from ...storage_backends.base.sharded_dict import ShardedDict
 
 
 class Bucket(IntEnum):
@@ -40,39 +42,45 @@ def bucket_of(name: str) -> Bucket:
 
 
 class FlushOrder:
-    """What a cycle may flush next. First all segments are added; then each is taken once and ended once."""
+    """What a cycle may flush next. First all segments are added, each after its sources were named; then each
+    is taken once and ended once."""
 
     def __init__(self) -> None:
-        self._targets: dict[int, list[int]] = {}
+        self._targets: ShardedDict[int, list[int]] = ShardedDict()
         self._missing: dict[int, int] = {}
         """How many sources of a segment with sources have not ended."""
-        self._bucket: dict[int, Bucket] = {}
+        self._bucket: ShardedDict[int, Bucket] = ShardedDict()
         """Of each segment that has not ended."""
         self._open = dict.fromkeys(Bucket, 0)
         """How many these are in each bucket."""
         self._ready: dict[Bucket, deque[int]] = {bucket: deque() for bucket in Bucket}
 
-    def add(self, segment: int, name: str, sources: Sequence[int] = ()) -> None:
-        """``sources``: the segments merged into it, all of which are added later. So merges form no circle,
-        and a source knows its targets: its bucket is the earliest of theirs and its own."""
+    def add_source(self, segment: int, source: int) -> None:
+        """``source`` is merged into ``segment``. Both are added later, first ``segment``. So merges form no
+        circle, and a source knows its targets."""
+        targets = self._targets.get(source)
+        if targets is None:
+            self._targets[source] = [segment]
+        else:
+            targets.append(segment)
+        self._missing[segment] = self._missing.get(segment, 0) + 1
+
+    def add(self, segment: int, name: str) -> None:
+        """Its bucket is the earliest of its own and those of its targets."""
         # A source must not wait behind the barrier that its target is in front of.
         bucket = min([bucket_of(name), *(self._bucket[target] for target in self._targets.get(segment, ()))])
         self._bucket[segment] = bucket
         self._open[bucket] += 1
-        for source in sources:
-            self._targets.setdefault(source, []).append(segment)
-        if sources:
-            self._missing[segment] = len(sources)
-        else:
+        if segment not in self._missing:
             self._ready[bucket].append(segment)
 
     @property
     def is_done(self) -> bool:
         return not self._bucket
 
-    def open(self) -> list[int]:
+    def open(self) -> Iterator[int]:
         """The segments that have not ended."""
-        return list(self._bucket)
+        return iter(self._bucket)
 
     def take(self) -> int | None:
         """A segment that can be flushed now; None if that needs others to end first, or none is left."""

@@ -12,14 +12,16 @@ Cancellation of the task group ends all flushes; each leaves its segment as it l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 import attrs
 
+from ...journal.operations.segment_image import MergedRange
 from ...storage_backends.base.errors import TierlogError, Unavailable
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ..kernel.slices import in_slices
 from .aggregation import SegmentFlush
 from .flush_order import FlushOrder
@@ -31,6 +33,19 @@ class _Flush:
 
     late_at: float
     is_late: bool = False
+
+
+def _added(
+    order: FlushOrder, plans: Iterable[SegmentFlush], among: Container[int]
+) -> Iterator[SegmentFlush | MergedRange]:
+    """Add all ``plans`` to ``order``, one after the other."""
+    for plan in plans:
+        for merge in () if plan.deleted else plan.merges:
+            if merge.source in among:
+                order.add_source(plan.sid, merge.source)
+            yield merge
+        order.add(plan.sid, plan.name)
+        yield plan
 
 
 class FlushTasks:
@@ -63,7 +78,7 @@ class FlushTasks:
         self._ended = anyio.Event()
         self.done = 0
         """Flushes without an error since ``take_errors``."""
-        self.errors: dict[int, TierlogError] = {}
+        self.errors: ShardedDict[int, TierlogError] = ShardedDict()
         """Of the cycle, and of late flushes that ended since ``take_errors``."""
 
     @property
@@ -78,28 +93,28 @@ class FlushTasks:
         flush = self._under_way.get(sid)
         return flush is not None and flush.is_late
 
-    def take_errors(self) -> dict[int, TierlogError]:
+    def take_errors(self) -> ShardedDict[int, TierlogError]:
         """The errors of the cycle, and of late flushes that ended since the last one."""
-        errors, self.errors = self.errors, {}
+        errors, self.errors = self.errors, ShardedDict()
         self.done = 0
         return errors
 
-    async def run(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
+    async def run(self, tasks: anyio.abc.TaskGroup, plans: Sequence[SegmentFlush]) -> bool:
         """Flush ``plans``, none of which is under way, and in which targets precede their sources. Returns
-        whether no flush was late: then each of them is flushed or has an error. Removes from ``plans`` what
-        it begins."""
-        order = self._order = FlushOrder()
-        for part in in_slices(plans.values()):
-            for plan in part:
-                merges = () if plan.deleted else plan.merges
-                order.add(plan.sid, plan.name, [merge.source for merge in merges if merge.source in plans])
+        whether no flush was late: then each of them is flushed or has an error."""
+        left: ShardedDict[int, SegmentFlush] = ShardedDict()
+        for part in in_slices(plans):
+            left.update((plan.sid, plan) for plan in part)
             await anyio.lowlevel.checkpoint()
-        done_before, in_time, had_plans = self.done, True, bool(plans)
+        order = self._order = FlushOrder()
+        for _ in in_slices(_added(order, plans, left)):
+            await anyio.lowlevel.checkpoint()
+        done_before, in_time, had_plans = self.done, True, bool(left)
         while True:
             # The slot first: what is taken from the order must be begun.
             while self._has_slot() and (sid := order.take()) is not None:
                 flush = self._under_way[sid] = _Flush(anyio.current_time() + self._deadline)
-                tasks.start_soon(self._run_one, plans.pop(sid), flush)
+                tasks.start_soon(self._run_one, left.pop(sid), flush)
             if order.is_done:
                 break
 
@@ -108,9 +123,9 @@ class FlushTasks:
                 break
 
             await self._wait()
-            if left := self._leave_late():
+            if late := self._leave_late():
                 in_time = False
-                self._on_late(left)
+                self._on_late(late)
 
         # `in_time`: a late flush may still succeed, so it proves no failure.
         self._is_cautious = had_plans and self.done == done_before and in_time

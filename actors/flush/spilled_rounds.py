@@ -6,14 +6,16 @@ rounds (rules F4, F7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import anyio.abc
 import anyio.lowlevel
 import attrs
 
+from ...journal.operations.segment_image import MergedRange
 from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ..kernel.slices import SLICE, in_slices
 from .aggregation import FlushableSegment, SegmentFlush
 from .flush_order import Bucket, bucket_of
@@ -23,17 +25,22 @@ from .segment_flusher import SegmentFlusher
 
 @attrs.frozen
 class LeftOut:
-    """Segments that are not flushed in this cycle, and have no error."""
+    """Segments that are not flushed to the end in this cycle."""
 
-    ended: dict[int, None]
+    ended: ShardedDict[int, None]
     """Their late flush has ended meanwhile: they are due at once."""
-    waiting: dict[int, None]
+    waiting: ShardedDict[int, None]
     """They wait for a late flush to end."""
+    failed: ShardedDict[int, TierlogError]
+    """Their flush has failed, or that of a segment that is merged into them."""
+
+    def __contains__(self, sid: object) -> bool:
+        return sid in self.ended or sid in self.waiting or sid in self.failed
 
 
-def _with_targets(sids: Iterable[int], targets: Mapping[int, int]) -> dict[int, None]:
+def _with_targets(sids: Iterable[int], targets: Mapping[int, int]) -> ShardedDict[int, None]:
     """The segments and what they are merged into, directly or not. ``targets``: by source."""
-    found: dict[int, None] = {}
+    found: ShardedDict[int, None] = ShardedDict()
     for sid in sids:
         each: int | None = sid
         while each is not None and each not in found:
@@ -60,26 +67,21 @@ class SpilledRounds:
         self._on_progress = on_progress
 
     async def flush(
-        self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush], is_probe: Callable[[], bool]
+        self, tasks: anyio.abc.TaskGroup, plans: Iterable[SegmentFlush], is_probe: Callable[[], bool]
     ) -> LeftOut:
-        """Flush the spilled bytes of ``plans`` that come before any splice. Removes from ``plans`` what is
-        not flushed to the end in this cycle: the segments that failed, and those that are returned.
-        ``is_probe()``: flushes have been failing, and none has succeeded yet."""
-        left: dict[int, SegmentFlush] = {}
-        targets: dict[int, int] = {}
-        for part in in_slices(plans.values()):
-            targets |= {merge.source: plan.sid for plan in part for merge in plan.merges}
-            left |= {plan.sid: plan for plan in part if self._is_spilled(plan)}
+        """Flush the spilled bytes of ``plans`` that come before any splice. Returns what must be left out of
+        the rest of the cycle. ``is_probe()``: flushes have been failing, and none has succeeded yet."""
+        left: deque[SegmentFlush] = deque()
+        targets: ShardedDict[int, int] = ShardedDict()
+        for _ in in_slices(self._surveyed(plans, left, targets)):
             await anyio.lowlevel.checkpoint()
         late: list[int] = []
-        failed: dict[int, TierlogError] = {}
+        failed: ShardedDict[int, TierlogError] = ShardedDict()
         # S7: for flushes that are refused at once the log would be read for nothing.
         while left and not self._retry_in():
             await anyio.lowlevel.checkpoint()
-            first = dict(islice(left.items(), SLICE))
-            oldest = {sid: plan for sid, plan in first.items() if self._flusher.is_spilled(plan)}
-            for sid in [sid for sid in first if sid not in oldest]:
-                del left[sid]
+            first = [left.popleft() for _ in range(min(SLICE, len(left)))]
+            oldest = {plan.sid: plan for plan in first if self._flusher.is_spilled(plan)}
             if not oldest:
                 continue
 
@@ -87,13 +89,14 @@ class SpilledRounds:
             # Late flushes hold the memory. Waiting for it here would hold up the cycle: what is left is
             # flushed once they have ended (F7).
             if not prefixes:
+                left.extendleft(reversed(oldest.values()))
                 break
 
-            await self._flushes.run(tasks, dict(prefixes))
+            await self._flushes.run(tasks, list(prefixes.values()))
             for sid, prefix in prefixes.items():
                 segment = self._segment_of(sid)
                 if segment is None or prefix.limit is None or segment.flushed < prefix.limit:
-                    del left[sid]  # late, failed, or changed meanwhile
+                    del oldest[sid]  # late, failed, or changed meanwhile
                 if sid in self._flushes:
                     late.append(sid)
                     continue
@@ -101,25 +104,32 @@ class SpilledRounds:
                 # A late flush, skipped above, still reads its bytes and releases them at its end.
                 self._flusher.release(sid)
                 if (error := self._flushes.errors.get(sid)) is not None:
-                    failed |= dict.fromkeys(_with_targets([sid], targets), error)
+                    failed.update(dict.fromkeys(_with_targets([sid], targets), error))
+            left.extendleft(reversed(oldest.values()))
             self._on_progress()
         spilled: list[int] = []
-        for part in in_slices(left.values()):
+        for part in in_slices(left):
             spilled += [plan.sid for plan in part if self._flusher.is_spilled(plan)]
             await anyio.lowlevel.checkpoint()
         self._flushes.errors.update(failed)
-        found = self._left_out(late, spilled, targets)
-        for sid in (*failed, *found.ended, *found.waiting):
-            plans.pop(sid, None)
-        return found
-
-    def _left_out(self, late: list[int], spilled: list[int], targets: Mapping[int, int]) -> LeftOut:
-        """``late``: segments whose flush was late; ``spilled``: those for which there was no room."""
+        # In the step that returns: a late flush may end before the next one.
         blocked = [sid for sid in late if sid in self._flushes]
         if self._flushes.late:
             blocked += spilled  # a late flush holds the memory that they need
         ended = (sid for sid in late if sid not in self._flushes)
-        return LeftOut(_with_targets(ended, targets), _with_targets(blocked, targets))
+        return LeftOut(_with_targets(ended, targets), _with_targets(blocked, targets), failed)
+
+    def _surveyed(
+        self, plans: Iterable[SegmentFlush], spilled: deque[SegmentFlush], targets: ShardedDict[int, int]
+    ) -> Iterator[SegmentFlush | MergedRange]:
+        """Find what is spilled, and the targets of merges, one after the other."""
+        for plan in plans:
+            if self._is_spilled(plan):
+                spilled.append(plan)
+            yield plan
+            for merge in plan.merges:
+                targets[merge.source] = plan.sid
+                yield merge
 
     def _is_spilled(self, plan: SegmentFlush) -> bool:
         return bucket_of(plan.name) is Bucket.USER and self._flusher.is_spilled(plan)

@@ -16,7 +16,8 @@ far each segment got."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import chain
 from typing import Protocol
 
 import anyio
@@ -37,6 +38,7 @@ from ...storage_backends.base.errors import (
     StoreMismatch,
     TierlogError,
 )
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.reply import Reply
 from ..kernel.slices import clear_in_slices, in_slices
@@ -171,12 +173,12 @@ class StorageWriter:
         """Whether the collector knows of cycle ``_cycle`` already: it began when the last one ended."""
         self._room_made = False
         """Whether a truncation was committed alone since the last ``CycleComplete``, to make room."""
-        self._due: dict[int, None] = {}
-        self._waiting_for_late: dict[int, None] = {}
+        self._due: ShardedDict[int, None] = ShardedDict()
+        self._waiting_for_late: ShardedDict[int, None] = ShardedDict()
         """Segments that a late flush keeps from being flushed: due when one has ended."""
         self._full_cut: int | None = None
         """The cut of a full cycle whose callers are not answered yet; None if there is none."""
-        self._full_left: dict[int, None] = {}
+        self._full_left: ShardedDict[int, None] = ShardedDict()
         """Segments that are not flushed up to it."""
         self._recorded_cut = 0  # Of the newest ``CycleComplete``: cuts only grow.
         self._failures = FlushFailures(source.segment_of)
@@ -334,10 +336,10 @@ class StorageWriter:
         (rule F6)."""
         return bool(self._waiting or self._due or self._requested)
 
-    async def _fix_cut(self, full: bool) -> tuple[int, dict[int, SegmentFlush]]:
+    async def _fix_cut(self, full: bool) -> tuple[int, list[SegmentFlush]]:
         """Fix the cut in one sync step, then capture in slices everything up to it, and what came meanwhile
         (rule F1)."""
-        due, self._due = self._due, {}
+        due, self._due = self._due, ShardedDict()
         if full:
             self._requested = False
             self._dirty_since = None
@@ -357,14 +359,15 @@ class StorageWriter:
         # One at a time. Callers of a later full cycle go on waiting until this one is settled, which requests
         # a cycle for them.
         if full and self._full_cut is None:
-            for part in in_slices(plans):
-                left_out.update(dict.fromkeys(part))
+            left: ShardedDict[int, None] = ShardedDict()
+            for part in in_slices(chain(left_out, (plan.sid for plan in plans), self._waiting_for_late)):
+                left.update(dict.fromkeys(part))
                 await anyio.lowlevel.checkpoint()
-            self._full_cut, self._full_left = cut, left_out | self._waiting_for_late
+            self._full_cut, self._full_left = cut, left
 
         return cut, plans
 
-    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
+    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush]) -> bool:
         """Flush what was captured. Returns whether nothing was late, not even if it has ended since: what it
         is merged into was left out (rule F7)."""
         if not plans:
@@ -380,20 +383,25 @@ class StorageWriter:
         except StorageFull as error:
             plans = await self._make_room_unclaimed(plans, error)
         except TierlogError as error:
-            await self._flushes.fail(plans, error)
+            await self._flushes.fail((plan.sid for plan in plans), error)
             return True
 
         left_out = self._flusher.has_spilled and await self._flush_spilled(tasks, plans)
         return (not plans or await self._flushes.run(tasks, plans)) and not left_out
 
-    async def _flush_spilled(self, tasks: anyio.abc.TaskGroup, plans: dict[int, SegmentFlush]) -> bool:
+    async def _flush_spilled(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush]) -> bool:
         """Flush what is not in memory (rule F8). Returns whether some segments were late, or wait for late
         ones."""
         left = await self._spilled.flush(
             tasks, plans, is_probe=lambda: self._failures.is_failing and not self._flushes.done
         )
         self._wait_for_late(left.waiting)
-        self._due |= left.ended
+        self._due.update(left.ended)
+        kept: list[SegmentFlush] = []
+        for part in in_slices(plans):
+            kept += [plan for plan in part if plan.sid not in left]
+            await anyio.lowlevel.checkpoint()
+        plans[:] = kept
         return bool(left.waiting or left.ended)
 
     async def _run_deferred(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -421,10 +429,12 @@ class StorageWriter:
         """Flush these segments once what is late has ended, not in this cycle."""
         self._waiting_for_late.update(dict.fromkeys(sids))
 
-    def _late_ended(self, failed: dict[int, TierlogError]) -> None:
+    def _late_ended(self, failed: Mapping[int, TierlogError]) -> None:
         """Something late has ended: a cycle follows, which records it, and flushes what waited for it."""
-        self._due |= self._waiting_for_late
-        self._waiting_for_late.clear()
+        waiting, self._waiting_for_late = self._waiting_for_late, ShardedDict()
+        if len(waiting) > len(self._due):
+            waiting, self._due = self._due, waiting  # the larger one stays as it is
+        self._due.update(waiting)
         if failed:
             self._not_before = anyio.current_time() + self._options.error_pause
             self._settle_full(failed)
@@ -476,23 +486,21 @@ class StorageWriter:
         except TierlogError as error:
             _log.warning("truncation_failed", segment=plan.name, error=str(error))
 
-    async def _make_room_unclaimed(
-        self, plans: dict[int, SegmentFlush], error: StorageFull
-    ) -> dict[int, SegmentFlush]:
+    async def _make_room_unclaimed(self, plans: list[SegmentFlush], error: StorageFull) -> list[SegmentFlush]:
         """There is no room for a claim, so nothing may be written. Returns the deletions, which go on."""
-        deleted: dict[int, SegmentFlush] = {}
-        for part in in_slices(plans.values()):
+        deleted: list[SegmentFlush] = []
+        for part in in_slices(plans):
             for plan in part:
                 if plan.deleted:
-                    deleted[plan.sid] = plan
+                    deleted.append(plan)
                 else:
                     self.failing[plan.sid] = error
                     await self._make_room(plan)
             await anyio.lowlevel.checkpoint()
-        await self._flushes.fail([sid for sid in plans if sid not in deleted], error)
+        await self._flushes.fail((plan.sid for plan in plans if not plan.deleted), error)
         return deleted
 
-    async def _note_failures(self, failed: dict[int, TierlogError]) -> None:
+    async def _note_failures(self, failed: Mapping[int, TierlogError]) -> None:
         """Pause after a failure; a full cycle follows the pause (rule F4)."""
         refused_for = self._storage.retry_in()
         if failed:
@@ -501,7 +509,7 @@ class StorageWriter:
             self._dirty_since = now - self._options.flush_age
         await self._failures.note(failed, is_refused=bool(refused_for))
 
-    def _end_full_cycle(self, cut: int, failed: dict[int, TierlogError], *, is_whole: bool) -> None:
+    def _end_full_cycle(self, cut: int, failed: Mapping[int, TierlogError], *, is_whole: bool) -> None:
         if failed or is_whole:
             self._answer(cut, next(iter(failed.values()), None))
             self._full_cut = None
@@ -512,7 +520,7 @@ class StorageWriter:
         self.operations_logged()
         self._requested |= any(caller.sequence > cut for caller in self._waiting)
 
-    def _settle_full(self, failed: dict[int, TierlogError]) -> None:
+    def _settle_full(self, failed: Mapping[int, TierlogError]) -> None:
         """Answer the callers of a full cycle that ended before late segments, if those are flushed now or
         have failed."""
         error = next((failed[sid] for sid in failed if sid in self._full_left), None)

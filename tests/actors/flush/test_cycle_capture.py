@@ -62,7 +62,7 @@ class Capture:
             )
             tasks.cancel_scope.cancel()
         assert [*left_out] == self.left_out
-        return plans
+        return {plan.sid: plan for plan in plans}
 
     async def _others(self) -> None:
         while True:
