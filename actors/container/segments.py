@@ -22,7 +22,7 @@ from ...journal.operations.segment_image import (
 )
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.base.segments import SegmentInfo
-from ...storage_backends.base.sharded_dict import ShardedDict
+from ...storage_backends.base.sharded_dict import SLOTS, ShardedDict
 from ...storage_backends.base.sorted_dict import FrozenView, SortedKeys, with_prefix
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SegmentRecord
@@ -49,6 +49,7 @@ class SegmentState:
         "flushed_sealed",
         "flushed_start",
         "has_record",
+        "is_listed",
         "length",
         "log_references",
         "merges",
@@ -76,6 +77,8 @@ class SegmentState:
         """The sequence of the last change, for eviction."""
         self.seen = 0
         """The same when eviction last came by."""
+        self.is_listed = False
+        """Whether it is among the dirty ones of its table."""
         self.sealed = False
         self.attributes: dict[str, int] = {}
         self.writers: dict[bytes, WriterState] = {}
@@ -235,8 +238,11 @@ class _ById(ShardedDict[int, SegmentState]):
         self._load = load
 
     def __getitem__(self, sid: int) -> SegmentState:
-        segment = self.get(sid)
-        return self._load(sid) if segment is None else segment
+        # Hot path: written out, because a call costs as much as the rest.
+        try:
+            return self._slots[hash(sid) % SLOTS][sid]
+        except KeyError:
+            return self._load(sid)
 
 
 class SegmentTable:
@@ -293,7 +299,7 @@ class SegmentTable:
         self._keep(segment)
         self._ids.add(segment.sid)
         if not segment.is_clean:
-            self.dirty[segment.sid] = None
+            self.list_dirty(segment)
         if segment.status is SegmentStatus.LIVE:
             self._by_name[segment.name] = segment.sid
             self._names.add(segment.name)
@@ -308,18 +314,29 @@ class SegmentTable:
 
     def remove(self, sid: int) -> None:
         # Never an evicted one: whoever removes a segment has changed it before, which loads it.
-        if self.by_id.pop(sid, None) is not None:
+        segment = self.by_id.pop(sid, None)
+        if segment is not None:
             self._ids.remove(sid)
-            self.dirty.pop(sid, None)
+            self.unlist_dirty(segment)
+
+    def list_dirty(self, segment: SegmentState) -> None:
+        """Count the segment among those that are not clean."""
+        self.dirty[segment.sid] = None
+        segment.is_listed = True
+
+    def unlist_dirty(self, segment: SegmentState) -> None:
+        """The segment is clean, or leaves the table."""
+        self.dirty.pop(segment.sid, None)
+        segment.is_listed = False
 
     def dirty_segments(self) -> Iterator[SegmentState]:
         """The segments that are not clean as of the call, if they still are not when they are reached, and
         some that changed since. Work through them in slices: the table may change meanwhile."""
         for sid in self.dirty:
             segment = self.by_id.get(sid)
-            # Removed, clean by now, or evicted, which only clean ones are.
-            if segment is None or segment.is_clean:
-                self.dirty.pop(sid, None)
+            assert segment is not None, "only clean segments are evicted"
+            if segment.is_clean:
+                self.unlist_dirty(segment)
             else:
                 yield segment
 
@@ -376,8 +393,7 @@ class SegmentTable:
     def replace_by_image(self, sid: int, image: bytes) -> None:
         """Evict a segment that has this image."""
         self.evicted[sid] = image
-        del self.by_id[sid]
-        self.dirty.pop(sid, None)
+        self.unlist_dirty(self.by_id.pop(sid))
 
     def _load(self, sid: int) -> SegmentState:
         segment = SegmentState.from_image(decode_image(self.evicted.pop(sid)))

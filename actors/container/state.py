@@ -168,7 +168,8 @@ class ContainerState:
         segments = self.segments
         segment = segments.by_id[sid]
         segment.touched = self.sequence
-        segments.dirty[sid] = None
+        if not segment.is_listed:
+            segments.list_dirty(segment)
         if self.snapshot is not None:
             self.snapshot.segments.before_change(sid)
 

@@ -14,13 +14,13 @@ K = TypeVar("K", bound=Any)
 V = TypeVar("V")
 T = TypeVar("T")
 SHARDS = 32
-_SLOTS = 1024
+SLOTS = 1024
 
 
 def _shares() -> Iterator[int]:
     """The shard of each slot. Shard ``n`` has about ``2 ** (n / SHARDS)`` times the slots of shard 0."""
     weights = [2.0 ** (shard / SHARDS) for shard in range(SHARDS)]
-    scale, end = _SLOTS / sum(weights), 0.0
+    scale, end = SLOTS / sum(weights), 0.0
     for shard, weight in enumerate(weights):
         begin, end = end, end + weight * scale
         yield from [shard] * (round(end) - round(begin))
@@ -40,23 +40,23 @@ class ShardedDict(MutableMapping[K, V]):
         """The dict in which a key is, by its hash."""
 
     def __getitem__(self, key: K) -> V:
-        return self._slots[hash(key) % _SLOTS][key]
+        return self._slots[hash(key) % SLOTS][key]
 
     @overload
     def get(self, key: K) -> V | None: ...
     @overload
     def get(self, key: K, default: V | T) -> V | T: ...
     def get(self, key: K, default: object = None) -> object:
-        return self._slots[hash(key) % _SLOTS].get(key, default)
+        return self._slots[hash(key) % SLOTS].get(key, default)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._slots[hash(key) % _SLOTS]
+        return key in self._slots[hash(key) % SLOTS]
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._slots[hash(key) % _SLOTS][key] = value
+        self._slots[hash(key) % SLOTS][key] = value
 
     def __delitem__(self, key: K) -> None:
-        del self._slots[hash(key) % _SLOTS][key]
+        del self._slots[hash(key) % SLOTS][key]
 
     def __len__(self) -> int:
         return sum(map(len, self._shards))

@@ -74,7 +74,7 @@ def _apply_record(state: ContainerState, sid: int, value: bytes | None) -> None:
     while segment.merges and segment.merges[0].offset + segment.merges[0].length <= segment.flushed:
         segment.merges.pop(0)
     if segment.is_clean:
-        state.segments.dirty.pop(sid, None)
+        state.segments.unlist_dirty(segment)
 
 
 def _publish(publisher: Publisher, op: CommitMetadata, group: int) -> None:
