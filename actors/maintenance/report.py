@@ -117,7 +117,7 @@ class _Position:
     start: int
 
 
-_NOWHERE = _Position("", 0)
+_UNKNOWN = _Position("", 0)
 
 
 @attrs.frozen
@@ -140,7 +140,7 @@ async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
         index = await _index_chunks(container.index, await container.snapshot())
         released |= index.released
         for name, record in index.records.items():
-            at = index.positions.get(name, _NOWHERE)
+            at = index.positions.get(name, _UNKNOWN)
             known[name] = ListedChunk(
                 name, 0, ChunkUse.MISSING, record.length, at.segment, at.start, container.index
             )
@@ -218,7 +218,7 @@ async def _verify(
     progress(0, size)
     problems = [problem for problem in index.problems if not wanted or problem.segment in wanted]
     for record in records:
-        segment = index.positions.get(record.name, _NOWHERE).segment
+        segment = index.positions.get(record.name, _UNKNOWN).segment
         problems += [
             ChunkProblem(container.index, segment, record.name, flaw.message, flaw.offset)
             for flaw in await _flaws(view, record, progress)
