@@ -129,8 +129,8 @@ def test_a_violation_beside_a_frozen_process_ends_the_run_at_once(monkeypatch: p
 
 
 def test_a_run_can_leave_steps_out() -> None:
-    whole = run_seed(3)
-    part = run_seed(3, keep=whole.steps[::2])
+    whole = verdict_of(0)
+    part = run_seed(0, keep=whole.steps[::2])
     assert part.violation is None
     assert part.steps == whole.steps[::2]
 

@@ -69,7 +69,7 @@ def test_an_export_is_a_header_in_the_bucket(store: None, server: S3Server, run:
     assert b"".join(found[item.partition("=")[2]] for item in items) == b"flushed tail"
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Path, elsewhere: bool) -> None:
     append_and_flush(run, "kept")
     to, source = (

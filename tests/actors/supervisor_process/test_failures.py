@@ -47,9 +47,8 @@ def test_a_typo_in_the_configuration_is_reported_in_one_line(folder: Path, tmp_p
     assert "'server.heartbeats'; did you mean 'server.heartbeat'?" in done.err
 
 
-@pytest.mark.parametrize("listen", ["nowhere.invalid:0", "127.0.0.1:many"])
-def test_a_bad_address_is_reported_in_one_line(folder: Path, listen: str) -> None:
-    done = refused(folder, f"--listen={listen}")
+def test_a_bad_address_is_reported_in_one_line(folder: Path) -> None:
+    done = refused(folder, "--listen=nowhere.invalid:0")
     assert done.code == 1
     assert is_one_line(done.err)
 

@@ -20,6 +20,7 @@ class InMemory(ChunkStorageConformance):
         del self._state
 
 
+@pytest.mark.one_loop
 class TestMemory(InMemory):
     def make(self, folder: Path) -> MemoryChunkStorage:
         return MemoryChunkStorage(self._state)
