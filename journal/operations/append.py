@@ -19,6 +19,8 @@ _FIELDS = struct.Struct(">QQB")
 _EVENTS = struct.Struct(">qI")
 _FIELDS_SIZE, _EVENTS_SIZE = _FIELDS.size, _EVENTS.size
 _HEAD_WITHOUT_WRITER = struct.Struct(">BIQQB")
+new_tuple = tuple.__new__
+"""``new_tuple(Append, fields)`` on the hot paths: the constructor of a named tuple is a Python function."""
 
 
 class Append(NamedTuple):
@@ -60,7 +62,7 @@ def _decode(view: memoryview, start: int, end: int) -> Append:
                 raise DecodeError(f"append ends inside its head at {end}")
 
             # A view: replay reads every unflushed byte, and most are only put into the cache as they are.
-            return Append(sid, offset, view[start:end], b"", 0, 0)
+            return new_tuple(Append, (sid, offset, view[start:end], b"", 0, 0))
 
         writer = bytes(view[start : start + writer_length])
         first, count = _EVENTS.unpack_from(view, start + writer_length)
@@ -71,7 +73,7 @@ def _decode(view: memoryview, start: int, end: int) -> Append:
     if start > end:
         raise DecodeError(f"append ends inside its head at {end}")
 
-    return Append(sid, offset, view[start:end], writer, first, count)
+    return new_tuple(Append, (sid, offset, view[start:end], writer, first, count))
 
 
 operation.register(_TYPE, Append, _decode)

@@ -10,11 +10,15 @@ empty for none."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
 from ..manifest.element import Element, Position, position_of
 from .operation import operation
+
+# Whoever asks what is newest asks again a few times until there is another one.
+_decode = lru_cache(maxsize=16)(Element.decode)
 
 
 @operation(23)
@@ -28,7 +32,7 @@ class LogElement(NamedTuple):
 
     @property
     def element(self) -> Element:
-        return Element.decode(self.content)
+        return _decode(self.content)
 
     def encode(self) -> bytes:
         return Encoder().blob(self.content).finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....journal.operations.append import Append
+from ....journal.operations.append import Append, new_tuple
 from ....journal.operations.segment_image import WriterState
 from ....journal.operations.transaction_image import TransactionStatus
 from ....storage_backends.base.checksum import Buffer
@@ -105,9 +105,8 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     if request.writer and not request.size and not request.event_count:
         raise InvalidArgument("an append by a writer carries at least one event number")
 
-    return Append(
-        segment.sid, offset, request.data, request.writer, request.first_event, request.event_count
-    ), offset
+    fields = segment.sid, offset, request.data, request.writer, request.first_event, request.event_count
+    return new_tuple(Append, fields), offset
 
 
 def _no_segment(state: ContainerState, name: str) -> TierlogError:
