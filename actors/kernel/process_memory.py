@@ -3,7 +3,8 @@
 Imports make some 50,000 objects that live until the process ends. Traversing them takes a third of the time
 that a host needs to start and to end, and pauses a serving host at each full collection. So they are
 excluded: while they are made, later, and at the end. Finalizers in cycles, which a collection at the end
-would run, do no work of tierlog's.
+would run, do no work of tierlog's. A host does not exclude the segments of its containers: a container that
+moves to another host leaves cycles, whose memory only a collection frees.
 """
 
 from __future__ import annotations

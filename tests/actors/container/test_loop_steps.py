@@ -10,7 +10,7 @@ import anyio
 import attrs
 import pytest
 
-from support.container_world import OPTIONS, ContainerWorld
+from support.container_world import OPTIONS, ContainerWorld, Owner
 from support.loop_steps import recorded_steps
 from support.patience import scaled
 from tierlog.actors.container.checkpoint import CheckpointOptions
@@ -20,9 +20,6 @@ pytestmark = pytest.mark.anyio
 
 LIMIT = 0.005
 """Seconds of the processor on a quiet machine. Others make each step longer: they share its caches."""
-FLUSH_LIMIT = 0.015
-"""Of a flush of 100,000 segments: a dict that grows past 87,381 entries takes up to 9 ms. ``LIMIT`` is the
-goal."""
 ATTEMPTS = 3
 """The best one counts."""
 TOGETHER = 50
@@ -53,13 +50,8 @@ class Longest:
             yield
         self.seconds[phase] = min(steps.longest, self.seconds.get(phase, steps.longest))
 
-    def too_long(self, count: int) -> dict[str, float]:
-        flush = FLUSH_LIMIT if count == 100_000 else LIMIT
-        return {
-            phase: seconds
-            for phase, seconds in self.seconds.items()
-            if seconds > scaled(flush if phase == "flush" else LIMIT)
-        }
+    def too_long(self) -> dict[str, float]:
+        return {phase: seconds for phase, seconds in self.seconds.items() if seconds > scaled(LIMIT)}
 
 
 async def one_life(world: ContainerWorld, names: list[str], longest: Longest) -> None:
@@ -109,7 +101,42 @@ async def test_no_step_grows_with_the_number_of_segments(count: int) -> None:
         await owner.checkpoint()
     for _ in range(ATTEMPTS):
         await one_life(world, names, longest)
-        if not longest.too_long(count):
+        if not longest.too_long():
             break
 
-    assert not longest.too_long(count)
+    assert not longest.too_long()
+
+
+async def one_merge(owner: Owner, names: list[str], longest: Longest) -> None:
+    """Merge segments of these names into one, and flush all."""
+
+    async def seal(name: str) -> None:
+        await owner.store.append(name, b"x")
+        await owner.store.seal_segment(name)
+
+    target = f"{names[0]}.target"
+    await together(owner.store.create_segment, [target, *names])
+    await together(seal, names)
+    with longest.of("merge"):
+        for start in range(0, len(names), TOGETHER):
+            await owner.store.merge_segments(target, names[start : start + TOGETHER])
+    with longest.of("flush of a merge"):
+        await owner.store.flush()
+    assert await owner.store.read(target, 0, len(names)) == b"x" * len(names)
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize(
+    "count",
+    [2_000, pytest.param(50_000, marks=[pytest.mark.extended, pytest.mark.timeout(600)])],
+)
+async def test_no_step_grows_with_the_number_of_segments_that_are_merged_into_one(count: int) -> None:
+    """F3: sources are captured, joined and flushed before their target."""
+    longest = Longest()
+    async with ContainerWorld(ON_ORDER).owner() as owner:
+        for attempt in range(ATTEMPTS):
+            await one_merge(owner, [f"s{attempt}.{number}" for number in range(count)], longest)
+            if not longest.too_long():
+                break
+
+    assert not longest.too_long()
