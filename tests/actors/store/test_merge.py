@@ -16,7 +16,7 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = pytest.mark.anyio
 
-BIG = bytes(number % 253 for number in range(150_000))
+BIG = (bytes(range(253)) * 600)[:150_000]
 """More than two chunks, which roll at 64 KiB."""
 
 

@@ -31,7 +31,7 @@ from tierlog.actors.store.read_only import open_reader
 pytestmark = pytest.mark.anyio
 
 TOKEN = TransactionToken("query-1", 7)
-BIG = bytes(number % 253 for number in range(150_000))
+BIG = (bytes(range(253)) * 600)[:150_000]
 """More than two chunks, which roll at 64 KiB."""
 
 
