@@ -63,6 +63,30 @@ def _hide_flag_types(command: Any) -> None:
         _hide_flag_types(each)
 
 
+def _place(error: Any) -> str:
+    """Where an unknown option belongs that another command of the line takes."""
+    option, context = getattr(error, "option_name", None), error.ctx
+    if option is None or context is None:
+        return ""
+    if any(_takes(each, option) for each in getattr(context.command, "commands", {}).values()):
+        return "; it belongs after the command"
+
+    while (context := context.parent) is not None:
+        if option in _options(context.command):
+            return "; it belongs before the command"
+    return ""
+
+
+def _takes(command: Any, option: str) -> bool:
+    """Whether the command or one below it has the option."""
+    below = getattr(command, "commands", {}).values()
+    return option in _options(command) or any(_takes(each, option) for each in below)
+
+
+def _options(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
+
+
 def _run(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
     try:
         command = typer.main.get_command(app)
@@ -71,7 +95,8 @@ def _run(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
         code = command.main(list(arguments), prog_name=program, standalone_mode=False)
     except UsageError as error:
         program = error.ctx.command_path if error.ctx is not None else program
-        print_error(f"{error.format_message().strip().rstrip('.')}; see `{program} --help`")
+        message = error.format_message().strip().rstrip(".")
+        print_error(f"{message}{_place(error)}; see `{program} --help`")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED

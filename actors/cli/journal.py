@@ -83,7 +83,7 @@ def show(
     else:
         shown = {name: value for name, value in fields.items() if value not in ([], "")}
         created = output.show_time(shown.pop("created_ms"))
-        output.print_fields({**shown, "created": created})
+        output.print_fields({**shown, "kind": _shown_kind(found[0]), "created": created})
 
 
 def verify(container: Container = None, json: Json = False, data: Data = DEFAULT_DATA) -> None:
@@ -122,12 +122,16 @@ def _row(container: int, listed: StoredElement | ChainProblem) -> tuple[object, 
     return (
         container,
         element.n,
-        element.kind.name.lower().replace("_", " "),
+        _shown_kind(listed),
         element.epoch,
         element.progress.cycle,
         output.show_time(element.time_ms),
         element.owner.location or "-",
     )
+
+
+def _shown_kind(stored: StoredElement) -> str:
+    return stored.element.kind.name.lower().replace("_", " ")
 
 
 def _listed(container: int, listed: StoredElement | ChainProblem) -> dict[str, Any]:

@@ -94,13 +94,16 @@ def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[F
         others = yield from list_owners(folder)
         for other in others:
             if other.alive:
-                raise NotOwner(_open_elsewhere(other))
+                raise NotOwner(_open_already(other, owner))
         return (yield from _create(folder, owner, others))
     finally:
         yield Close(guard)
 
 
-def _open_elsewhere(other: Owner) -> str:
+def _open_already(other: Owner, owner: Owner) -> str:
+    if (other.pid, other.host, other.start) == (owner.pid, owner.host, owner.start):
+        return "this process has the folder open already: use that store, or close it first"
+
     where = f"the folder is open in process {other.pid} on {other.host}"
     if other.url:
         return f"{where}, which serves it at {other.url}: use tierlog.connect, or stop the service"

@@ -77,7 +77,13 @@ _url = _as_field(UrlSetting)
 
 
 def _section(kind: type) -> Any:
-    return attrs.field(factory=kind, validator=attrs.validators.instance_of(kind))
+    return attrs.field(factory=kind, validator=_check_section)
+
+
+def _check_section(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    kind = _table_of(attribute)
+    if not isinstance(value, kind):
+        raise ConfigError(f"{attribute.name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
 @attrs.frozen(kw_only=True)
@@ -392,7 +398,7 @@ class StoreConfig:
         4, 1, 1_024, "Containers that share the segments. Fixed when the data folder is made."
     )
     append_bytes_max: int = _size(
-        8 * MiB, KiB, 32 * MiB, "The largest single append; a larger one is refused as InvalidArgument."
+        8 * MiB, KiB, 32 * MiB, "The largest single append; a larger one is refused as TooLarge."
     )
     chunks: str = _text(
         "",
@@ -466,11 +472,17 @@ def load_config(path: str | os.PathLike[str]) -> StoreConfig:
     Raises ``ConfigError`` if the file cannot be read, is not TOML, or has an unknown setting or a value that
     is not allowed.
     """
-    file = os.fspath(path)
+    try:
+        file = os.fspath(path)
+    except TypeError:
+        raise ConfigError(
+            f"the file must be a str or a pathlib.Path, not {type(path).__name__}; StoreConfig() has the "
+            f"defaults"
+        ) from None
     try:
         return decode_config(_read(file))
     except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
+        raise ConfigError(f"{file}: {error}") from None  # the message names the cause
 
 
 def _read(file: str) -> bytes:
@@ -511,7 +523,7 @@ def parse_config(tables: Mapping[str, object]) -> StoreConfig:
     try:
         return _converter().structure(tables, StoreConfig)
     except BaseValidationError as error:
-        raise ConfigError("; also ".join(islice(_mistakes(error, ""), _MISTAKES_SHOWN))) from error
+        raise ConfigError("; also ".join(islice(_mistakes(error, ""), _MISTAKES_SHOWN))) from None
 
 
 class _NotATable(TypeError):

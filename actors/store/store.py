@@ -29,6 +29,7 @@ from ...storage_backends.base.arguments import (
     check_size,
     checked_parts,
     checked_reason,
+    checked_sources,
     checked_token,
     checked_updates,
     event_identity,
@@ -88,8 +89,6 @@ from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
 
 T = TypeVar("T")
-SOURCES_MAX = 0xFFFF
-"""The most sources of one merge."""
 _CACHED_NAMES_MAX = 65_536
 """Checked names whose container is cached; the cache is cleared above it."""
 
@@ -257,6 +256,7 @@ class SegmentStore(SegmentVerbs):
         )
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
+        appends = tuple(check_many("appends", appends))
         outcomes: list[Outcome] = [None] * len(appends)
         batches: dict[int, tuple[list[int], list[AppendRequest]]] = {}
         for index, append in enumerate(appends):
@@ -298,10 +298,9 @@ class SegmentStore(SegmentVerbs):
         self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:
         check_segment_name(target)
-        names, updates = tuple(check_many("sources", sources)), checked_updates(attribute_updates)
+        names, updates = checked_sources(sources), checked_updates(attribute_updates)
         home = self._index(target)
         for source in names:
-            check_segment_name(source)
             if self._index(source) != home:
                 if isinstance(self._container(source), LocalContainer):
                     await self.segment_info(source)  # a name without a segment is the likelier mistake
@@ -309,11 +308,6 @@ class SegmentStore(SegmentVerbs):
                     f"{source!r} belongs to another container than {target!r}: name it "
                     f"{placement_key(target)}#something"
                 )
-
-        if not 0 < len(names) <= SOURCES_MAX or len(set(names)) != len(names):
-            raise InvalidArgument(
-                f"merge_segments takes 1 to {SOURCES_MAX} different source names, not {sources!r}"
-            )
 
         offset: int = await self._ask("merge_segments", target, MergeRequest(target, names, updates))
         return offset

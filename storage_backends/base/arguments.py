@@ -27,6 +27,8 @@ ROLLING_SIZE_MIN = 64 << 10
 ROLLING_SIZE_MAX = 1 << 40
 EVENTS_MAX = 1 << 20
 """The most events in one ``append_many``."""
+SOURCES_MAX = 0xFFFF
+"""The most sources of one merge."""
 WRITERS_MAX = 1 << 16
 """The most writers in one ``expire_writers``, which logs them all in one group."""
 REASON_MAX = 1_000
@@ -174,6 +176,20 @@ def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate
         raise InvalidArgument("an attribute update must be an AttributeUpdate")
 
     return checked
+
+
+def checked_sources(sources: Iterable[str]) -> tuple[str, ...]:
+    """The valid, different names of a merge's sources."""
+    names = tuple(check_many("sources", sources))
+    for name in names:
+        check_segment_name(name)
+
+    if not 0 < len(names) <= SOURCES_MAX or len(set(names)) != len(names):
+        raise InvalidArgument(
+            f"merge_segments takes 1 to {SOURCES_MAX} different source names, not {shown(sources)}"
+        )
+
+    return names
 
 
 def checked_token(token: object) -> TransactionToken | None:

@@ -128,9 +128,9 @@ class SegmentVerbs(ReadVerbs, Protocol):
         """Creates an empty segment.
 
         ``rolling_size`` is the size in bytes at which a chunk of the segment is closed and the next one
-        begun, 64 KiB to 1 TiB. Default: the setting ``writer.rolling_size``. Each chunk costs a call to
-        long-term storage, so the setting and the command line take 64 KiB to 1 TiB. With ``exist_ok``
-        an existing segment is left as it is, whatever its rolling size.
+        begun, 64 KiB to 1 TiB; each chunk costs a call to long-term storage. Default: the setting
+        ``writer.rolling_size``. With ``exist_ok`` an existing segment is left as it is, whatever its rolling
+        size.
 
         Raises:
             SegmentExists: There is a segment of that name, and ``exist_ok`` is not set.

@@ -296,7 +296,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 f"the chunk root {self._root} is missing (unmounted?): it has no {IDENTIFICATION}. Mount it "
                 f"and try again; if its chunks are there, or it was emptied on purpose, create that file, "
                 f"empty"
-            ) from error
+            ) from None
 
 
 class FileSystemChunkReader(ReadOnlyChunks, FileSystemChunkStorage):

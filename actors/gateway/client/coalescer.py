@@ -18,7 +18,7 @@ from random import Random
 
 import attrs
 
-from ....storage_backends.base.arguments import JoinedAppend, not_an_append
+from ....storage_backends.base.arguments import JoinedAppend, check_many, not_an_append
 from ....storage_backends.base.errors import OutcomeUnknown, OutOfOrder, TierlogError, Unavailable
 from ....storage_backends.base.names import check_segment_name
 from ...kernel.event_source import EventSource
@@ -372,7 +372,7 @@ def checked_items(
     """The valid appends, and for each given one its refusal, or None."""
     items: list[BatchItem] = []
     refusals: list[TierlogError | None] = []
-    for given in appends:
+    for given in check_many("appends", appends):
         try:
             items.append(requests.joined_item(given, bytes_max))
             refusals.append(None)

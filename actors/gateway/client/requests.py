@@ -23,6 +23,7 @@ from ....storage_backends.base.arguments import (
     check_size,
     checked_parts,
     checked_reason,
+    checked_sources,
     checked_token,
     checked_updates,
     event_identity,
@@ -282,11 +283,8 @@ def delete_segment(name: str) -> Call[None]:
 def merge_segments(
     target: str, sources: Sequence[str], attribute_updates: Sequence[AttributeUpdate]
 ) -> Call[int]:
-    names = list(check_many("sources", sources))
-    for name in names:
-        check_segment_name(name)
-
-    body = bodies.Merge(names, bodies.update_bodies(checked_updates(attribute_updates)))
+    names = checked_sources(sources)
+    body = bodies.Merge(list(names), bodies.update_bodies(checked_updates(attribute_updates)))
     return _post(target, Verb.MERGE, body, bodies.Merged, lambda answer: answer.offset)
 
 

@@ -30,6 +30,7 @@ from typing import Annotated
 import attrs
 from msgspec import Meta, Struct
 
+from ....storage_backends.base.arguments import WriterId, writer_bytes
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, TierlogError, TooLarge
 from ....storage_backends.base.names import check_segment_name
@@ -54,9 +55,9 @@ ITEM_OVERHEAD = _ITEM.size
 class BatchItem:
     """One append of ``append_each``: ``data`` for the segment ``name``.
 
-    ``data`` may be the joined bytes of ``count`` events of one ``writer`` (1 to 64 bytes), numbered from
-    ``first_event`` on. Without a writer leave ``first_event`` and ``count`` at 0. ``previous_event`` and
-    ``expected_offset`` mean what they mean for ``append``.
+    ``data`` may be the joined bytes of ``count`` events of one ``writer`` (a str, bytes or UUID of 1 to 64
+    bytes), numbered from ``first_event`` on. Without a writer leave ``first_event`` and ``count`` at 0.
+    ``previous_event`` and ``expected_offset`` mean what they mean for ``append``.
     """
 
     # A plain slotted class: thousands are made each second on either side.
@@ -67,7 +68,7 @@ class BatchItem:
         self,
         name: str,
         data: Buffer,
-        writer: bytes = b"",
+        writer: WriterId = b"",
         first_event: int = 0,
         count: int = 0,
         previous_event: int | None = None,
@@ -75,7 +76,7 @@ class BatchItem:
     ) -> None:
         self.name = name
         self.data = data
-        self.writer = writer
+        self.writer = writer if type(writer) is bytes else writer_bytes(writer)
         self.first_event = first_event
         self.count = count
         self.previous_event = previous_event

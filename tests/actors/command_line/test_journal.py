@@ -57,7 +57,9 @@ def test_an_element_is_shown_with_all_that_it_says(run: Run, store: Path) -> Non
     first = json.loads(run("journal", "show", "0", "1", "--json").out)
     assert (newest["element"], newest["follows"], newest["follows_crc"]) == (2, 1, first["crc"])
     assert (first["follows"], first["runs"], first["pins"]) == (0, [], [])
-    assert f"element          {newest['element']}" in run("journal", "show", "0").out
+    shown = run("journal", "show", "0").out
+    assert f"element          {newest['element']}" in shown
+    assert "cycle complete\n" in shown
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,19 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
         (("segment", "create", NAME, "--rolling-size", "64 apples"), "1 MiB"),
         (("segment", "create", NAME, "--rolling-size", "0"), "from 64 KiB"),
         (("segment",), "Missing command"),
+        (
+            ("--data", "X", "segment", "ls"),
+            "No such option: --data; it belongs after the command; see `tierlog",
+        ),
+        (
+            ("segment", "--data", "X", "ls"),
+            "No such option: --data; it belongs after the command; see `tierlog",
+        ),
+        (
+            ("segment", "ls", "--log-level", "info"),
+            "No such option: --log-level; it belongs before the command;",
+        ),
+        (("--bogus", "segment", "ls"), "No such option: --bogus; see `tierlog --help`"),
     ],
 )
 def test_wrong_usage_prints_one_line_and_exits_with_2(

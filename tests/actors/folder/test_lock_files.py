@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from attrs import evolve
 
 from tierlog.actors.folder.lock_files import (
     SUPERVISOR,
@@ -16,6 +17,7 @@ from tierlog.actors.folder.lock_files import (
     list_owners,
     remove_lock_file,
 )
+from tierlog.storage_backends.base.errors import NotOwner
 from tierlog.storage_backends.base.files import Close, FileHandle, Open, Program
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -80,6 +82,29 @@ async def test_an_opening_lists_the_lock_files_once(tmp_path: Path) -> None:
     handle = await files.run(counted(create_only_lock_file(folder, FIRST, str(identity))))
     assert calls.count("ListFolder") == 2
     await files.run(remove_lock_file(folder, FIRST, handle))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            evolve(FIRST, owner_id="b" * 32),
+            "this process has the folder open already: use that store, or close",
+        ),
+        (evolve(FIRST, owner_id="b" * 32, host="other"), "open in process 100 on host: stop that process"),
+        (evolve(FIRST, owner_id="b" * 32, start="later"), "open in process 100 on host: stop that process"),
+        (SECOND, "open in process 100 on host: stop that process"),
+    ],
+)
+async def test_an_opening_beside_another_one_is_refused_with_what_to_do(
+    tmp_path: Path, other: Owner, message: str
+) -> None:
+    folder, files = f"{tmp_path}/owners", LocalFiles()
+    (tmp_path / "store").touch()
+    first = await files.run(create_lock_file(folder, FIRST))
+    with pytest.raises(NotOwner, match=message):
+        await files.run(create_only_lock_file(folder, other, f"{tmp_path}/store"))
+    await files.run(remove_lock_file(folder, FIRST, first))
 
 
 async def test_the_lock_file_of_a_service_has_its_url(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,24 @@ def test_values_given_in_code_are_held_to_the_same_ranges() -> None:
     nothing: Any = None
     with pytest.raises(ConfigError, match=r"^TimeoutsConfig\.unavailable: None is not allowed"):
         TimeoutsConfig(unavailable=nothing)
+
+
+def test_a_table_given_in_code_as_another_type_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^writer must be a WriterConfig, not dict$"):
+        StoreConfig(writer={})  # type: ignore[arg-type]
+
+
+def test_a_path_of_another_type_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the file must be a str or a pathlib.Path, not NoneType"):
+        load_config(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["[writer]\nflush_agee = 1\n", "writer = 1\n", "writer\n"])
+def test_the_traceback_of_a_refused_file_shows_the_message_only(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tierlog.toml").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_config(tmp_path / "tierlog.toml")
+    assert "".join(traceback.format_exception(refused.value)).count("Traceback") == 1
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:

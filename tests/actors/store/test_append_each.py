@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import anyio
 import pytest
@@ -84,11 +85,31 @@ async def test_an_item_that_is_not_an_append_is_refused_before_any_append(tmp_pa
         with pytest.raises(InvalidArgument, match="takes items such as tierlog.BatchItem, not 1"):
             await store.append_each([BatchItem("a", b"x"), 1])  # type: ignore[list-item]
 
-        outcomes = await store.append_each(
-            [BatchItem("a", "text"), BatchItem("a", b"x", "w", 1, 1)]  # type: ignore[arg-type]
-        )
+        changed = BatchItem("a", b"x", b"w", 1, 1)
+        changed.writer = "w"  # type: ignore[assignment]
+        outcomes = await store.append_each([BatchItem("a", "text"), changed])  # type: ignore[arg-type]
         assert [type(outcome) for outcome in outcomes] == [InvalidArgument] * 2
         assert (await store.segment_info("a")).length == 0
+
+
+@pytest.mark.parametrize("appends", [None, 5, b"data", BatchItem("a", b"x")])
+async def test_an_argument_that_has_no_items_is_refused(tmp_path: Path, appends: Any) -> None:
+    async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
+        with pytest.raises(InvalidArgument, match="appends are an iterable of items, not "):
+            await store.append_each(appends)
+
+
+async def test_the_writer_of_an_item_is_what_append_takes(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
+        await store.create_segment("a")
+        for writer in ("w", b"w2", UUID(int=1)):
+            await store.append("a", b"x", writer_id=writer, event_number=1)
+        repeated = [BatchItem("a", b"x", writer, 1, 1) for writer in ("w", b"w2", UUID(int=1))]
+        assert all(isinstance(each, int | None) for each in await store.append_each(repeated))
+        assert (await store.segment_info("a")).length == 3
+
+    with pytest.raises(InvalidArgument, match="writer_id must be a str, bytes or UUID, not int"):
+        BatchItem("a", b"x", 5, 1, 1)  # type: ignore[arg-type]
 
 
 class Ownership:

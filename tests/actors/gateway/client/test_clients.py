@@ -90,6 +90,22 @@ async def test_an_append_above_the_limit_is_refused_before_it_is_sent(tmp_path: 
             plain.append("s", huge)
 
 
+async def test_sources_that_no_merge_takes_are_refused_as_the_store_refuses_them(tmp_path: Path) -> None:
+    wrong = [[], ["s#1", "s#1"], ["s#1"] * 65_536]
+    refusals = []
+    async with tierlog.open_store(tmp_path / "store") as store:
+        for sources in wrong:
+            with pytest.raises(tierlog.InvalidArgument, match="takes 1 to 65535 different") as of_store:
+                await store.merge_segments("s", sources)
+            refusals.append(str(of_store.value))
+    with service(tmp_path / "data") as url:
+        async with tierlog.connect(url) as client:
+            for sources, refusal in zip(wrong, refusals, strict=True):
+                with pytest.raises(tierlog.InvalidArgument) as refused:
+                    await client.merge_segments("s", sources)
+                assert str(refused.value) == refusal
+
+
 async def test_an_append_above_the_servers_limit_is_refused_as_the_store_refuses_it(tmp_path: Path) -> None:
     large = bytes((8 << 20) + 1)
     async with tierlog.open_store(tmp_path / "store") as store:

@@ -349,6 +349,10 @@ async def test_append_each_refuses_invalid_items() -> None:
         async with tierlog.connect(http.url) as client:
             with pytest.raises(tierlog.InvalidArgument, match="takes items such as tierlog.BatchItem, not 1"):
                 await client.append_each([BatchItem("s", b"1"), 1])  # type: ignore[list-item]
+            with pytest.raises(
+                tierlog.InvalidArgument, match="appends are an iterable of items, not NoneType"
+            ):
+                await client.append_each(None)  # type: ignore[arg-type]
 
     assert server.batches == []
 
