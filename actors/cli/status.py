@@ -40,7 +40,7 @@ def status(
             output.print_json(found)
         else:
             width = output.terminal_width()
-            output.console(width=width).print(render_status(found, width), crop=False)
+            output.console(width=width).print(render_status(_completed(found), width), crop=False)
 
     execute(command)
 
@@ -51,12 +51,22 @@ async def _ask_status(url: str) -> dict[str, Any]:
     return await ask_service(url, "GET", "/v1/status", kind=ServiceStatus)
 
 
+def _completed(status: dict[str, Any]) -> dict[str, Any]:
+    """With the defaults of what a service of an earlier version does not send."""
+    import msgspec
+
+    from ..gateway.wire.bodies import ServiceStatus
+
+    completed: dict[str, Any] = msgspec.to_builtins(msgspec.convert(status, ServiceStatus))
+    return completed
+
+
 async def _watch(url: str) -> None:
     import anyio
     from rich.live import Live
 
     async def now() -> RenderableType:
-        return render_status(await _ask_status(url), output.terminal_width())
+        return render_status(_completed(await _ask_status(url)), output.terminal_width())
 
     console = output.console(width=output.terminal_width())
     with Live(await now(), console=console, screen=False, auto_refresh=False) as live:
@@ -88,6 +98,7 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
         Text(),
         fitted(_CONTAINER_COLUMNS, [_container_row(assignment) for assignment in status["containers"]]),
         *_unhealthy(status),
+        *_withheld(status),
         *_unconfirmed(status),
     )
 
@@ -106,6 +117,16 @@ def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:
         for host, storage in unhealthy
     ]
     return list(lines)
+
+
+def _withheld(status: dict[str, Any]) -> list[RenderableType]:
+    """A line if containers stay closed until an operator opens them."""
+    from rich.text import Text
+
+    withheld = [each for each in status["containers"] if each["phase"] in ("fenced", "quarantined")]
+    found = ", ".join(str(each["container"]) for each in withheld)
+    advice = "once the cause is removed, `tierlog container open` opens each of them again"
+    return [Text(f"\nclosed containers ({found}): {advice}", style="yellow")] if found else []
 
 
 def _unconfirmed(status: dict[str, Any]) -> list[RenderableType]:

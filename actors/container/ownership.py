@@ -205,6 +205,16 @@ def _no_room(name: str) -> StorageFull:
     )
 
 
+def moved_from(manifest: ManifestState, listed: ListedChain, folder: Fingerprint) -> UnconfirmedRecord | None:
+    """The record of a container whose last owner had another folder (rule G4); None if it had ``folder``, or
+    if the chain is not this container's."""
+    if decide(manifest.known, listed.position) not in _OURS:
+        return None
+
+    last = listed.folder if manifest.intent is None else folder_of(manifest.intent.element)
+    return UnconfirmedRecord(Reason.MOVED, last.location) if last.differs_from(folder) else None
+
+
 class StorageOwnership:
     """One owner's elements: an ``Open`` when its log is recovered, or before its first write to long-term
     storage if that was down; one for each complete cycle; one before each batch of deletions."""
@@ -553,15 +563,14 @@ class StorageOwnership:
 
     async def _check_folder(self, listed: ListedChain) -> None:
         """The container is unconfirmed, durably, if the last owner had another folder (rule G4)."""
-        intent = self._source.manifest.intent
         if self._folder_checked or decide(self._known, listed.position) not in _OURS:
             return
 
         # Once: an operator may confirm before there is room for an element.
         self._folder_checked = True
-        last = listed.folder if intent is None else folder_of(intent.element)
-        if self._confirmation.unconfirmed is None and last.differs_from(self.identity.folder):
-            await self._confirmation.mark(UnconfirmedRecord(Reason.MOVED, last.location))
+        moved = moved_from(self._source.manifest, listed, self.identity.folder)
+        if self._confirmation.unconfirmed is None and moved is not None:
+            await self._confirmation.mark(moved)
 
     async def _check_beginning(self, listed: ListedChain) -> None:
         """Before the first element of a chain: long-term storage is not the empty folder of a missing mount,

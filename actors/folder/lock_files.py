@@ -92,9 +92,10 @@ def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[F
 
         yield MakeFolder(folder)
         others = yield from list_owners(folder)
-        for other in others:
-            if other.alive:
-                raise NotOwner(_open_already(other, owner))
+        alive = [other for other in others if other.alive]
+        if alive:
+            # Of a service's processes the one that clients can ask.
+            raise NotOwner(_open_already(max(alive, key=lambda other: bool(other.url)), owner))
         return (yield from _create(folder, owner, others))
     finally:
         yield Close(guard)
@@ -106,7 +107,7 @@ def _open_already(other: Owner, owner: Owner) -> str:
 
     where = f"the folder is open in process {other.pid} on {other.host}"
     if other.url:
-        return f"{where}, which serves it at {other.url}: use tierlog.connect, or stop the service"
+        return f"{where}, which serves it: use tierlog.connect({other.url!r}), or stop that service"
 
     return f"{where}: stop that process, or fence it with take_over=True"
 

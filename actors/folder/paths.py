@@ -129,7 +129,8 @@ async def check_folder(files: Files, folder: StoreFolder) -> None:
 
 
 async def report_shared(files: Files, folder: StoreFolder) -> None:
-    """Warn if other users may change the folder."""
+    """Warn if other users may change the folder. ``check_folder`` comes first: the advice would harm a folder
+    that is no store's, such as ``/tmp``."""
     shared = await run_program(files, _find_shared(folder), folder.path)
     if shared:
         _log.warning(

@@ -21,7 +21,7 @@ from ...storage_backends.base.files import Files
 from ...storage_backends.segments.records import ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
 from ..container.confirmation import unconfirmed_record
-from ..container.ownership import empty, list_chain, mismatch
+from ..container.ownership import empty, list_chain, mismatch, moved_from
 from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
@@ -209,6 +209,7 @@ class _Examination:
         self._snapshot = snapshot
         self._verify = verify
         self._problems: list[Problem] = []
+        self._unconfirmed = unconfirmed_record(snapshot.state.metadata)
 
     async def run(self) -> ContainerReport:
         records, errors = chunk_records(self._snapshot)
@@ -229,12 +230,12 @@ class _Examination:
                 chunks_missing=len(records.keys() - lengths.keys()),
                 element=await self._attempt(self._check_chain(), _ADVICE_STORAGE) or 0,
             )
-        return attrs.evolve(report, problems=tuple(self._problems))
+        unconfirmed = "" if self._unconfirmed is None else self._unconfirmed.explanation
+        return attrs.evolve(report, unconfirmed=unconfirmed, problems=tuple(self._problems))
 
     def _counts(self) -> ContainerReport:
         opened, state = self._snapshot.opened, self._snapshot.state
         live = [self._snapshot.find(name) for name in state.segments.names("")]
-        unconfirmed = unconfirmed_record(state.metadata)
         return ContainerReport(
             self._index,
             epoch=opened.epoch,
@@ -244,7 +245,6 @@ class _Examination:
             unflushed_bytes=sum(
                 segment.length - max(segment.flushed, segment.start_offset) for segment in live
             ),
-            unconfirmed="" if unconfirmed is None else unconfirmed.explanation,
         )
 
     async def _attempt(self, step: Awaitable[T], advice: str) -> T | None:
@@ -302,6 +302,10 @@ class _Examination:
         if step in (Step.FOREIGN, Step.WENT_BACK):
             raise mismatch(step, listed, known, self._index)
 
+        if self._unconfirmed is None:
+            # G4: its first opening notes it.
+            manifest = self._snapshot.state.manifest
+            self._unconfirmed = moved_from(manifest, listed, self._view.fingerprint)
         return listed.position.n
 
     async def _add_damaged_element(self, error: DataCorruption, known: Known) -> None:

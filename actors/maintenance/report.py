@@ -20,6 +20,7 @@ from ...storage_backends.segments.records import ChunkRecord, SegmentRecord, chu
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import Flaw, find_flaws
 from ..container.confirmation import unconfirmed_record
+from ..container.ownership import list_chain, moved_from
 from ..gc.collector import GarbageTotal, count_garbage
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
@@ -231,11 +232,15 @@ async def _verify(
 
 
 async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
-    """The unconfirmed containers, with what confirming them lets them delete."""
+    """The unconfirmed containers, with what confirming them lets them delete; also those of a moved folder
+    that was not opened yet."""
     found = []
     for container in view.containers:
         snapshot = await container.snapshot()
         record = unconfirmed_record(snapshot.state.metadata)
+        if record is None:
+            listed = await list_chain(view.chunks, container.index)
+            record = moved_from(snapshot.state.manifest, listed, view.fingerprint)
         if record is not None:
             index = await _index_chunks(container.index, snapshot)
             total = await _unreferenced(view, container.index, index)

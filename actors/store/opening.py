@@ -293,6 +293,11 @@ async def open_store(
         raise InvalidArgument(
             f"config is a tierlog.StoreConfig, not {shown(config)}: load a file with tierlog.load_config"
         )
+    if storage is not None and not isinstance(storage, ChunkStorage):
+        raise InvalidArgument(
+            f"storage is a chunk storage of your own, not {shown(storage)}: name a folder or a bucket with "
+            f"StoreConfig(chunks=...)"
+        )
     for name, flag in (("adopt", adopt), ("take_over", take_over)):
         if not isinstance(flag, bool):
             raise InvalidArgument(f"{name} is True or False, not {shown(flag)}")
@@ -392,8 +397,8 @@ class StoreOpener:
     @asynccontextmanager
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
-        await report_shared(self.files, self.folder)
         await check_folder(self.files, self.folder)
+        await report_shared(self.files, self.folder)
         chunks = await self._chunks()
         identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id:

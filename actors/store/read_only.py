@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -53,6 +54,7 @@ from ..container.requests import Request
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..folder.chunk_location import make_chunk_reader, recorded_location
+from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity
 from ..folder.paths import StoreFolder, check_path, existing_identity, list_files, run_program
 from ..kernel.slices import list_in_slices
@@ -243,6 +245,7 @@ class StoreView:
         containers: Sequence[ContainerView],
         chunks: ChunkStorage,
         chunk_location: str,
+        fingerprint: Fingerprint,
     ) -> None:
         self.folder = folder
         self.identity = identity
@@ -250,6 +253,8 @@ class StoreView:
         self.chunks = chunks
         self.chunk_location = chunk_location
         """The prefix of a chunk's name in messages: a folder, or a bucket."""
+        self.fingerprint = fingerprint
+        """Of the folder, which the next owner compares with the last one's (rule G4)."""
 
     def __repr__(self) -> str:
         return f"<StoreView {self.folder.path} {len(self.containers)} containers>"
@@ -361,6 +366,7 @@ async def open_reader(
     files = LocalFiles()
     folder = check_path(path)
     identity = await existing_identity(files, folder)
+    fingerprint = await run_program(files, read_fingerprint(folder.wal, socket.gethostname()), folder.wal)
     location = await recorded_location(files, folder)
     chunks = make_chunk_reader(location, files, folder, _NO_WORLD)
     await chunks.open()
@@ -368,7 +374,7 @@ async def open_reader(
         containers = [
             _container_view(files, folder, identity, index, chunks) for index in range(identity.containers)
         ]
-        yield StoreView(folder, identity, containers, chunks, location.shown(folder))
+        yield StoreView(folder, identity, containers, chunks, location.shown(folder), fingerprint)
     finally:
         await chunks.close()
 

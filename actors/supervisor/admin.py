@@ -424,9 +424,7 @@ redirect_confirm = endpoint(
 
 
 def _unserved(supervisor: Supervisor, index: int) -> Unavailable:
-    assignment = supervisor.fleet.assignments[index]
-    reason = f": {assignment.reason}" if assignment.reason else ""
-    return Unavailable(f"container {index} is {assignment.phase.value}{reason}")
+    return Unavailable(supervisor.fleet.assignments[index].absence)
 
 
 async def _ask_all(server: AdminContext, method: str, path: str) -> list[dict[str, Any]]:

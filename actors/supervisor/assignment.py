@@ -110,6 +110,16 @@ class Assignment:
         """Whether it stays closed until an operator releases it."""
         return self.phase in (AssignmentPhase.FENCED, AssignmentPhase.QUARANTINED)
 
+    @property
+    def absence(self) -> str:
+        """Why no host serves it, and what to do about it; empty if one does."""
+        if self.phase is AssignmentPhase.SERVING:
+            return ""
+
+        reason = f": {self.reason}" if self.reason else ""
+        remedy = f"; once the cause is removed, `tierlog container open {self.index}` opens it again"
+        return f"container {self.index} is {self.phase.value}{reason}{remedy if self.is_withheld else ''}"
+
     def is_served_by(self, host_id: str) -> bool:
         return self.phase is AssignmentPhase.SERVING and self.host == host_id
 

@@ -141,8 +141,8 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
-        await report_shared(files, options.folder)
         await check_folder(files, options.folder)
+        await report_shared(files, options.folder)
         await _check_ports_free(files, options)
         location = await locate_chunks(files, options.folder, options.config, world)
         await check_location(location, files, options.folder, world)

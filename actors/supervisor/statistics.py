@@ -148,7 +148,7 @@ def owners(fleet: Fleet) -> dict[int, str]:
 def _assignment(fleet: Fleet, assignment: Assignment) -> ContainerAssignment:
     # Not while it opens or closes: a client that is sent there would be refused.
     if assignment.phase is not AssignmentPhase.SERVING:
-        return ContainerAssignment(assignment.index, None, None)
+        return ContainerAssignment(assignment.index, None, None, assignment.absence)
     return ContainerAssignment(assignment.index, fleet.hosts[assignment.host].url, assignment.epoch)
 
 

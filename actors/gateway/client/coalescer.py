@@ -19,7 +19,7 @@ from random import Random
 import attrs
 
 from ....storage_backends.base.arguments import JoinedAppend, check_many, not_an_append
-from ....storage_backends.base.errors import OutcomeUnknown, OutOfOrder, TierlogError, Unavailable
+from ....storage_backends.base.errors import NotOwner, OutcomeUnknown, OutOfOrder, TierlogError, Unavailable
 from ....storage_backends.base.names import check_segment_name
 from ...kernel.event_source import EventSource
 from ...kernel.reply import Reply
@@ -331,7 +331,13 @@ class _Completion:
         if append.call.is_abandoned:
             return False
 
+        assert append.queue is not None
+        container = append.queue.container
         failure = outcome if isinstance(outcome, Failure) else Failure(kind_of(outcome), outcome)
+        refusal = failure.error
+        # A supervisor refuses every batch; its map knows why this container has no owner.
+        if isinstance(refusal, NotOwner) and (absence := self._map.assignments[container].absence):
+            failure = attrs.evolve(failure, error=Unavailable(absence))
         writer = (append.item.name, append.item.writer)
         # It is refused only because the one before it did not arrive: in order once that was sent again.
         if isinstance(failure.error, OutOfOrder) and writer in self._writers:
@@ -352,9 +358,8 @@ class _Completion:
             return False
 
         append.doubt, append.failure, append.attempts = retry.doubt, failure.error, append.attempts + 1
-        assert append.queue is not None
         # Two hosts that name each other as the owner must not be asked for ever.
-        is_hinted = follows_hint(self._map, append.queue.container, failure.error) and append.attempts <= 2
+        is_hinted = follows_hint(self._map, container, refusal) and append.attempts <= 2
         if not is_hinted:
             self.pause = max(self.pause, retry.pause)
             self.refresh = self.refresh or retry.refresh

@@ -244,7 +244,7 @@ class Transactions(Struct, frozen=True):
     transactions: list[TransactionInfo]
 
 
-class ContainerAssignment(Struct, frozen=True):
+class ContainerAssignment(Struct, frozen=True, omit_defaults=True):
     """Which host serves one container."""
 
     container: Number
@@ -253,6 +253,8 @@ class ContainerAssignment(Struct, frozen=True):
     epoch: Number | None
     """The epoch of the owner, if it is known. Of two maps the one with the larger epoch is right about this
     container."""
+    absence: str = ""
+    """Why no host serves it, and what to do about it, if the supervisor answers."""
 
 
 class ContainerMap(Struct, frozen=True):
@@ -301,6 +303,12 @@ class Health(Struct, frozen=True):
     storage: StorageHealth
 
 
+class ReportedStorage(Struct, frozen=True):
+    # Defaults, here and below: during an upgrade a supervisor of an earlier version answers.
+    state: str = "unknown"
+    cause: str = ""
+
+
 class HostReport(Struct, frozen=True):
     """What a service's status has of one host, as far as its readers need it."""
 
@@ -309,7 +317,7 @@ class HostReport(Struct, frozen=True):
     pid: Number | None
     containers: list[Number]
     lag_seconds: float
-    storage: StorageHealth
+    storage: ReportedStorage
     starts: Number
     last_exit: str | None
 
@@ -323,7 +331,7 @@ class ContainerReport(Struct, frozen=True):
     wal_bytes: Number
     unflushed_bytes: Number
     reason: str
-    unconfirmed: bool
+    unconfirmed: bool = False
 
 
 class ServiceStatus(Struct, frozen=True):

@@ -210,3 +210,22 @@ def test_g4_a_script_confirms_with_yes_and_only_once(run: Run, adopted: Path) ->
 
     assert "deletes no chunks" not in run("doctor").out
     assert run("chunks", "confirm").out.splitlines()[-1] == "nothing to confirm"
+
+
+@pytest.fixture
+def copied(store: Path) -> Path:
+    """A copy of the store, which was not opened since, at the place of the commands' folder."""
+    original = store.rename(store.with_name("original"))
+    shutil.copytree(original, store)
+    return store
+
+
+def test_g4_a_copied_folder_is_unconfirmed_before_its_first_opening(run: Run, copied: Path) -> None:
+    before = fingerprint(copied)
+    assert "container 0 deletes no chunks: the folder was moved from " in run("doctor").out
+    assert fingerprint(copied) == before
+
+    [confirmed] = json.loads(run("chunks", "confirm", "--yes", "--json").out)
+    assert (confirmed["container"], confirmed["chunks"]) == (0, 1)
+    assert "deletes no chunks" not in run("doctor").out
+    assert run("chunks", "confirm", "--yes").out.splitlines()[-1] == "nothing to confirm"

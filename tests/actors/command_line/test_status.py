@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from support.command_line import Run
+from support.scripted_server import json_answer, scripted
 from tierlog.actors.cli.status import render_status
 
 REASON = "the log of this container is damaged at 0003.wal, offset 4096, see tierlog doctor"
@@ -64,6 +66,7 @@ def test_the_tables_fit_a_narrow_terminal_and_keep_phase_host_and_the_whole_reas
     head = next(line for line in shown if line.startswith("container"))
     assert {"phase", "host", "unflushed", "reason"} <= set(head.split())
     table = shown[shown.index(head) :]
+    table = table[: table.index("")]
     reason = "".join(line[head.index("reason") :].rstrip() for line in table[1:])
     assert reason.replace(" ", "") == REASON.replace(" ", "")
 
@@ -73,6 +76,29 @@ def test_g4_unconfirmed_containers_are_named_with_what_to_do() -> None:
     status = STATUS | {"containers": [first, second | {"unconfirmed": True}]}
     [line] = [line for line in lines(200, status) if "unconfirmed" in line]
     assert line.startswith("unconfirmed containers (1) delete no chunks until `tierlog chunks confirm`")
+
+
+def test_v3_closed_containers_are_named_with_what_opens_them() -> None:
+    first, second = STATUS["containers"]
+    status = STATUS | {"containers": [first | {"phase": "fenced"}, second]}
+    [line] = [line for line in lines(200, status) if line.startswith("closed containers")]
+    assert line.startswith("closed containers (0, 1): ")
+    assert "`tierlog container open`" in line
+
+
+def test_v4_the_status_of_a_service_of_an_earlier_version_is_shown(run: Run) -> None:
+    """It answers during an upgrade, before its hosts are rolled."""
+    [host], [container] = STATUS["hosts"][:1], STATUS["containers"][:1]
+    earlier = STATUS | {
+        "hosts": [host | {"storage": {"trouble": "none"}}],
+        "containers": [{name: value for name, value in container.items() if name != "unconfirmed"}],
+    }
+    with scripted(lambda received: json_answer(earlier)) as server:
+        shown = run("status", "--url", server.url)
+
+    assert (shown.code, shown.err) == (0, "")
+    row = next(line for line in shown.out.splitlines() if line.startswith("host-0"))
+    assert "unknown" in row.split()
 
 
 def test_a_wide_terminal_shows_every_column_on_one_line_each() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import cast
 
@@ -113,6 +114,22 @@ async def test_the_lock_file_of_a_service_has_its_url(tmp_path: Path) -> None:
     handle = await files.run(create_lock_file(folder, served))
     assert await files.run(list_owners(folder)) == [served]
     await files.run(remove_lock_file(folder, served, handle))
+
+
+async def test_a_refusal_names_the_service_and_not_one_of_its_hosts(tmp_path: Path) -> None:
+    folder, files, identity = f"{tmp_path}/owners", LocalFiles(), tmp_path / "store"
+    identity.touch()
+    url = "http://127.0.0.1:8470"
+    supervisor = Owner("b" * 32, 300, "host", 1_700_000_000_002, role=SUPERVISOR, url=url)
+    hosts = [Owner(letter * 32, 200, "host", 1_700_000_000_003, role="host-0") for letter in "ac"]
+    held = [(owner, await files.run(create_lock_file(folder, owner))) for owner in (supervisor, *hosts)]
+
+    with pytest.raises(NotOwner, match=re.escape(f"tierlog.connect({url!r})")) as refused:
+        await files.run(create_only_lock_file(folder, Owner("d" * 32, 100, "host", 0), str(identity)))
+
+    assert "process 300 on host" in str(refused.value)
+    for owner, handle in held:
+        await files.run(remove_lock_file(folder, owner, handle))
 
 
 async def test_a_dead_process_is_listed_as_dead_and_the_next_opening_removes_its_file(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ async def test_a_read_only_folder_is_refused() -> None:
         ({"span": 3}, "tierlog.SpanHook"),
         ({"take_over": "yes"}, "True or False"),
         ({"adopt": 1}, "True or False"),
+        ({"storage": "s3://bucket/prefix"}, "StoreConfig(chunks=...)"),
     ],
 )
 async def test_an_argument_of_another_type_is_refused(

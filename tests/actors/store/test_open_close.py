@@ -6,9 +6,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -26,7 +24,7 @@ import tierlog
 from support.container_world import ContainerWorld, read_all, virtual_time
 from support.patience import scaled
 from support.stores import CONFIG, config, follow, make
-from tierlog import ClosedError, NotOwner, OutcomeUnknown, SegmentStore, Unavailable
+from tierlog import ClosedError, InvalidArgument, NotOwner, OutcomeUnknown, SegmentStore, Unavailable
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.configuration import SupervisionConfig, TimeoutsConfig
@@ -205,12 +203,9 @@ async def test_the_apps_own_errors_come_out_as_they_are(tmp_path: Path) -> None:
 
 
 async def test_an_open_folder_is_refused(tmp_path: Path) -> None:
-    opening = (
-        f"process {os.getpid()} on {socket.gethostname()}: stop that process, or fence it with take_over"
-    )
     async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
         await make(store, "s", b"abc")
-        with pytest.raises(NotOwner, match=re.escape(opening)):
+        with pytest.raises(NotOwner, match="this process has the folder open already: use that store"):
             await tierlog.open_store(tmp_path, config=config(layout="layout-upgrade")).__aenter__()
         assert not (tmp_path / "wal" / "layout").exists(), "a refused opening changes nothing"
         assert await store.append("s", b"d") == 3
@@ -384,6 +379,18 @@ async def test_a_folder_that_other_users_may_change_is_reported(
     async with tierlog.open_store(folder, containers=1, config=CONFIG):
         assert ("folder_shared" in caplog.text) is warns
         assert (f"chmod -R go= {folder}" in caplog.text) is warns
+
+
+async def test_the_modes_of_a_folder_that_is_no_store_are_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "of-others").touch()
+    with pytest.raises(InvalidArgument, match="has no store but other files"):
+        await tierlog.open_store(folder, config=CONFIG).__aenter__()
+    assert "folder_shared" not in caplog.text
 
 
 # --- cancellation -------------------------------------------------------------------------------

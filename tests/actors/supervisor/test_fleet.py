@@ -24,6 +24,7 @@ from tierlog.actors.supervisor.commands import (
 )
 from tierlog.actors.supervisor.fleet import Fleet, FleetOptions
 from tierlog.actors.supervisor.hosts import HOST_PHASES, HostEvent, HostPhase
+from tierlog.actors.supervisor.statistics import container_map
 
 OPTIONS = FleetOptions(
     restart=Backoff(first=0.05, maximum=1, jitter=0), retry=Backoff(first=0.1, maximum=1, jitter=0)
@@ -195,6 +196,10 @@ def test_a_container_opened_by_an_outsider_stays_closed_until_an_operator_reopen
     world.run(60)
     assert world.phase(2) is AssignmentPhase.FENCED
     assert set(world.owners) == {0, 1, 3}
+    reasons = [each.absence for each in container_map(world.fleet, 1, 1).containers]
+    assert [bool(reason) for reason in reasons] == [False, False, True, False]
+    assert "container 2 is fenced: opened by another owner; " in reasons[2]
+    assert "`tierlog container open 2`" in reasons[2]
     world.do(world.fleet.release(2, world.now))
     assert set(world.owners) == {0, 1, 2, 3}
 

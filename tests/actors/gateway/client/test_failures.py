@@ -404,6 +404,22 @@ async def test_a_redirect_refreshes_the_map(connect: Connect) -> None:
             assert await client.append("s", b"x") == 3
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_appends_without_an_owner_fail_with_the_reason_in_the_map(connect: Connect, count: int) -> None:
+    """A supervisor refuses every batch, whatever is wrong with the container."""
+    why = "container 0 is fenced: another owner opened it"
+    refusal = problem(tierlog.NotOwner("the supervisor serves no container"))
+    with scripted(script_of(refusal)) as supervisor:
+        supervisor.map = ContainerMap(1, (ContainerAssignment(0, None, None, why),))
+        async with connect(supervisor.url, deadline=scaled(0.3)) as client:
+            outcomes = await client.append_each([tierlog.BatchItem("s", b"x")] * count)
+
+    for outcome in outcomes:
+        assert isinstance(outcome, Unavailable)
+        assert why in str(outcome)
+        assert "serves no container" not in str(outcome)
+
+
 async def test_a_map_of_another_store_is_ignored(connect: Connect) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
         supervisor.map = map_of(owner.url)
