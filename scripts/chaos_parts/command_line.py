@@ -15,6 +15,7 @@ import anyio
 from rich.console import Console
 
 from chaos_parts.campaign import Options, Round, Run, campaign
+from chaos_parts.numbers import count
 from chaos_parts.processes import RunError, until_signalled
 from chaos_parts.report import Report
 from chaos_parts.service import OwnService, Service
@@ -173,15 +174,6 @@ def parse_options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> Op
         if given.keep.exists() and not (given.keep.is_dir() and not any(given.keep.iterdir())):
             made.error(f"--keep: {given.keep} is not an empty folder")
     return given
-
-
-def count(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"a whole number from {least} to {most}, not {text!r}")
-        return int(text)
-
-    return number
 
 
 def seconds(text: str) -> float:

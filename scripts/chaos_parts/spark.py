@@ -34,8 +34,9 @@ from rich.table import Table
 
 import tierlog
 from chaos_parts.campaign import Run, check_leftovers
-from chaos_parts.command_line import carry_out, count, make_parser, parse_options
+from chaos_parts.command_line import carry_out, make_parser, parse_options
 from chaos_parts.http_store import HttpStore
+from chaos_parts.numbers import count
 from chaos_parts.processes import (
     RunError,
     WorkerGoneError,

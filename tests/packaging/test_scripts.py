@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,52 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
         f"TIERLOG_VENV.\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--bogus"], 2, "unrecognized arguments: --bogus"),
+        (["--kills", "11"], 2, "a whole number from 0 to 10, not '11'"),
+        (["--help"], 0, "usage: scripts/quickstart"),
+    ],
+)
+def test_the_quickstart_looks_at_its_arguments_before_it_makes_an_environment(
+    arguments: list[str], status: int, words: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "TIERLOG_VENV": str(tmp_path / "venv")}
+    done = run(ROOT / "scripts" / "quickstart", environment, tmp_path, *arguments)
+
+    assert done.returncode == status
+    assert words in (done.stderr if status else done.stdout)
+    assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize("during", ["tomllib", "install"])
+def test_ctrl_c_during_the_setup_ends_it_silently(during: str, tmp_path: Path) -> None:
+    """A terminal sends the signal to all processes; the environment's Python does when it runs ``during``."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(
+        f"#!{sys.executable}\n"
+        "import os, signal, sys\n"
+        f"if {during!r} in ' '.join(sys.argv):\n"
+        "    os.kill(0, signal.SIGINT)\n"
+        "if sys.argv[1] != '-m':\n"
+        f"    os.execv({sys.executable!r}, sys.argv)\n"
+    )
+    python.chmod(0o755)
+    (tmp_path / ".tierlog-run").touch()  # of an earlier version
+    done = subprocess.run(
+        ["sh", str(ROOT / "scripts" / "quickstart"), "--no-spark"],
+        env={**os.environ, "TIERLOG_VENV": str(tmp_path)},
+        capture_output=True,
+        start_new_session=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 @pytest.mark.parametrize("arguments, status", [(["--help"], 0), ([], 2), (["bogus"], 2)])
