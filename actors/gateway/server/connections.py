@@ -107,7 +107,8 @@ class Connections:
                 continue
 
             try:
-                # With Nagle's algorithm each answer would wait 40 ms for an ACK.
+                # With Nagle's algorithm an answer in several writes would wait 40 ms for an ACK. asyncio sets
+                # this for the sockets that it accepts itself, uvloop for all.
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 # H15: cancelled here, by a stop, it would be closed with its request unread.
                 with anyio.CancelScope(shield=True):
