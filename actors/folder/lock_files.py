@@ -88,7 +88,10 @@ def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[F
     guard: FileHandle = yield Open(identity)
     try:
         if not (yield Lock(guard, wait=False)):
-            raise NotOwner("another process is opening the folder: stop it, or fence it with take_over=True")
+            raise NotOwner(
+                "the folder is being opened, in this process or another: open it once, or fence the other "
+                "opening with take_over=True"
+            )
 
         yield MakeFolder(folder)
         others = yield from list_owners(folder)

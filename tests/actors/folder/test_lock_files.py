@@ -19,7 +19,7 @@ from tierlog.actors.folder.lock_files import (
     remove_lock_file,
 )
 from tierlog.storage_backends.base.errors import NotOwner
-from tierlog.storage_backends.base.files import Close, FileHandle, Open, Program
+from tierlog.storage_backends.base.files import Close, FileHandle, Lock, Open, Program
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +106,23 @@ async def test_an_opening_beside_another_one_is_refused_with_what_to_do(
     with pytest.raises(NotOwner, match=message):
         await files.run(create_only_lock_file(folder, other, f"{tmp_path}/store"))
     await files.run(remove_lock_file(folder, FIRST, first))
+
+
+async def test_an_opening_during_another_one_is_refused(tmp_path: Path) -> None:
+    """Both may be in one process."""
+    files, identity = LocalFiles(), tmp_path / "store"
+    identity.touch()
+
+    def locked() -> Program[FileHandle]:
+        handle: FileHandle = yield Open(str(identity))
+        yield Lock(handle)
+        return handle
+
+    guard = await files.run(locked())
+    with pytest.raises(NotOwner, match="is being opened, in this process or another: open it once"):
+        await files.run(create_only_lock_file(f"{tmp_path}/owners", FIRST, str(identity)))
+    await files.run(closing(guard))
+    assert not (tmp_path / "owners").exists()
 
 
 async def test_the_lock_file_of_a_service_has_its_url(tmp_path: Path) -> None:
