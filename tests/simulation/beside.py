@@ -62,6 +62,7 @@ class BesideTheWriter:
         process, random = self._run.current, Random(f"fault {fault.chance}")
         name = random.choice(random.choice(self._run.plan.families))
         if process is not None and not process.frozen:
+            self._run.expect_import(name, process.number)
             call = partial(defrag_segment, name=name)
             self._start(
                 tasks,

@@ -288,13 +288,19 @@ class RunState:
 
     def expect_access(self, op: Op, owner: int) -> None:
         """A call to ``owner`` is about to begin that may import what it is about."""
+        for name in op.imports:
+            self.expect_import(name, owner)
+
+    def expect_import(self, name: str, owner: int) -> None:
+        """As ``expect_access``, for one name."""
+        if not self.plan.legacy:
+            return
+
+        op = ImplicitImport(name)
         checker = self.checkers[op.family]
-        for name in op.imports if self.plan.legacy else ():
-            is_expected = any(
-                (call.op, call.owner) == (ImplicitImport(name), owner) for call in checker.pending
-            )
-            if not is_expected and any(state.awaits_import(name) for state in checker.states):
-                checker.possible(ImplicitImport(name), owner)
+        is_expected = any((call.op, call.owner) == (op, owner) for call in checker.pending)
+        if not is_expected and any(state.awaits_import(name) for state in checker.states):
+            checker.possible(op, owner)
 
     def pass_time(self, family: str) -> None:
         """Tell the checker what owners may have done by themselves until now."""
