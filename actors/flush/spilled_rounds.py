@@ -73,7 +73,7 @@ class SpilledRounds:
         the rest of the cycle. ``is_probe()``: flushes have been failing, and none has succeeded yet."""
         left: deque[SegmentFlush] = deque()
         targets: ShardedDict[int, int] = ShardedDict()
-        for _ in in_slices(self._surveyed(plans, left, targets)):
+        for _ in in_slices(self._classified(plans, left, targets)):
             await anyio.lowlevel.checkpoint()
         late: list[int] = []
         failed: ShardedDict[int, TierlogError] = ShardedDict()
@@ -119,7 +119,7 @@ class SpilledRounds:
         ended = (sid for sid in late if sid not in self._flushes)
         return LeftOut(_with_targets(ended, targets), _with_targets(blocked, targets), failed)
 
-    def _surveyed(
+    def _classified(
         self, plans: Iterable[SegmentFlush], spilled: deque[SegmentFlush], targets: ShardedDict[int, int]
     ) -> Iterator[SegmentFlush | MergedRange]:
         """Find what is spilled, and the targets of merges, one after the other."""
