@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -11,20 +10,15 @@ import attrs
 import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner
-from support.loop_steps import recorded_steps
-from support.patience import scaled
+from support.loop_steps import LongestSteps
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.flush.writer import WriterOptions
 
 pytestmark = pytest.mark.anyio
 
-LIMIT = 0.005
-"""Seconds of the processor on a quiet machine. Others make each step longer: they share its caches."""
 FLUSH_LIMIT = 0.015
 """The same for the flush of 100,000 segments, and of 50,000 that are merged into one: a step of it takes 8 to
-14 ms now and then. The goal is ``LIMIT``."""
-ATTEMPTS = 3
-"""The best one counts."""
+14 ms now and then. The goal is that of all steps."""
 TOGETHER = 50
 ON_ORDER = attrs.evolve(
     OPTIONS,
@@ -41,29 +35,7 @@ async def together(act: Callable[[str], Coroutine[Any, Any, object]], names: lis
                 tasks.start_soon(act, name)
 
 
-@attrs.define
-class Longest:
-    """The longest step of each phase, in its best attempt."""
-
-    limits: dict[str, float] = attrs.field(factory=dict)
-    """Of phases with one of their own, in seconds."""
-    seconds: dict[str, float] = attrs.field(factory=dict)
-
-    @contextmanager
-    def of(self, phase: str) -> Iterator[None]:
-        with recorded_steps(LIMIT) as steps:
-            yield
-        self.seconds[phase] = min(steps.longest, self.seconds.get(phase, steps.longest))
-
-    def too_long(self) -> dict[str, float]:
-        return {
-            phase: seconds
-            for phase, seconds in self.seconds.items()
-            if seconds > scaled(self.limits.get(phase, LIMIT))
-        }
-
-
-async def one_life(world: ContainerWorld, names: list[str], longest: Longest) -> None:
+async def one_life(world: ContainerWorld, names: list[str], longest: LongestSteps) -> None:
     async with anyio.create_task_group() as tasks:
         with longest.of("open"):
             owner = await world.start(tasks)
@@ -104,20 +76,16 @@ async def test_no_step_grows_with_the_number_of_segments(count: int) -> None:
     # Not in the order of their creation.
     names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
     limits = {"flush": FLUSH_LIMIT} if count > 10_000 else {}
-    world, longest = ContainerWorld(ON_ORDER), Longest(limits)
+    world, longest = ContainerWorld(ON_ORDER), LongestSteps(limits)
     async with world.owner() as owner:
         await together(owner.store.create_segment, names)
         await owner.store.flush()
         await owner.checkpoint()
-    for _ in range(ATTEMPTS):
+    for _ in longest.attempts():
         await one_life(world, names, longest)
-        if not longest.too_long():
-            break
-
-    assert not longest.too_long()
 
 
-async def one_merge(owner: Owner, names: list[str], longest: Longest) -> None:
+async def one_merge(owner: Owner, names: list[str], longest: LongestSteps) -> None:
     """Merge segments of these names into one, and flush all."""
 
     async def seal(name: str) -> None:
@@ -142,11 +110,7 @@ async def one_merge(owner: Owner, names: list[str], longest: Longest) -> None:
 )
 async def test_no_step_grows_with_the_number_of_segments_that_are_merged_into_one(count: int) -> None:
     """F3: sources are captured, joined and flushed before their target."""
-    longest = Longest({"flush of a merge": FLUSH_LIMIT} if count > 2_000 else {})
+    longest = LongestSteps({"flush of a merge": FLUSH_LIMIT} if count > 2_000 else {})
     async with ContainerWorld(ON_ORDER).owner() as owner:
-        for attempt in range(ATTEMPTS):
+        for attempt in longest.attempts():
             await one_merge(owner, [f"s{attempt}.{number}" for number in range(count)], longest)
-            if not longest.too_long():
-                break
-
-    assert not longest.too_long()
