@@ -236,7 +236,10 @@ class LocalLog(DurableDataLog):
             self.check_owner()
             return
         image, names = await self._files.run(list_state(self._context))
-        if image is None or image.epoch != self._epoch or file not in names:
+        assert self._history is not None
+        # An opener that raised the epoch before the inspection and sealed its files later trims them too.
+        unsealed = self._history.files[-1].file.epoch < self._epoch
+        if image is None or image.epoch != self._epoch or file not in names or unsealed:
             raise Unavailable(
                 f"{self._context.layout.folder}: the log's owner replaced {wal_name(file)} while it was "
                 f"read; open the log again"

@@ -14,7 +14,8 @@ returned before the check.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -51,9 +52,11 @@ from .local_writer import (
     unlink_files,
 )
 
-# A live owner rolls after 64 MiB by default, so a reader is rarely overtaken even once. The last attempt
-# reports any damage.
-_INSPECTIONS_MAX = 5
+# A live owner rolls after 64 MiB by default, and a frozen opener trims once, so a reader is rarely overtaken
+# even once. The last attempt reports any damage.
+_READINGS_MAX = 5
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -102,17 +105,20 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
     if not names:
         yield from _confirm_name(context, epoch)
 
-    image = yield from read_register(register, context.log_id)
-    # Again: up to the raise the owner before this one may have rolled or truncated (W1). The watermarks are
-    # read before it, so that the files can only be longer than they state (W3).
-    names = yield from list_wal_files(layout)
+    def read() -> Program[tuple[History, Sequence[FileId]]]:
+        image = yield from read_register(register, context.log_id)
+        # Again: up to the raise the owner before this one may have rolled or truncated (W1). The watermarks
+        # are read before it, so that the files can only be longer than they state (W3).
+        names = yield from list_wal_files(layout)
+        return (yield from HistoryReader(layout, context.log_id, image.watermarks).read(names)), names
+
     try:
-        history = yield from HistoryReader(layout, context.log_id, image.watermarks).read(names)
-        owned = yield from take_over(context, register, epoch, history, names)
+        history, found = yield from _read_unchanged(read)
     except DataCorruption:
         # An opener that was faster raised the register before it trimmed or removed what is missing here.
         yield from confirm_epoch(register, context.log_id, epoch, context.owner)
         raise
+    owned = yield from take_over(context, register, epoch, history, found)
     return Opened(epoch, max(before, named), history, register, owned)
 
 
@@ -156,15 +162,16 @@ def note_watermark(
 def inspect_log(context: LogContext) -> Program[Inspected]:
     """Read the log without writing or locking. If a live owner rolls or truncates it meanwhile, it is read
     again."""
-    for _ in range(_INSPECTIONS_MAX - 1):
-        before = yield from list_state(context)
-        try:
-            return (yield from _inspect_once(context, *before))
-        except DataCorruption:
-            # Nothing changed while the files were read, so no live owner explains the damage.
-            if before == (yield from list_state(context)):
-                raise
-    return (yield from _inspect_once(context, *(yield from list_state(context))))
+
+    def read() -> Program[Inspected]:
+        image, names = yield from list_state(context)
+        if image is None:
+            _refuse_missing_register(context, names)
+            image = RegisterImage(0, {})
+        history = yield from HistoryReader(context.layout, context.log_id, image.watermarks).read(names)
+        return Inspected(image.epoch, history)
+
+    return (yield from _read_unchanged(read))
 
 
 def list_state(context: LogContext) -> Program[tuple[RegisterImage | None, list[FileId]]]:
@@ -184,17 +191,22 @@ def list_state(context: LogContext) -> Program[tuple[RegisterImage | None, list[
     return image, names
 
 
-def _inspect_once(
-    context: LogContext, image: RegisterImage | None, names: list[FileId]
-) -> Program[Inspected]:
-    if image is None:
-        _refuse_missing_register(context, names)
-        image = RegisterImage(0, {})
-    history = yield from HistoryReader(context.layout, context.log_id, image.watermarks).read(names)
-    return Inspected(image.epoch, history)
-
-
 # --- steps --------------------------------------------------------------------------------------
+
+
+def _read_unchanged(read: Callable[[], Program[T]]) -> Program[T]:
+    """W1: the result of ``read``, or the corruption that it finds twice. A single finding may come from files
+    that changed while they were read: a live owner truncates, and an earlier opener on a full disk, which was
+    frozen, trims or removes what had no effect (W6)."""
+    found = None
+    for _ in range(_READINGS_MAX - 1):
+        try:
+            return (yield from read())
+        except DataCorruption as error:
+            if str(error) == found:
+                raise
+            found = str(error)
+    return (yield from read())
 
 
 def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[FileHandle]:

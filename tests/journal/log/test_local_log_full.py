@@ -4,17 +4,20 @@ noticed (rule W6)."""
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
+import anyio
 import attrs
 import pytest
 from simulation.disk import BLOCK
-from simulation.file_layer import Fail, Fault, SimulatedDisk, SimulatedFiles
+from simulation.file_layer import Fail, Fault, Pause, SimulatedDisk, SimulatedFiles
 
 from support.log_world import FOLDER, Ledger, live, make_log, power_loss_at, read_all
 from tierlog.journal.log.local_layout import LocalLogOptions
-from tierlog.storage_backends.base.errors import StorageFull, Unavailable
-from tierlog.storage_backends.base.files import Allocate, IoCall, Open
+from tierlog.storage_backends.base.errors import NotOwner, StorageFull, Unavailable
+from tierlog.storage_backends.base.files import Allocate, IoCall, Open, Trim, Write
 from tierlog.testing.log_conformance import contents
 
 pytestmark = pytest.mark.anyio
@@ -224,3 +227,81 @@ async def test_a_group_larger_than_the_reserve_is_logged_again_on_a_full_disk() 
     ledger.check(await contents(log))
     await ledger.append(log, b"the store's own group")
     await log.close()
+
+
+@attrs.define
+class Freeze:
+    """Freezes its process once, at the first call that ``where`` accepts, until ``resume`` is set."""
+
+    where: Callable[[int, IoCall], bool]
+    reached: anyio.Event = attrs.field(factory=anyio.Event)
+    resume: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def __call__(self, index: int, call: IoCall) -> Fault | None:
+        if self.reached.is_set() or not self.where(index, call):
+            return None
+        self.reached.set()
+        return Pause(self.resume)
+
+
+async def test_w1_what_a_frozen_opener_trims_while_its_successor_reads_is_not_corrupt() -> None:
+    """W6: an opener on a full disk frees room before its own file is durable. Behind the last group that it
+    read, a fenced owner has written one more, which its successor is reading."""
+    found = []
+    for at in range(1000):
+        disk = SimulatedDisk(Random(24), capacity=60 * BLOCK)
+        if not await _open_during_a_trim(disk, at):
+            break
+        found.append(await read_all(disk))
+    else:
+        pytest.fail("the opening has no end")
+
+    acked, unknown = {1: b"one", 2: b"two"}, {3: b"never acked"}
+    assert [item for item in found if item not in (acked, acked | unknown)] == []
+    # Before the successor's reading, during it, and after it.
+    assert found.count(acked) > 10 < found.count(acked | unknown)
+
+
+async def _open_during_a_trim(disk: SimulatedDisk, at: int) -> bool:
+    """Whether the successor's opening made call ``at``, before which the frozen opener goes on and ends."""
+    in_append = Freeze(
+        lambda index, call: isinstance(call, Write) and b"never acked" in b"".join(call.buffers)
+    )
+    in_trim = Freeze(lambda index, call: isinstance(call, Trim))
+    in_opening = Freeze(lambda index, call: index == at)
+
+    async def append() -> None:
+        with pytest.raises(NotOwner):
+            await fenced.append([b"never acked"])
+
+    async def open_on_a_full_disk() -> None:
+        log = make_log(SimulatedFiles(disk, in_trim), FULL)
+        with suppress(NotOwner):
+            await log.open()
+        await log.close(clean=False)
+        in_opening.resume.set()
+
+    async def go_on() -> None:
+        await in_opening.reached.wait()
+        in_trim.resume.set()
+
+    fenced = make_log(SimulatedFiles(disk, in_append), FULL)
+    await fenced.open()
+    await fenced.append([b"one"])
+    await fenced.append([b"two"])
+    disk.unlink(f"{FOLDER}/reserve")
+    fill(disk)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(append)
+        await in_append.reached.wait()
+        tasks.start_soon(open_on_a_full_disk)
+        await in_trim.reached.wait()
+        in_append.resume.set()
+        disk.unlink("/filler")
+        tasks.start_soon(go_on)
+        log = make_log(SimulatedFiles(disk, in_opening), FULL)
+        await log.open()
+        is_reached = in_opening.reached.is_set()
+        in_opening.reached.set()
+    await log.close()
+    return is_reached

@@ -14,8 +14,8 @@ from simulation.file_layer import Fail, Fault, Pause, SimulatedFiles
 
 from support.log_world import FOLDER, OPTIONS, make_log, open_log, read_all
 from tierlog.journal.log.local_layout import LocalLogOptions
-from tierlog.storage_backends.base.errors import NotOwner
-from tierlog.storage_backends.base.files import IoCall, Sync, Trim
+from tierlog.storage_backends.base.errors import NotOwner, Unavailable
+from tierlog.storage_backends.base.files import IoCall, Sync, Trim, Write
 from tierlog.testing.log_conformance import contents
 
 pytestmark = pytest.mark.anyio
@@ -175,6 +175,36 @@ async def test_an_owner_frozen_before_its_trims_takes_nothing_from_its_successor
     await owner.close()
     assert found == {1: b"one", 2: b"two"}
     assert await read_all(disk.crash("none")) == {**found, 3: b"three", 4: b"four"}
+
+
+async def test_w10_a_window_that_an_unfinished_opener_trims_later_is_not_corrupt() -> None:
+    """A view that began behind the raise of the register and before the seal."""
+    disk = SimulatedDisk(Random(8))
+    log = await open_log(disk)
+    for payload in (b"one", b"two"):
+        await log.append([payload])
+    await log.close(clean=False)
+
+    view = make_log(SimulatedFiles(disk))
+    reached, resume = anyio.Event(), anyio.Event()
+
+    def freeze(index: int, call: IoCall) -> Fault | None:
+        if not (isinstance(call, Write) and call.handle.path.endswith(".wal")):
+            return None
+        reached.set()
+        return Pause(resume)
+
+    async with anyio.create_task_group() as tasks:
+        owner = make_log(SimulatedFiles(disk, freeze))
+        tasks.start_soon(owner.open)
+        await reached.wait()
+        await view.inspect()
+        resume.set()
+    with pytest.raises(Unavailable, match="open the log again"):
+        await view.read_window(2)
+
+    await owner.close()
+    await view.close()
 
 
 async def test_a_closed_log_leaves_its_room_to_others_on_a_small_disk() -> None:
