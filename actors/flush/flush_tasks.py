@@ -44,7 +44,7 @@ def _added(
             if merge.source in among:
                 order.add_source(plan.sid, merge.source)
             yield merge
-        order.add(plan.sid, plan.name)
+        order.add(plan.sid)
         yield plan
 
 

@@ -18,7 +18,6 @@ from ...storage_backends.base.errors import TierlogError
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ..kernel.slices import SLICE, in_slices
 from .aggregation import FlushableSegment, SegmentFlush
-from .flush_order import Bucket, bucket_of
 from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
 
@@ -124,12 +123,9 @@ class SpilledRounds:
     ) -> Iterator[SegmentFlush | MergedRange]:
         """Find what is spilled, and the targets of merges, one after the other."""
         for plan in plans:
-            if self._is_spilled(plan):
+            if self._flusher.is_spilled(plan):
                 spilled.append(plan)
             yield plan
             for merge in plan.merges:
                 targets[merge.source] = plan.sid
                 yield merge
-
-    def _is_spilled(self, plan: SegmentFlush) -> bool:
-        return bucket_of(plan.name) is Bucket.USER and self._flusher.is_spilled(plan)

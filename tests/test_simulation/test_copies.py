@@ -7,8 +7,8 @@ from simulation.copies import FIRST
 from simulation.mutants.catalogue import CATALOGUE
 from simulation.run import run_seed
 
-LATE = {"old-log-is-not-noticed", "moved-folder-is-not-noticed", "late-puts-are-not-looked-for"}
-"""They take many worlds: in the extended set only."""
+LATE = {"late-puts-are-not-looked-for"}
+"""It takes many worlds: in the extended set only."""
 
 
 def test_worlds_of_copied_folders_find_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -53,6 +54,13 @@ def test_every_mutant_names_its_rule_and_describes_its_effect() -> None:
     for mutant in CATALOGUE.values():
         assert re.fullmatch(r"[AWCSFGTJ]\d+(, [AWCSFGTJ]\d+)*", mutant.rule)
         assert re.fullmatch(r"[A-Z].*\.", mutant.story)
+
+
+def test_each_mutant_stands_for_a_rule_of_its_own() -> None:
+    """C1 has three, for appends, reads and wake-ups: a different checker sees each."""
+    rules = Counter(rule for mutant in CATALOGUE.values() for rule in mutant.rule.split(", "))
+
+    assert {rule: count for rule, count in rules.items() if count > 1} == {"C1": 3}
 
 
 @pytest.mark.parametrize("mutant", CATALOGUE.values(), ids=CATALOGUE)

@@ -10,45 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.actors.flush.flush_order import Bucket, FlushOrder, bucket_of
-
-NAMES = {
-    Bucket.USER: "app/events",
-    Bucket.SYSTEM: "_system/containers/other",
-    Bucket.STORAGE_METADATA: "_system/containers/storage_metadata_3",
-    Bucket.CONTAINER_METADATA: "_system/containers/metadata_3",
-}
+from tierlog.actors.flush.flush_order import FlushOrder
 
 
-@pytest.mark.parametrize(
-    ("name", "bucket"),
-    [
-        *((name, bucket) for bucket, name in NAMES.items()),
-        ("_system/containers/storage_metadata_3$index", Bucket.STORAGE_METADATA),
-        ("_system/containers/metadata_3$index", Bucket.CONTAINER_METADATA),
-        ("_systematic/x", Bucket.USER),
-        ("metadata_3", Bucket.USER),
-    ],
-)
-def test_the_name_decides_the_bucket(name: str, bucket: Bucket) -> None:
-    assert bucket_of(name) is bucket
-
-
-def test_buckets_are_in_their_defined_order() -> None:
-    assert [bucket.name for bucket in Bucket] == ["USER", "SYSTEM", "STORAGE_METADATA", "CONTAINER_METADATA"]
-
-
-def order_of(names: Mapping[int, str], sources: Mapping[int, Sequence[int]]) -> FlushOrder:
-    """Targets are added before what is merged into them, otherwise in the order of ``names``."""
+def order_of(members: Sequence[int], sources: Mapping[int, Sequence[int]]) -> FlushOrder:
+    """Targets are added before what is merged into them, otherwise in the order of ``members``."""
     order, targets = FlushOrder(), inverted(sources)
-    missing = {segment: len(targets.get(segment, ())) for segment in names}
-    free = deque(segment for segment in names if not missing[segment])
+    missing = {segment: len(targets.get(segment, ())) for segment in members}
+    free = deque(segment for segment in members if not missing[segment])
     while free:
         segment = free.popleft()
         merged = sources.get(segment, ())
         for source in merged:
             order.add_source(segment, source)
-        order.add(segment, names[segment])
+        order.add(segment)
         for source in merged:
             missing[source] -= 1
             if not missing[source]:
@@ -57,9 +32,9 @@ def order_of(names: Mapping[int, str], sources: Mapping[int, Sequence[int]]) -> 
     return order
 
 
-def waves(names: Mapping[int, str], sources: Mapping[int, Sequence[int]]) -> list[list[int]]:
+def waves(members: Sequence[int], sources: Mapping[int, Sequence[int]]) -> list[list[int]]:
     """What can be flushed at the same time, if everything that was taken ends before more is taken."""
-    order = order_of(names, sources)
+    order = order_of(members, sources)
     found: list[list[int]] = []
     while not order.is_done:
         wave = list(iter(order.take, None))
@@ -81,7 +56,7 @@ def reachable(wanted: Sequence[int], edges: Mapping[int, Sequence[int]]) -> set[
 
 
 def check_waves(members: Sequence[int], sources: Mapping[int, Sequence[int]]) -> None:
-    found = waves(dict.fromkeys(members, NAMES[Bucket.USER]), sources)
+    found = waves(members, sources)
     wave_of = {segment: number for number, wave in enumerate(found) for segment in wave}
 
     assert sorted(chain(*found)) == sorted(members)
@@ -128,7 +103,7 @@ def test_f7_a_segment_given_up_takes_along_what_it_is_merged_into_and_nothing_el
     """Exhaustively, whichever of the segments are given up."""
     for sources in forests(count):
         for bad in chain.from_iterable(combinations(range(count), size) for size in range(count + 1)):
-            order = order_of(dict.fromkeys(range(count), NAMES[Bucket.USER]), sources)
+            order = order_of(range(count), sources)
             flushed = set()
             while (segment := order.take()) is not None:
                 if segment in bad:
@@ -156,40 +131,12 @@ def test_larger_merges_too(edges: list[tuple[int, int]]) -> None:
 def test_a_long_chain_of_merges_is_no_recursion() -> None:
     sources = {segment: [segment + 1] for segment in range(10_000)}
 
-    assert waves(dict.fromkeys(range(10_001), "a"), sources) == [[n] for n in range(10_000, -1, -1)]
-    order = order_of(dict.fromkeys(range(10_001), "a"), sources)
+    assert waves(range(10_001), sources) == [[n] for n in range(10_000, -1, -1)]
+    order = order_of(range(10_001), sources)
     assert order.take() == 10_000
     assert len(order.give_up(10_000)) == 10_000
     assert order.is_done
 
 
 def test_segments_without_merges_can_all_be_flushed_at_once() -> None:
-    assert waves({1: "a", 2: "b", 3: "c"}, {}) == [[1, 2, 3]]
-
-
-@pytest.mark.parametrize("order", list(permutations(NAMES.items())))
-def test_buckets_are_barriers(order: tuple[tuple[Bucket, str], ...]) -> None:
-    """Whatever order they are wanted in: user data, system segments, storage metadata, container metadata."""
-    assert waves(dict[int, str](order), {}) == [[bucket] for bucket in Bucket]
-
-
-@given(
-    st.dictionaries(st.integers(0, 20), st.sampled_from(sorted(NAMES.values())), max_size=15),
-    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=15),
-)
-def test_a_whole_cycle_flushes_each_segment_once_in_order(
-    wanted: dict[int, str], edges: list[tuple[int, int]]
-) -> None:
-    """F3: a source of a later bucket goes with its target; otherwise the name decides."""
-    sources: dict[int, list[int]] = {}
-    for target, source in edges:
-        if source > target and {source, target} <= wanted.keys() and source not in sources.get(target, ()):
-            sources.setdefault(target, []).append(source)
-    plan = waves(wanted, sources)
-    wave_of = {segment: number for number, wave in enumerate(plan) for segment in wave}
-
-    assert sorted(chain(*plan)) == sorted(wanted)
-    assert all(wave_of[source] < wave_of[target] for target, some in sources.items() for source in some)
-    alone = [segment for segment in wanted if segment not in inverted(sources)]
-    ordered = [bucket_of(wanted[segment]) for segment in sorted(alone, key=lambda s: wave_of[s])]
-    assert ordered == sorted(ordered)
+    assert waves([1, 2, 3], {}) == [[1, 2, 3]]

@@ -7,11 +7,9 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import anyio
-import attrs
 
 from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.confirmation import Confirmation
-from tierlog.actors.container.history import RecoveredHistory
 from tierlog.actors.container.leases import Leases
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.operations import append, import_segment, transactions
@@ -21,33 +19,28 @@ from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState, SegmentTable
 from tierlog.actors.container.sources import (
     ContainerCollectorSource,
-    ReleasedRecords,
 )
 from tierlog.actors.container.state import ContainerState, Snapshot
 from tierlog.actors.flush import cycle_capture
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.flush_tasks import FlushTasks
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
-from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
 from tierlog.actors.kernel import exits
 from tierlog.actors.kernel.exits import ExitKind
-from tierlog.actors.read import unflushed
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_history import HistoryReader, WalFile
 from tierlog.journal.log.local_writer import trim_sealed
 from tierlog.journal.operations.checkpoint import CheckpointPart
 from tierlog.journal.registers import local as registers
-from tierlog.storage_backends.base.errors import OutOfOrder
 from tierlog.storage_backends.base.files import IoCall, Sync, SyncFolder
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.lock_table import LockTable
 from tierlog.storage_backends.base.sorted_dict import FrozenView
 from tierlog.storage_backends.base.transactions import StagedPart
 from tierlog.storage_backends.chunks import filesystem_programs
-from tierlog.storage_backends.segments.context import StorageContext
 from tierlog.storage_backends.segments.operations import deferred_work, join_chunks
 from tierlog.storage_backends.segments.operations import read as reading
 from tierlog.storage_backends.segments.operations.join_chunks import Source
@@ -67,7 +60,7 @@ _Program = Generator[IoCall, Any, Any]
 # --- the write-ahead log --------------------------------------------------------------------------
 
 
-@mutant("W1")
+@mutant("W2")
 def ack_before_sync(plant: Planter) -> None:
     """An append is acked while its bytes are in the page cache only, and a power loss takes them."""
     plant(LocalLog._append, lambda append, self, group: without(append(self, group), Sync))
@@ -84,17 +77,6 @@ def fenced_owner_acks(plant: Planter) -> None:
 
 
 @mutant("W4")
-def last_group_is_not_logged_again(plant: Planter) -> None:
-    """An opener trusts the last group in the page cache and answers from it; a power loss takes it away."""
-    plant(
-        local_open.take_over,
-        lambda original, context, register, epoch, history, names: original(
-            context, register, epoch, attrs.evolve(history, last=None), names
-        ),
-    )
-
-
-@mutant("W4")
 def seals_are_not_obeyed(plant: Planter) -> None:
     """What a zombie wrote to its file after the take-over comes to life in the next recovery."""
 
@@ -106,16 +88,6 @@ def seals_are_not_obeyed(plant: Planter) -> None:
         return found or (yield from original(self, seal, successor))
 
     plant(HistoryReader._read_part, read_part)
-
-
-@mutant("W5")
-def unflushed_bytes_do_not_hold_the_log(plant: Planter) -> None:
-    """A checkpoint truncates the log although older groups hold bytes that are nowhere else."""
-
-    async def lowest(original: Any, self: Checkpointer, default: int) -> int:
-        return default
-
-    plant(Checkpointer._oldest_unflushed, lowest)
 
 
 @mutant("W5")
@@ -164,20 +136,6 @@ def append_is_answered_before_the_log(plant: Planter) -> None:
 
 
 @mutant("C1")
-def queries_and_refusals_are_answered_before_the_log(plant: Planter) -> None:
-    """A retry is called a duplicate, or a call is refused, by what never becomes durable."""
-
-    def step(original: Any, self: Pipeline, batch: Any) -> None:
-        original(self, batch)
-        for reply, answer in self._building.reads:
-            reply.resolve(answer)
-        for reply, error in self._building.errors:
-            reply.fail(error)
-
-    plant(Pipeline._step_all, step)
-
-
-@mutant("C1")
 def zombie_answers_reads(plant: Planter) -> None:
     """An owner that was succeeded answers reads and questions from its old state."""
     plant(LocalLog.check_owner, lambda original, self: None)
@@ -204,19 +162,6 @@ def repeats_are_applied(plant: Planter) -> None:
     )
 
 
-@mutant("C3")
-def gaps_in_event_numbers_are_applied(plant: Planter) -> None:
-    """An event overtakes its predecessor, which is then acked as a duplicate and is nowhere."""
-
-    def is_repeat(original: Any, segment: Any, request: Any, known: Any) -> bool:
-        try:
-            return bool(original(segment, request, known))
-        except OutOfOrder:
-            return False
-
-    plant(append._is_repeat, is_repeat)
-
-
 @mutant("C6")
 def pipeline_waits_for_memory(plant: Planter) -> None:
     """The pipeline waits for memory that only a flush frees, whose commit waits behind it."""
@@ -235,33 +180,10 @@ def checkpoint_is_not_fixed_at_its_begin(plant: Planter) -> None:
     plant(FrozenView.before_change, lambda original, self, key: None)
 
 
-@mutant("C7")
-def checkpoint_claims_one_operation_more(plant: Planter) -> None:
-    """A checkpoint claims an operation that it does not hold, and recovery skips that operation."""
-
-    def begin(original: Any, self: ContainerState) -> Snapshot:
-        snapshot: Snapshot = original(self)
-        snapshot.sequence += 1
-        return snapshot
-
-    plant(ContainerState.begin_snapshot, begin)
-
-
-@mutant("C9")
+@mutant("C4")
 def evicted_segment_forgets_its_record(plant: Planter) -> None:
     """A segment that comes back seems to have nothing in long-term storage."""
     plant(ContainerState.load_record, lambda original, self, segment: None)
-
-
-@mutant("C10")
-def spilled_bytes_are_read_at_a_wrong_offset(plant: Planter) -> None:
-    """What a window of the log holds is given from the byte after the one that was asked for."""
-
-    def copy(original: Any, self: Any, sid: int, offset: int, end: int) -> bytes:
-        data: bytes = original(self, sid, offset, end)
-        return data[1:] + data[:1]
-
-    plant(unflushed._Window.copy, copy)
 
 
 @mutant("C10")
@@ -286,15 +208,6 @@ def fenced_owner_opens_again(plant: Planter) -> None:
 
 
 # --- chunked segments -----------------------------------------------------------------------------
-
-
-@mutant("S2")
-def chunk_names_are_used_again(plant: Planter) -> None:
-    """A new owner takes a chunk name that an earlier one may have used or may still write to."""
-    plant(
-        StorageContext.new_chunk_name,
-        lambda original, self, segment, offset: f"{self.prefix}{segment:016x}/{1:016x}-{0:016x}-0",
-    )
 
 
 @mutant("S2")
@@ -413,7 +326,7 @@ def _without_mark(decision: Any) -> Any:
     return op._replace(records=kept), answer
 
 
-@mutant("S19")
+@mutant("S19, G3")
 def released_file_gets_no_record(plant: Planter) -> None:
     """An imported file that no segment needs stays for ever if its owner dies before it deletes it."""
 
@@ -512,18 +425,6 @@ def unconfirmed_container_collects(plant: Planter) -> None:
     )
 
 
-@mutant("G4", copies=True)
-def old_log_is_not_noticed(plant: Planter) -> None:
-    """A log that was put back in place deletes what was flushed after the backup."""
-    plant(RecoveredHistory.find_newer, lambda original, self, chunks, oldest: None)
-
-
-@mutant("G4", copies=True)
-def moved_folder_is_not_noticed(plant: Planter) -> None:
-    """A copy of a live folder deletes what the original flushed since."""
-    plant(Fingerprint.differs_from, lambda original, self, other: False)
-
-
 @mutant("G5", copies=True)
 def late_puts_are_not_looked_for(plant: Planter) -> None:
     """A chunk that a dead owner's put creates late stays for the whole ownership."""
@@ -533,39 +434,6 @@ def late_puts_are_not_looked_for(plant: Planter) -> None:
         return bool(original(self))
 
     plant(Collector._is_listing_due, is_due)
-
-
-@mutant("G2")
-def orphans_are_not_looked_for(plant: Planter) -> None:
-    """Chunks that a dead owner left behind stay forever."""
-
-    async def find(original: Any, self: Collector) -> bool:
-        return True
-
-    plant(Collector._find_orphans, find)
-
-
-@mutant("G3")
-def released_file_loses_its_record(plant: Planter) -> None:
-    """The record of an imported file goes before the file, which stays for ever if its deletion fails."""
-
-    async def collect(original: Any, self: Collector, ready: Any) -> None:
-        released = [garbage.name for garbage in ready if garbage.name in self._source.released]
-        if released:
-            await self._source.released.forget(released)
-        await original(self, ready)
-
-    plant(Collector._collect, collect)
-
-
-@mutant("G3")
-def released_files_are_not_looked_for(plant: Planter) -> None:
-    """An imported file that a dead owner released and did not delete stays for ever."""
-
-    async def names(original: Any, self: ReleasedRecords) -> list[str]:
-        return []
-
-    plant(ReleasedRecords.names, names)
 
 
 # --- transactions ---------------------------------------------------------------------------------

@@ -8,10 +8,9 @@ from tierlog.actors.container.ownership import ListedChain, StorageOwnership
 from tierlog.actors.container.recovery import _CheckpointRecords
 from tierlog.actors.container.sources import ContainerManifestSource
 from tierlog.actors.flush.cycle_publisher import CyclePublisher
-from tierlog.journal.manifest.chain import StoredElement
 from tierlog.journal.operations.log_element import CheckpointManifest, LogElement
 from tierlog.journal.operations.operation import Operation
-from tierlog.storage_backends.base.errors import StorageFull, TierlogError
+from tierlog.storage_backends.base.errors import StorageFull
 
 from .planting import Planter, mutant
 
@@ -34,20 +33,6 @@ def element_is_created_before_it_is_recorded(plant: Planter) -> None:
 
 
 @mutant("J5")
-def unknown_outcome_is_taken_for_success(plant: Planter) -> None:
-    """An element counts that was never created: a copy could create another, and the owner is refused."""
-
-    async def create(original: Any, self: Any, op: LogElement) -> ListedChain:
-        try:
-            await original(self, op)
-        except TierlogError:
-            self._durable, self._seen = op.position, StoredElement(op.position, op.element)
-        return ListedChain(self._seen)
-
-    plant(StorageOwnership._create, create)
-
-
-@mutant("J5")
 def flush_is_answered_before_its_element_counts(plant: Planter) -> None:
     """Long-term storage alone does not have what a flush has returned for."""
 
@@ -57,7 +42,7 @@ def flush_is_answered_before_its_element_counts(plant: Planter) -> None:
     plant(CyclePublisher.answer, answer)
 
 
-@mutant("J6")
+@mutant("J4")
 def listing_alone_proves_that_storage_was_put_back(plant: Planter) -> None:
     """One listing that lacks an element ends an ownership until an operator acts."""
 
@@ -65,16 +50,6 @@ def listing_alone_proves_that_storage_was_put_back(plant: Planter) -> None:
         pass
 
     plant(StorageOwnership._check_is_gone, check)
-
-
-@mutant("J7")
-def nothing_is_claimed(plant: Planter) -> None:
-    """An owner writes to long-term storage without an element, so that a copy would not notice it."""
-
-    async def advance(original: Any, self: StorageOwnership, *arguments: Any) -> None:
-        pass
-
-    plant(StorageOwnership._advance, advance)
 
 
 @mutant("J8")
@@ -96,7 +71,7 @@ def checkpoint_leaves_out_the_chain(plant: Planter) -> None:
     )
 
 
-@mutant("G1", copies=True)
+@mutant("J7", copies=True)
 def chain_is_checked_only_once(plant: Planter) -> None:
     """An original whose copy was opened goes on to flush and to delete, and one of the two loses data."""
 
