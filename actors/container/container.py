@@ -141,7 +141,7 @@ class Container:
         source = ContainerManifestSource(self)
         record = options.store_record or SharedStoreRecord(identity.store, identity.containers)
         self.ownership = StorageOwnership(
-            chunks, index, identity, log, source, self.confirmation, record, adopt=options.adopt
+            chunks, identity, log, source, self.confirmation, record, adopt=options.adopt
         )
         self._stop = anyio.Event()
         self._checkpoint_due = anyio.Event()

@@ -75,6 +75,10 @@ class ManifestSource(Protocol):
     """What the ownership sees of its container."""
 
     @property
+    def container(self) -> int:
+        """The container's index."""
+
+    @property
     def manifest(self) -> ManifestState: ...
     @property
     def newest_segment(self) -> int: ...
@@ -126,6 +130,10 @@ class ListedChain:
         """The stores that the chain and the claims belong to."""
         found = {claim.identity.store for claim in self.claims}
         return found if self.newest is None else {*found, self.newest.element.owner.store}
+
+    def continues(self, known: Known) -> bool:
+        """Whether nobody else went on since (rule J6)."""
+        return decide(known, self.position) in _OURS
 
     def check_store(self, store: bytes) -> None:
         """Raises ``StoreMismatch`` if long-term storage is another store's."""
@@ -206,11 +214,8 @@ def _no_room(name: str) -> StorageFull:
 
 
 def moved_from(manifest: ManifestState, listed: ListedChain, folder: Fingerprint) -> UnconfirmedRecord | None:
-    """The record of a container whose last owner had another folder (rule G4); None if it had ``folder``, or
-    if the chain is not this container's."""
-    if decide(manifest.known, listed.position) not in _OURS:
-        return None
-
+    """The record of a container whose last owner had another folder (rule G4); None if it had ``folder``.
+    Ask only if ``listed`` continues what the log knows."""
     last = listed.folder if manifest.intent is None else folder_of(manifest.intent.element)
     return UnconfirmedRecord(Reason.MOVED, last.location) if last.differs_from(folder) else None
 
@@ -222,7 +227,6 @@ class StorageOwnership:
     def __init__(
         self,
         chunks: ChunkStorage,
-        container: int,
         identity: Identity,
         log: DurableDataLog,
         source: ManifestSource,
@@ -233,7 +237,7 @@ class StorageOwnership:
     ) -> None:
         """``adopt``: an operator has decided that this folder lives, whatever the chain says (rule J6)."""
         self._chunks = chunks
-        self.container = container
+        self.container = source.container
         self.identity = identity
         self._log = log
         self._source = source
@@ -248,7 +252,7 @@ class StorageOwnership:
         self._durable = NOTHING
         """The newest element whose creation was answered."""
         self._history_epoch = 0
-        self._old = OldElements(chunks, container, identity, confirmation)
+        self._old = OldElements(chunks, self.container, identity, confirmation)
         self._lock, self._proving = anyio.Lock(), anyio.Lock()
         """``_lock``: while an element comes to count, which may take as long as long-term storage does.
         Checks of the chain do not wait for it."""
@@ -563,7 +567,7 @@ class StorageOwnership:
 
     async def _check_folder(self, listed: ListedChain) -> None:
         """The container is unconfirmed, durably, if the last owner had another folder (rule G4)."""
-        if self._folder_checked or decide(self._known, listed.position) not in _OURS:
+        if self._folder_checked or not listed.continues(self._known):
             return
 
         # Once: an operator may confirm before there is room for an element.

@@ -122,6 +122,10 @@ class ContainerManifestSource:
         self._state = container.state
 
     @property
+    def container(self) -> int:
+        return self._container.index
+
+    @property
     def manifest(self) -> ManifestState:
         return self._state.manifest
 

@@ -239,8 +239,10 @@ async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
         snapshot = await container.snapshot()
         record = unconfirmed_record(snapshot.state.metadata)
         if record is None:
+            manifest = snapshot.state.manifest
             listed = await list_chain(view.chunks, container.index)
-            record = moved_from(snapshot.state.manifest, listed, view.fingerprint)
+            if listed.continues(manifest.known):
+                record = moved_from(manifest, listed, view.fingerprint)
         if record is not None:
             index = await _index_chunks(container.index, snapshot)
             total = await _unreferenced(view, container.index, index)

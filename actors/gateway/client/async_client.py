@@ -102,15 +102,7 @@ class Client(ClientBase, SegmentVerbs):
     ) -> int | None:
         self._check()
         return await self._appender.append(
-            requests.append_item(
-                name,
-                data,
-                writer_id,
-                event_number,
-                previous_event_number,
-                expected_offset,
-                self.append_bytes_max,
-            )
+            self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
         )
 
     @overload
@@ -140,14 +132,8 @@ class Client(ClientBase, SegmentVerbs):
     ) -> int | None:
         self._check()
         return await self._appender.append(
-            requests.append_many_item(
-                name,
-                events,
-                writer_id,
-                first_event_number,
-                previous_event_number,
-                expected_offset,
-                self.append_bytes_max,
+            self._append_many_item(
+                name, events, writer_id, first_event_number, previous_event_number, expected_offset
             )
         )
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import attrs
 
+from ....storage_backends.base.arguments import (
+    WriterId,
+    check_data,
+    check_offset,
+    event_identity,
+    joined_events,
+    previous_event,
+)
+from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.statistics import counter, gauge
 from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
+from ..wire.batch import BatchItem
 from .attempts import ClientContext
+from .requests import check_append_size
 
 
 @attrs.frozen
@@ -45,6 +56,48 @@ class ClientBase:
         """The index of the container that hosts ``name``. Raises ``InvalidArgument`` for a bad name."""
         check_segment_name(name)
         return self._context.map.container_of(name)
+
+    def _append_item(
+        self,
+        name: str,
+        data: Buffer,
+        writer_id: WriterId | None,
+        event_number: int | None,
+        previous_event_number: int | None,
+        expected_offset: int | None,
+    ) -> BatchItem:
+        """The arguments of ``append``, checked except for the name, with a copy of a mutable buffer."""
+        if type(data) is not bytes:
+            check_append_size(check_data(data), self.append_bytes_max)
+            data = bytes(data)
+        check_append_size(len(data), self.append_bytes_max)
+        expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
+        if writer_id is None and event_number is None and previous_event_number is None:
+            return BatchItem(name, data, expected_offset=expected)
+
+        writer, first = event_identity(writer_id, event_number, "event_number")
+        previous = previous_event(previous_event_number, first)
+        return BatchItem(name, data, writer, first, 1, previous, expected)
+
+    def _append_many_item(
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        writer_id: WriterId | None,
+        first_event_number: int | None,
+        previous_event_number: int | None,
+        expected_offset: int | None,
+    ) -> BatchItem:
+        """The arguments of ``append_many``, checked except for the name."""
+        data, count = joined_events(events)
+        check_append_size(len(data), self.append_bytes_max)
+        expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
+        if writer_id is None and first_event_number is None and previous_event_number is None:
+            return BatchItem(name, data, expected_offset=expected)
+
+        writer, first = event_identity(writer_id, first_event_number, "first_event_number", count)
+        previous = previous_event(previous_event_number, first)
+        return BatchItem(name, data, writer, first, count, previous, expected)
 
     def _check(self) -> None:
         if self._is_closed:

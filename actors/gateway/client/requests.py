@@ -26,12 +26,8 @@ from ....storage_backends.base.arguments import (
     checked_sources,
     checked_token,
     checked_updates,
-    event_identity,
-    joined_events,
-    previous_event,
     required_writer,
 )
-from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import (
     InvalidArgument,
     OutcomeUnknown,
@@ -175,58 +171,17 @@ def lost(answer: TransportFailure, *, changes: bool) -> Failure:
 # --- appends ------------------------------------------------------------------------------------
 
 
-def append_item(
-    name: str,
-    data: Buffer,
-    writer_id: WriterId | None,
-    event_number: int | None,
-    previous_event_number: int | None,
-    expected_offset: int | None,
-    bytes_max: int,
-) -> BatchItem:
-    """The arguments of ``append``, checked except for the name, with a copy of a mutable buffer."""
-    if type(data) is not bytes:
-        _check_size(check_data(data), bytes_max)
-        data = bytes(data)
-    _check_size(len(data), bytes_max)
-    expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
-    if writer_id is None and event_number is None and previous_event_number is None:
-        return BatchItem(name, data, expected_offset=expected)
-
-    writer, first = event_identity(writer_id, event_number, "event_number")
-    return BatchItem(name, data, writer, first, 1, previous_event(previous_event_number, first), expected)
-
-
-def append_many_item(
-    name: str,
-    events: Iterable[Buffer],
-    writer_id: WriterId | None,
-    first_event_number: int | None,
-    previous_event_number: int | None,
-    expected_offset: int | None,
-    bytes_max: int,
-) -> BatchItem:
-    data, count = joined_events(events)
-    _check_size(len(data), bytes_max)
-    expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
-    if writer_id is None and first_event_number is None and previous_event_number is None:
-        return BatchItem(name, data, expected_offset=expected)
-
-    writer, first = event_identity(writer_id, first_event_number, "first_event_number", count)
-    return BatchItem(name, data, writer, first, count, previous_event(previous_event_number, first), expected)
-
-
 def joined_item(append: JoinedAppend, bytes_max: int) -> BatchItem:
     """One append of ``append_each``, checked."""
     check_segment_name(append.name)
-    _check_size(check_data(append.data), bytes_max)
+    check_append_size(check_data(append.data), bytes_max)
     previous, expected = check_joined(append)
     return BatchItem(
         append.name, append.data, append.writer, append.first_event, append.count, previous, expected
     )
 
 
-def _check_size(size: int, maximum: int) -> None:
+def check_append_size(size: int, maximum: int) -> None:
     # Before it is sent: the library below sends a whole body before it looks for the server's refusal.
     if size > maximum:
         raise TooLarge.append(size, maximum)

@@ -90,15 +90,7 @@ class SyncClient(ClientBase):
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        item = requests.append_item(
-            name,
-            data,
-            writer_id,
-            event_number,
-            previous_event_number,
-            expected_offset,
-            self.append_bytes_max,
-        )
+        item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
         return self._append(item)
 
     @overload
@@ -126,14 +118,8 @@ class SyncClient(ClientBase):
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        item = requests.append_many_item(
-            name,
-            events,
-            writer_id,
-            first_event_number,
-            previous_event_number,
-            expected_offset,
-            self.append_bytes_max,
+        item = self._append_many_item(
+            name, events, writer_id, first_event_number, previous_event_number, expected_offset
         )
         return self._append(item)
 

@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from anyio.abc import TaskGroup
 
 from support.container_world import (
     MIB,
@@ -50,6 +51,21 @@ def newest_of(owner: Owner) -> Element:
     newest = owner.container.state.manifest.newest
     assert newest is not None
     return newest
+
+
+def put_foreign_element(world: ContainerWorld, owner: Owner, n: int) -> None:
+    """Element ``n`` is, from now on, that of another history."""
+    other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
+    world.memory.chunks[element_name(0, n)] = MemoryChunk(bytearray(element_bytes(n, 7, other)))
+
+
+async def owner_with_garbage(world: ContainerWorld, tasks: TaskGroup) -> Owner:
+    """The chunks of a deleted segment wait to be deleted."""
+    owner = await world.start(tasks)
+    await make(owner.store, "s", DATA, flushed=True)
+    await owner.store.delete_segment("s")
+    await owner.store.flush()
+    return owner
 
 
 def elements_fail(kind: FaultKind) -> Callable[[Call], Fault | None]:
@@ -487,13 +503,11 @@ async def test_a_creation_under_a_number_that_another_history_deleted_does_not_c
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
         await make(owner.store, "s", b"abc", flushed=True)
-        other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
 
         def script(call: Call) -> None:
             if call.verb == "create_with_content" and call.name == element_name(0, 3):
                 for n in (4, 5):
-                    content = element_bytes(n, 7, other)
-                    world.memory.chunks[element_name(0, n)] = MemoryChunk(bytearray(content))
+                    put_foreign_element(world, owner, n)
 
         world.chunks.script = script
         await owner.store.append("s", b"def")
@@ -509,14 +523,9 @@ async def test_a_batch_of_deletions_reads_the_newest_element_again() -> None:
     number."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
-        await make(owner.store, "s", DATA, flushed=True)
-        await owner.store.delete_segment("s")
-        await owner.store.flush()
+        owner = await owner_with_garbage(world, tasks)
         chunks = world.chunk_names
-        other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
-        content = element_bytes(3, 7, other)
-        world.memory.chunks[element_name(0, 3)] = MemoryChunk(bytearray(content))
+        put_foreign_element(world, owner, 3)
         await anyio.sleep(100)
         assert isinstance(owner.error, StoreMismatch)
         assert world.chunk_names == chunks
@@ -526,19 +535,14 @@ async def test_deletions_that_are_tried_again_read_the_newest_element_again() ->
     """J9: they had their element, and long-term storage was put back since."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
-        await make(owner.store, "s", DATA, flushed=True)
-        await owner.store.delete_segment("s")
-        await owner.store.flush()
+        owner = await owner_with_garbage(world, tasks)
         world.chunks.script = lambda call: (
             Fault(FaultKind.BEFORE) if call.verb == "delete" and call.name.startswith("containers/") else None
         )
         await anyio.sleep(65)
         proof, chunks = newest_of(owner), world.chunk_names
         assert proof.kind is Kind.PROOF
-        other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
-        content = element_bytes(proof.n, 7, other)
-        world.memory.chunks[element_name(0, proof.n)] = MemoryChunk(bytearray(content))
+        put_foreign_element(world, owner, proof.n)
         world.chunks.script = None
         await anyio.sleep(300)
         assert isinstance(owner.error, StoreMismatch)
