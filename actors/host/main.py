@@ -116,7 +116,7 @@ class ContainerLocations:
 
 
 class _Rounds:
-    """What is done in the rounds of the event loop, each at its own interval."""
+    """What is done in the rounds of the event loop, most of it at an interval of its own."""
 
     def __init__(self, orders: Orders, monitor: LoopMonitor, heap: HeapTrimmer) -> None:
         self._orders = orders
@@ -133,7 +133,7 @@ class _Rounds:
         if now - self._measured >= _STATISTICS_SECONDS:
             self._measured = now
             self._monitor.statistics = self._orders.statistics()
-            self._heap.check()
+        self._heap.check()
 
 
 class HostService:
@@ -180,7 +180,7 @@ class HostService:
         )
         monitor = LoopMonitor(time.monotonic)
         gateway = gateway_of(app)
-        heap = HeapTrimmer(lambda: gateway.held_bytes, time.monotonic)
+        heap = HeapTrimmer(lambda: gateway.held_bytes, lambda: gateway.requests, time.monotonic)
         link = Link(
             given.control,
             hello=lambda term: Hello(given.id, os.getpid(), url, runtime.epochs(), term),

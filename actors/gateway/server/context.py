@@ -139,12 +139,14 @@ class ServerContext:
         """Of answers: one that is read from the store takes one, until the client has read it."""
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()
-        self._requests = 0
+        self.requests = 0
+        """Admitted so far, without tails."""
+        self._in_flight = 0
         self._parked: dict[int, anyio.CancelScope] = {}
 
     def __repr__(self) -> str:
         return (
-            f"<{type(self).__name__} {self._requests} requests, {len(self._parked)} "
+            f"<{type(self).__name__} {self._in_flight} requests, {len(self._parked)} "
             f"tails{', draining' if self.draining else ''}>"
         )
 
@@ -178,14 +180,15 @@ class ServerContext:
     @contextmanager
     def request(self) -> Iterator[None]:
         """Counts a request that is not a tail while it is in flight."""
-        if self._requests >= self.limits.requests:
-            raise Throttled(f"{self._requests} requests are in flight: slow down and try again")
+        if self._in_flight >= self.limits.requests:
+            raise Throttled(f"{self._in_flight} requests are in flight: slow down and try again")
 
-        self._requests += 1
+        self.requests += 1
+        self._in_flight += 1
         try:
             yield
         finally:
-            self._requests -= 1
+            self._in_flight -= 1
 
     def check_room(self, size: int, body: Arrival | None = None) -> None:
         """Raises ``Throttled`` if there is no room for ``size`` bytes, or for as many more of ``body``.

@@ -7,19 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.actors.host.heap import DELAY, PEAK_BYTES, HeapTrimmer, trim_heap
+from tierlog.actors.host.heap import DELAY, PATIENCE, PEAK_BYTES, HeapTrimmer, trim_heap
 
 MIB = 1 << 20
 
 
 class World:
     def __init__(self) -> None:
-        self.held, self.now, self.trimmed = 0, 0.0, list[float]()
-        self.trimmer = HeapTrimmer(lambda: self.held, lambda: self.now, lambda: self.trimmed.append(self.now))
+        self.held, self.requests, self.now, self.trimmed = 0, 0, 0.0, list[float]()
+        self.trimmer = HeapTrimmer(
+            lambda: self.held, lambda: self.requests, lambda: self.now, lambda: self.trimmed.append(self.now)
+        )
 
-    def run(self, seconds: float, held: int) -> None:
+    def run(self, seconds: float, held: int, requests: int = 0) -> None:
         self.held = held
         for _ in range(int(seconds)):
+            self.requests += requests
             self.trimmer.check()
             self.now += 1
 
@@ -49,6 +52,23 @@ def test_memory_that_is_used_again_soon_is_kept() -> None:
         world.run(DELAY, PEAK_BYTES)
         world.run(DELAY, 0)
     assert world.trimmed == []
+
+
+def test_the_heap_is_trimmed_between_two_requests_that_are_a_check_apart() -> None:
+    """Trimming 280 MB takes 10 to 20 ms, in which nothing else can allocate."""
+    world = World()
+    world.run(10, PEAK_BYTES, requests=1)
+    world.run(100, 0, requests=1)
+    assert world.trimmed == []
+    world.run(1, 0)
+    assert world.trimmed == [110]
+
+
+def test_a_host_that_is_never_idle_trims_in_the_end() -> None:
+    world = World()
+    world.run(1, PEAK_BYTES, requests=5)
+    world.run(1000, 0, requests=5)
+    assert world.trimmed == [1 + PATIENCE]
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc only")

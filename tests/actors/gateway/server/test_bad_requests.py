@@ -78,7 +78,7 @@ async def _refuses_all(port: int, server: ServerContext, count: int) -> None:
     gc.collect()
     assert _connections() <= connections
     assert _resident_bytes() - resident < RSS_MAX
-    assert (server.tails, server._in_flight_bytes, server._requests) == (0, 0, 0)
+    assert (server.tails, server._in_flight_bytes, server._in_flight) == (0, 0, 0)
 
 
 def _connections() -> int:
@@ -131,7 +131,7 @@ def _is_problem(head: bytes, body: bytes) -> bool:
 
 
 async def _is_idle(server: ServerContext) -> None:
-    await until(lambda: not server._requests and not server._in_flight_bytes)
+    await until(lambda: not server._in_flight and not server._in_flight_bytes)
 
 
 def _descriptors() -> int:
