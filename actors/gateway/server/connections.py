@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 
 from ...telemetry.logging import get_logger
 from .connection import READ_BYTES, HttpConnection
@@ -97,6 +98,8 @@ class Connections:
             if len(self._all) >= self._maximum + REFUSED_MAX and self.lingering:
                 next(iter(self.lingering)).transport.abort()  # it had the most time to read its answer
             await self._wait(lambda: len(self._all) < self._maximum + REFUSED_MAX)
+            # Nothing else here can be cancelled while clients connect faster than they are accepted.
+            await anyio.lowlevel.checkpoint()
             try:
                 accepted, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -247,6 +247,31 @@ async def test_h15_requests_of_connections_that_wait_to_be_accepted_are_answered
                 assert answer.read().startswith(b"HTTP/1.1 200 ")
 
 
+class Flooded(socket.socket):
+    """A listener whose queue is not empty until it has given very many connections."""
+
+    accepted, end = 0, 20_000
+
+    def accept(self) -> Any:
+        if self.accepted == self.end:
+            raise BlockingIOError
+        self.accepted += 1
+        ours, client = socket.socketpair()
+        client.close()
+        return ours, ""
+
+
+async def test_h15_a_server_stops_while_clients_connect_faster_than_it_accepts(
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_ABORT_SECONDS", 0.05)
+    listener = Flooded(fileno=bind("127.0.0.1", 0).detach())
+    async with serve_http(make_app(a.store, system_world()), listener, stop_timeout=0.05):
+        pass
+
+    assert listener.accepted < listener.end
+
+
 class Scarce(socket.socket):
     """A listener in a process that has no descriptor left, for three attempts."""
 
