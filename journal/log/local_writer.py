@@ -197,7 +197,8 @@ def _create_allocated(path: str, size: int) -> Program[FileHandle]:
             yield Allocate(handle, 0, size)
     except OSError:
         yield Close(handle)
-        yield Unlink(path)
+        with suppress(FileNotFoundError):  # A newer owner removed it: what failed here is the room (W1).
+            yield Unlink(path)
         raise
     return handle
 
@@ -407,7 +408,10 @@ def restore_reserve(context: LogContext) -> Program[bool]:
 
 
 def _allocate_reserve(path: str, size: int) -> Program[bool]:
-    handle: FileHandle = yield Open(path, write=True)
+    try:
+        handle: FileHandle = yield Open(path, write=True)
+    except FileNotFoundError:
+        return False  # A newer owner took it.
     try:
         yield Allocate(handle, 0, size)
     except OSError as error:

@@ -3,6 +3,7 @@ that are killed: ``tests/recovery``."""
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
-from tierlog.storage_backends.base.errors import NotOwner, Unavailable
-from tierlog.storage_backends.base.files import Lock, Program, Unlock
+from tierlog.storage_backends.base.errors import NotOwner, StorageFull, Unavailable
+from tierlog.storage_backends.base.files import Allocate, Lock, Program, Unlock
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.log_conformance import contents
 
@@ -30,10 +31,12 @@ T = TypeVar("T")
 class InterruptedFiles(LocalFiles):
     """Runs ``intrude`` once, before I/O call ``at``, or the first one after it at which no lock is held."""
 
-    def __init__(self, at: int, intrude: Callable[[], None]) -> None:
+    def __init__(self, at: int, intrude: Callable[[], None], *, then_full: bool = False) -> None:
+        """``then_full``: the disk has no room for anything more."""
         super().__init__()
         self._at = at
         self._intrude = intrude
+        self._then_full = then_full
         self.calls = 0
         self.interrupted = False
 
@@ -59,6 +62,8 @@ class InterruptedFiles(LocalFiles):
             self.calls += 1
             answer = error = None
             try:
+                if self._then_full and self.interrupted and isinstance(call, Allocate):
+                    raise OSError(errno.ENOSPC, "full")
                 answer = yield call
             except OSError as raised:
                 error = raised
@@ -121,19 +126,25 @@ async def test_two_owners_in_one_process_take_the_log_from_each_other(tmp_path: 
     assert {number: found[number] for number in reported} == reported
 
 
-async def test_w1_an_opener_that_a_newer_owner_overtakes_at_any_call_ends_as_fenced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", [False, True], ids=["", "on-a-full-disk"])
+async def test_w1_an_opener_that_a_newer_owner_overtakes_at_any_call_ends_as_fenced(
+    tmp_path: Path, full: bool
+) -> None:
     await old_log(tmp_path / "log")
     fenced = opened = 0
     for at in range(1000):
         folder = tmp_path / "copy"
         shutil.copytree(tmp_path / "log", folder)
-        files = InterruptedFiles(at, lambda: run_newer_owner(folder))  # noqa: B023
+        files = InterruptedFiles(at, lambda: run_newer_owner(folder), then_full=full)  # noqa: B023
         log = LocalLog(files, str(folder), LOG_ID, OPTIONS)
         try:
             await log.open()
             opened += 1
         except NotOwner:
             fenced += 1
+        except StorageFull:
+            assert full
+            opened += 1  # so far: nobody has fenced it
         await log.close()
         shutil.rmtree(folder)
         if not files.interrupted:
