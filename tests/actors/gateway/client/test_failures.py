@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 import tierlog
@@ -407,12 +408,15 @@ async def test_a_redirect_refreshes_the_map(connect: Connect) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_appends_without_an_owner_fail_with_the_reason_in_the_map(connect: Connect, count: int) -> None:
-    """A supervisor refuses every batch, whatever is wrong with the container."""
+    """A supervisor refuses every batch, whatever is wrong with the container. Its pause is longer than the
+    deadline: otherwise the deadline could end the last attempt, whose outcome would be unknown."""
     why = "container 0 is fenced: another owner opened it"
-    refusal = problem(tierlog.NotOwner("the supervisor serves no container"))
+    refused = problem(tierlog.NotOwner("the supervisor serves no container"))
+    document = {**json.loads(refused.body), "retry_after": 3600}
+    refusal = attrs.evolve(refused, body=json.dumps(document).encode())
     with scripted(script_of(refusal)) as supervisor:
         supervisor.map = ContainerMap(1, (ContainerAssignment(0, None, None, why),))
-        async with connect(supervisor.url, deadline=scaled(0.3)) as client:
+        async with connect(supervisor.url, deadline=scaled(30)) as client:
             outcomes = await client.append_each([tierlog.BatchItem("s", b"x")] * count)
 
     for outcome in outcomes:
