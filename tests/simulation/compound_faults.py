@@ -12,6 +12,7 @@ from random import Random
 from typing import Protocol
 
 import anyio.abc
+import attrs
 import trio
 
 from tierlog.journal.operations.segment_image import decode_image
@@ -74,12 +75,14 @@ class CompoundFaults:
         in_files = self._site.kind.chunks is ChunksKind.FOLDER
         verb, part = random.choice((*_SYNCS, *_CHUNK_SYNCS, *_CHUNK_SYNCS) if in_files else _SYNCS)
         self._add(
-            Target.FILES,
-            Kind.BEFORE,
-            (verb,),
+            Fault(
+                Target.FILES,
+                Kind.BEFORE,
+                verbs=(verb,),
+                part=part,
+                then=lambda process: self._soon(random, self._lose_power(random)),
+            ),
             random,
-            part=part,
-            then=lambda process: self._soon(random, self._lose_power(random)),
         )
 
     async def _lose_power_after_an_opening(self, fault: PlannedFault, random: Random) -> None:
@@ -88,7 +91,7 @@ class CompoundFaults:
         def wait(process: int) -> None:
             self._start(partial(self._at_the_opening_after, process, random))
 
-        self._add(Target.FILES, Kind.KILL, ("Sync",), random, part=".wal", then=wait)
+        self._add(Fault(Target.FILES, Kind.KILL, verbs=("Sync",), part=".wal", then=wait), random)
 
     async def _at_the_opening_after(self, number: int, random: Random) -> None:
         run = self._run
@@ -132,22 +135,32 @@ class CompoundFaults:
             self._site.faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), number, ".wal"))
 
         if self._site.kind.wal is WalKind.SERVICE:
-            self._add(Target.LOG, Kind.STALL, ("append",), random, then=kill_later)
+            self._add(Fault(Target.LOG, Kind.STALL, verbs=("append",), then=kill_later), random)
         elif random.random() < 0.5:
-            self._add(Target.FILES, Kind.STALL, ("Write",), random, part=".wal", then=kill_later)
+            self._add(Fault(Target.FILES, Kind.STALL, verbs=("Write",), part=".wal", then=kill_later), random)
         else:
             self._add(
-                Target.FILES, Kind.STALL, ("Write",), random, part=".wal", seconds=seconds, then=fail_its_sync
+                Fault(
+                    Target.FILES,
+                    Kind.STALL,
+                    verbs=("Write",),
+                    part=".wal",
+                    seconds=seconds,
+                    then=fail_its_sync,
+                ),
+                random,
             )
 
     async def _lose_a_reply(self, fault: PlannedFault, random: Random) -> None:
         """The same segment goes on being appended to and flushed by the same owner."""
         self._add(
-            Target.CHUNKS,
-            random.choice((Kind.AFTER, Kind.PARTIAL)),
-            ("write",),
+            Fault(
+                Target.CHUNKS,
+                random.choice((Kind.AFTER, Kind.PARTIAL)),
+                verbs=("write",),
+                keep=random.choice((1, 50)),
+            ),
             random,
-            keep=random.choice((1, 50)),
         )
 
     async def _crash_at_a_delete(self, fault: PlannedFault, random: Random) -> None:
@@ -155,7 +168,7 @@ class CompoundFaults:
             kill = partial(self._hands.kill, self._site.processes[number - 1])
             self._after_steps(random.choice((1, 3, 8, 20, 60)), kill)
 
-        self._add(Target.CHUNKS, Kind.STALL, ("delete",), random, seconds=0.0, then=kill_soon)
+        self._add(Fault(Target.CHUNKS, Kind.STALL, verbs=("delete",), seconds=0.0, then=kill_soon), random)
 
     # --- zombies ---------------------------------------------------------------------------------
 
@@ -169,15 +182,17 @@ class CompoundFaults:
             self._start(partial(self._hands.resume_later, process, fault.seconds))
 
         if self._site.kind.wal is WalKind.SERVICE:
-            self._add(Target.LOG, Kind.FREEZE, ("append",), random, then=succeed)
+            self._add(Fault(Target.LOG, Kind.FREEZE, verbs=("append",), then=succeed), random)
         else:
             self._add(
-                Target.FILES,
-                Kind.FREEZE,
-                (random.choice(("Write", "Sync")),),
+                Fault(
+                    Target.FILES,
+                    Kind.FREEZE,
+                    verbs=(random.choice(("Write", "Sync")),),
+                    part=".wal",
+                    then=succeed,
+                ),
                 random,
-                part=".wal",
-                then=succeed,
             )
 
     async def _fail_a_raise(self, fault: PlannedFault, random: Random) -> None:
@@ -293,22 +308,9 @@ class CompoundFaults:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _add(
-        self,
-        target: Target,
-        kind: Kind,
-        verbs: tuple[str, ...],
-        random: Random,
-        *,
-        part: str = "",
-        keep: int = 0,
-        seconds: float = float("inf"),
-        then: Callable[[int], None] | None = None,
-    ) -> None:
-        trigger = Nth(random.randint(1, 4))
-        self._site.faults.add(
-            Fault(target, kind, trigger, verbs, part=part, keep=keep, seconds=seconds, then=then)
-        )
+    def _add(self, fault: Fault, random: Random) -> None:
+        """At one of the next four calls that it can happen to."""
+        self._site.faults.add(attrs.evolve(fault, trigger=Nth(random.randint(1, 4))))
 
     def _soon(self, random: Random, act: Callable[[], None]) -> None:
         if random.random() < 0.5:

@@ -118,14 +118,13 @@ def endpoint(
     status: int = 200,
     help: str = "Done.",
     successes: tuple[Success, ...] = (),
-    parameters: tuple[Parameter, ...] = (),
     body: Body | None = None,
     **more: Any,
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
     """Make an endpoint out of a handler.
 
     ``status`` and ``help`` describe its success, unless ``successes`` do. ``body``: of a handler that reads
-    the body itself."""
+    the body itself. ``more``: further fields of ``Endpoint``."""
 
     def decorate(handler: Callable[..., Awaitable[Any]]) -> Endpoint:
         hints = typing.get_type_hints(handler, include_extras=True)
@@ -139,7 +138,7 @@ def endpoint(
             is_required = any(field.required for field in msgspec.structs.fields(json_body))
             given = Body(JSON_TYPE, json_body, is_required)
         text = " ".join((inspect.getdoc(handler) or "").split())
-        return Endpoint(operation, method, path, handler, text, answers, parameters, given, errors, **more)
+        return Endpoint(operation, method, path, handler, text, answers, body=given, errors=errors, **more)
 
     return decorate
 

@@ -215,9 +215,8 @@ class BatchDecoder:
             if start > end:
                 break
 
-            index, flags, writer_size, count, size, first, previous, expected = _ITEM.unpack_from(
-                view, position
-            )
+            header = _ITEM.unpack_from(view, position)
+            index, flags, writer_size, count, size, first, previous, expected = header
             if (
                 # One test for the plain item, in which all that is optional is 0.
                 index >= len(names)
@@ -229,9 +228,7 @@ class BatchDecoder:
                 or previous
                 or expected
             ):
-                _check_item(
-                    index, len(names), flags, writer_size, count, size, first, previous, expected, bytes_max
-                )
+                _check_item(header, len(names), bytes_max)
             data_start = start + writer_size
             position_after = data_start + size
             # The rest is on its way. The header is read again then, and was refused already if its size is
@@ -273,19 +270,9 @@ def _name(data: bytes) -> str:
     return name
 
 
-def _check_item(
-    index: int,
-    names: int,
-    flags: int,
-    writer: int,
-    count: int,
-    size: int,
-    first: int,
-    previous: int,
-    expected: int,
-    bytes_max: int,
-) -> None:
+def _check_item(header: tuple[int, ...], names: int, bytes_max: int) -> None:
     """Raises ``InvalidArgument`` or ``TooLarge`` for an item's header that no client should send."""
+    index, flags, writer, count, size, first, previous, expected = header
     if size > bytes_max:
         raise TooLarge.append(size, bytes_max)
 
@@ -298,8 +285,7 @@ def _check_item(
     if not sound or (expected and not flags & _HAS_EXPECTED):
         raise InvalidArgument(
             f"a bad item in the batch: segment {index} of {names}, flags {flags}, writer of {writer} bytes, "
-            f"{count} events "
-            f"from {first} on, previous {previous}, expected offset {expected}"
+            f"{count} events from {first} on, previous {previous}, expected offset {expected}"
         )
 
 
