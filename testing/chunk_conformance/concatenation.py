@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkRange, ChunkStorage
@@ -19,8 +17,8 @@ from .suite import BLOCK, PART, ChunkSuite, content, names_in
 SOURCES = {"a": b"hello", "b/1": b" ", "b/2": b"brave new world", "empty": b""}
 
 
-async def make_sources(storage: ChunkStorage, sources: Mapping[str, bytes] = SOURCES) -> None:
-    for name, data in sources.items():
+async def make_sources(storage: ChunkStorage) -> None:
+    for name, data in SOURCES.items():
         await storage.create_with_content(name, [data])
 
 

@@ -3,6 +3,8 @@ control messages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 from simulation import command as simulate
 
@@ -34,6 +36,18 @@ def _number(data: bytes) -> int:
 
 def _written(number: int) -> bytes:
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+
+
+def _number_target(name: str, check: Callable[[int], int]) -> Target:
+    return Target(
+        name,
+        lambda data: check(_number(data)),
+        [b"\1\0"],
+        (InvalidArgument,),
+        _written,
+        canonical=False,
+        hostile=[_HUGE],
+    )
 
 
 # --- names and arguments ------------------------------------------------------------------------
@@ -97,24 +111,8 @@ _ARGUMENTS = [
         encode=str.encode,
         hostile=[b"a\n", b"../a", b"/a", b"a//b", b"a/.tmp-1"],
     ),
-    Target(
-        "offset",
-        lambda data: check_offset(_number(data)),
-        [b"\1\0"],
-        (InvalidArgument,),
-        _written,
-        canonical=False,
-        hostile=[_HUGE],
-    ),
-    Target(
-        "size",
-        lambda data: check_size(_number(data)),
-        [b"\1\0"],
-        (InvalidArgument,),
-        _written,
-        canonical=False,
-        hostile=[_HUGE],
-    ),
+    _number_target("offset", check_offset),
+    _number_target("size", check_size),
     Target(
         "writer id",
         lambda data: writer_bytes(data.decode("utf-8", "surrogatepass")),

@@ -60,18 +60,17 @@ def run_seed(
     *,
     operations: int = 200,
     keep: Collection[int] | None = None,
-    trace_lines: int = 200,
     full_trace: bool = False,
 ) -> Verdict:
     """Run what ``seed`` decides; of its steps only those that ``keep`` names. From ``copies.FIRST`` on it is
     a world of copied folders, which has no steps."""
     if seed >= copies.FIRST:
-        return _run_copies(seed, Trace(trace_lines, everything=full_trace))
+        return _run_copies(seed, Trace(everything=full_trace))
 
     plan = plans.make_plan(seed, operations)
     if keep is not None:
         plan = plans.keep(plan, keep)
-    return run_plan(plan, Trace(trace_lines, everything=full_trace))
+    return run_plan(plan, Trace(everything=full_trace))
 
 
 def run_plan(plan: plans.Plan, trace: Trace | None = None) -> Verdict:

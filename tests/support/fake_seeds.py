@@ -22,7 +22,6 @@ def run_fake(
     *,
     operations: int = 200,
     keep: Collection[int] | None = None,
-    trace_lines: int = 200,
     full_trace: bool = False,
 ) -> Verdict:
     kept = STEPS if keep is None else tuple(sorted(keep))
@@ -37,7 +36,7 @@ def run_fake(
     return Verdict(
         seed=seed,
         violation=f"segment 'a-{len(kept)}' lost {len(kept)} bytes\nmore about it" if fails else None,
-        trace=trace if full_trace else trace[-trace_lines:],
+        trace=trace if full_trace else trace[-200:],
         digest=f"{seed:x}",
         steps=kept,
         operations=operations,

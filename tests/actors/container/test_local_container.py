@@ -90,9 +90,7 @@ class Supervised:
 
 
 @asynccontextmanager
-async def supervised(
-    *scripts: dict[str, Any], wait: float = 10.0, policy: RestartPolicy = POLICY
-) -> AsyncIterator[Supervised]:
+async def supervised(*scripts: dict[str, Any], wait: float = 10.0) -> AsyncIterator[Supervised]:
     """A supervised container whose n-th ownership is made as the n-th script says (the last one again and
     again)."""
     made: list[Ownership] = []
@@ -102,7 +100,7 @@ async def supervised(
         made.append(Ownership(len(made) + 1, **script))
         return made[-1]
 
-    world = Supervised(LocalContainer(3, make, policy, Random(1), wait), made)
+    world = Supervised(LocalContainer(3, make, POLICY, Random(1), wait), made)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.run)
         yield world

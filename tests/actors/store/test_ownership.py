@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from anyio.abc import TaskGroup
 
 import tierlog
 from support.container_world import (
@@ -366,11 +367,20 @@ def elements(world: ContainerWorld) -> list[str]:
 
 
 async def world_with_an_element() -> ContainerWorld:
+    """Its long-term storage is down."""
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc", flushed=True)
     world.chunks.script = lambda call: DOWN
     return world
+
+
+async def owner_without_a_claim(world: ContainerWorld, tasks: TaskGroup) -> Owner:
+    """It opened while long-term storage was down, which now answers."""
+    owner = await world.start(tasks)
+    await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
+    world.chunks.script = None
+    return owner
 
 
 async def test_a_cancelled_claim_lets_nobody_create_its_element_before_the_record_is_durable(
@@ -380,9 +390,7 @@ async def test_a_cancelled_claim_lets_nobody_create_its_element_before_the_recor
     world = await world_with_an_element()
     before = elements(world)
     async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
-        await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
-        world.chunks.script = None
+        owner = await owner_without_a_claim(world, tasks)
         slow_down(owner, monkeypatch)
         raised: list[Exception] = []
         for seconds in (1, 60):
@@ -414,9 +422,7 @@ async def test_a_claim_whose_record_the_log_refuses_lets_nobody_create_its_eleme
     world = await world_with_an_element()
     before = elements(world)
     async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
-        await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
-        world.chunks.script = None
+        owner = await owner_without_a_claim(world, tasks)
         appends_fail(monkeypatch, owner, after=1)
         raised: list[Exception] = []
         for _ in range(2):
@@ -435,9 +441,7 @@ async def test_a_container_whose_log_fails_ends_although_a_claim_waits_for_the_l
     """A4: the pipeline ends before it took the record, which is waited for shielded."""
     world = await world_with_an_element()
     async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks)
-        await anyio.sleep(1)  # the container's own tasks have tried, and claim nothing meanwhile
-        world.chunks.script = None
+        owner = await owner_without_a_claim(world, tasks)
         appends_fail(monkeypatch, owner, after=5)
         raised: list[Exception] = []
         for size in (1, 5 * MIB):  # one is being written, and the next group is full

@@ -152,42 +152,41 @@ async def test_a_broken_group_before_a_later_one_is_corruption_even_without_a_wa
     assert (caught.value.file, caught.value.offset) == (path, broken_at)
 
 
-async def test_a_torn_last_group_without_a_watermark_is_the_torn_tail() -> None:
-    """An append that was never acked must not make a healthy log unreadable."""
+async def killed_after_an_append() -> tuple[SimulatedDisk, str]:
+    """A log with one group, and its file."""
     disk = SimulatedDisk(Random(0))
     log = make_log(SimulatedFiles(disk))
     await log.open()
     await log.append([b"acked"])
     await log.close(clean=False)
-    path = wal_paths(disk)[-1]
-    _, torn = encode_frame(
-        file_salt(LOG_ID, FileId(1, 1)), len(disk.content(path)), 1, 2, 0, 0, [b"y" * 3000]
-    )
-    disk.replace(path, disk.content(path) + b"".join(torn)[:-1000])
+    return disk, wal_paths(disk)[-1]
 
+
+async def assert_torn_tail(disk: SimulatedDisk, path: str, torn: bytes) -> None:
+    """Behind the group, ``torn`` is ignored."""
+    disk.replace(path, disk.content(path) + torn)
     log = make_log(SimulatedFiles(disk))
     await log.open()
     assert await contents(log) == {1: b"acked"}
     await log.close()
+
+
+async def test_a_torn_last_group_without_a_watermark_is_the_torn_tail() -> None:
+    """An append that was never acked must not make a healthy log unreadable."""
+    disk, path = await killed_after_an_append()
+    _, torn = encode_frame(
+        file_salt(LOG_ID, FileId(1, 1)), len(disk.content(path)), 1, 2, 0, 0, [b"y" * 3000]
+    )
+    await assert_torn_tail(disk, path, b"".join(torn)[:-1000])
 
 
 async def test_user_bytes_that_look_like_frames_do_not_count() -> None:
     """The torn group holds a copy of a real later frame: salted with its position, it is not one."""
-    disk = SimulatedDisk(Random(0))
-    log = make_log(SimulatedFiles(disk))
-    await log.open()
-    await log.append([b"acked"])
-    await log.close(clean=False)
-    path = wal_paths(disk)[-1]
+    disk, path = await killed_after_an_append()
     end, salt = len(disk.content(path)), file_salt(LOG_ID, FileId(1, 1))
     _, copied = encode_frame(salt, end, 1, 3, 0, 0, [b"as if it were group 3"])
     _, torn = encode_frame(salt, end, 1, 2, 0, 0, [b"".join(copied) * 4, b"z" * 600])
-    disk.replace(path, disk.content(path) + b"".join(torn)[:-600])
-
-    log = make_log(SimulatedFiles(disk))
-    await log.open()
-    assert await contents(log) == {1: b"acked"}
-    await log.close()
+    await assert_torn_tail(disk, path, b"".join(torn)[:-600])
 
 
 async def two_owners(disk: SimulatedDisk, appended: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
@@ -140,9 +142,11 @@ async def test_a_failing_storage_is_not_an_absent_row() -> None:
     assert await find_row(world.capture(), world.reader, b"key/000100") is not None
 
 
-async def test_a_lookup_keeps_to_the_view_that_it_captured() -> None:
-    """A flush and a put happen while it reads."""
-    chunks, world = await scripted()
+@asynccontextmanager
+async def slow_lookups(
+    chunks: ScriptedChunks, world: TableWorld, count: int
+) -> AsyncIterator[list[Row | None]]:
+    """In the body ``count`` lookups of one row wait for a read, which ends behind it."""
     hang = Hang()
     chunks.plan("read", hang)
     found: list[Row | None] = []
@@ -151,29 +155,27 @@ async def test_a_lookup_keeps_to_the_view_that_it_captured() -> None:
         found.append(await find_row(world.capture(), world.reader, b"key/000100"))
 
     async with anyio.create_task_group() as group:
-        group.start_soon(look_up)
+        for _ in range(count):
+            group.start_soon(look_up)
         await anyio.wait_all_tasks_blocked()
+        yield found
+        hang.release.set()
+
+
+async def test_a_lookup_keeps_to_the_view_that_it_captured() -> None:
+    """A flush and a put happen while it reads."""
+    chunks, world = await scripted()
+    async with slow_lookups(chunks, world, 1) as found:
         world.put(b"key/000100", b"later")
         await world.flush()
-        hang.release.set()
 
     assert found == [Row(b"key/000100", 51, b"value 50")]
 
 
 async def test_lookups_of_the_same_block_read_it_once() -> None:
     chunks, world = await scripted()
-    hang = Hang()
-    chunks.plan("read", hang)
-    found: list[Row | None] = []
-
-    async def look_up() -> None:
-        found.append(await find_row(world.capture(), world.reader, b"key/000100"))
-
-    async with anyio.create_task_group() as group:
-        for _ in range(5):
-            group.start_soon(look_up)
-        await anyio.wait_all_tasks_blocked()
-        hang.release.set()
+    async with slow_lookups(chunks, world, 5) as found:
+        pass
 
     assert found == [Row(b"key/000100", 51, b"value 50")] * 5
     assert len(world.source.reads) == 2
