@@ -26,6 +26,8 @@ Facts = Mapping[str, Any]
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 _RECENT_MAX = 20
 _HEALTHY = "ok"
+_ADOPTION_SECONDS = 2.0
+"""For so long the host of an outdated order, which fenced the owner, may still report the container (V2)."""
 
 
 @attrs.frozen
@@ -131,8 +133,8 @@ def storage_health(found: object) -> dict[str, str]:
     return {"state": _HEALTHY if state == "none" else state, "cause": str(found.get("cause", ""))}
 
 
-def container_map(fleet: Fleet, version: int, append_bytes_max: int) -> ContainerMap:
-    assignments = tuple(_assignment(fleet, assignment) for assignment in fleet.assignments)
+def container_map(fleet: Fleet, version: int, append_bytes_max: int, now: float) -> ContainerMap:
+    assignments = tuple(_assignment(fleet, assignment, now) for assignment in fleet.assignments)
     return ContainerMap(version, assignments, append_bytes_max)
 
 
@@ -145,10 +147,11 @@ def owners(fleet: Fleet) -> dict[int, str]:
     }
 
 
-def _assignment(fleet: Fleet, assignment: Assignment) -> ContainerAssignment:
+def _assignment(fleet: Fleet, assignment: Assignment, now: float) -> ContainerAssignment:
     # Not while it opens or closes: a client that is sent there would be refused.
     if assignment.phase is not AssignmentPhase.SERVING:
-        return ContainerAssignment(assignment.index, None, None, assignment.absence)
+        is_withheld = assignment.is_withheld and now - assignment.since >= _ADOPTION_SECONDS
+        return ContainerAssignment(assignment.index, None, None, assignment.absence, is_withheld)
     return ContainerAssignment(assignment.index, fleet.hosts[assignment.host].url, assignment.epoch)
 
 

@@ -222,7 +222,9 @@ class Supervisor:
         )
 
     def map(self) -> ContainerMap:
-        return container_map(self.fleet, self.map_version, self._options.append_bytes_max)
+        return container_map(
+            self.fleet, self.map_version, self._options.append_bytes_max, anyio.current_time()
+        )
 
     # --- an operator's orders --------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ..wire.errors import OwnedElsewhere
 from . import requests
 from .container_map import ContainerMapCache
 from .requests import POLL_SECONDS, Call, Request, StartsStream, TailCursor, interpret
-from .retries import Failure, Kind, Repeat, Retry, decide
+from .retries import ANSWERED, Failure, Kind, Repeat, Retry, decide, given_up
 
 T = TypeVar("T")
 REFRESH_SECONDS = 2.0
@@ -99,24 +99,14 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
         if containers and follows_hint(context.map, containers[0], result.error) and attempt <= 2:
             continue
 
-        yield from _prepare(context, retry, generation, containers, target, left)
+        if retry.refresh and containers:
+            yield RefreshMap(generation, left)
+            if context.map.url_of(containers[0]) != target:
+                continue
+            if result.kind in ANSWERED and (closed := context.map.withheld(containers)):
+                raise given_up(closed, doubt=doubt) from result.error
 
-
-def _prepare(
-    context: ClientContext,
-    retry: Retry,
-    generation: int,
-    containers: tuple[int, ...],
-    target: str,
-    left: float,
-) -> Program[None]:
-    """Refresh the map or pause before the next attempt."""
-    if retry.refresh and containers:
-        yield RefreshMap(generation, left)
-        if context.map.url_of(containers[0]) != target:
-            return
-
-    yield Pause(retry.pause)
+        yield Pause(retry.pause)
 
 
 def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) -> bool:
@@ -211,6 +201,9 @@ def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[
         failure = failure or Failure(
             Kind.LATER, Unavailable("containers kept moving during the call: try again")
         )
+        if failure.kind in ANSWERED and (closed := context.map.withheld(range(len(before)))):
+            raise closed
+
         left = give_up - context.clock()
         retry = decide(call.repeat, failure, doubt=False, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):

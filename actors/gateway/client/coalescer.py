@@ -28,7 +28,7 @@ from . import requests
 from .attempts import follows_hint
 from .container_map import ContainerMapCache
 from .requests import Call
-from .retries import Failure, Kind, decide, is_too_much_at_once, kind_of
+from .retries import ANSWERED, Failure, Kind, decide, given_up, is_too_much_at_once, kind_of
 
 ALONE_BYTES = 256 << 10
 """An append larger than this gains nothing from sharing a request."""
@@ -344,14 +344,21 @@ class _Completion:
             failure = Failure(Kind.LATER, failure.error)
         repeat = requests.repeat_of(append.item)
         left = append.call.deadline - self._now
-        retry = decide(
-            repeat,
-            failure,
-            doubt=append.doubt,
-            attempt=append.attempts,
-            left=left,
-            random=self._random,
-            size=append.size,
+        # Refreshed after the attempt before, the map knows whether waiting is of any use.
+        is_answered = append.attempts and failure.kind in ANSWERED
+        closed = self._map.withheld((container,)) if is_answered else None
+        retry = (
+            given_up(closed, doubt=append.doubt)
+            if closed
+            else decide(
+                repeat,
+                failure,
+                doubt=append.doubt,
+                attempt=append.attempts,
+                left=left,
+                random=self._random,
+                size=append.size,
+            )
         )
         if isinstance(retry, TierlogError):
             append.answer(retry)

@@ -7,7 +7,9 @@ a map: each change is one assignment of a new, frozen tuple."""
 
 from __future__ import annotations
 
-from ....storage_backends.base.errors import TierlogError
+from collections.abc import Iterable
+
+from ....storage_backends.base.errors import TierlogError, Unavailable
 from ....storage_backends.base.names import container_of
 from ..wire.bodies import APPEND_BYTES_MAX, ContainerAssignment, ContainerMap
 
@@ -56,6 +58,15 @@ class ContainerMapCache:
 
     def url_of(self, container: int) -> str:
         return self.assignments[container].url or self.base
+
+    def withheld(self, containers: Iterable[int]) -> Unavailable | None:
+        """Why one of these stays closed until an operator opens it. Only a fresh map knows that it still
+        is."""
+        for container in containers:
+            found = self.assignments[container]
+            if found.is_withheld:
+                return Unavailable(found.absence)
+        return None
 
     def has_moved(self, containers: tuple[int, ...], url: str) -> bool:
         """Whether all of these are known to be served at another URL."""

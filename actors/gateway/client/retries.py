@@ -82,6 +82,10 @@ class Kind(enum.Enum):
     """It may have been applied."""
 
 
+ANSWERED = (Kind.LATER, Kind.ELSEWHERE)
+"""A server answered that it did nothing. So a map that was asked for after it is fresh."""
+
+
 @attrs.frozen
 class Failure:
     kind: Kind
@@ -159,7 +163,7 @@ def decide(
 
     pause = max(failure.pause, BACKOFF.delay(attempt, random))
     if pause >= left:
-        return _given_up(failure.error, doubt=doubt)
+        return given_up(failure.error, doubt=doubt)
 
     # Only backpressure proves that this is the right host; after any other failure the container may have
     # moved.
@@ -181,7 +185,8 @@ def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
     return OutcomeUnknown(f"an earlier attempt may have been applied; then came: {error}")
 
 
-def _given_up(error: TierlogError, *, doubt: bool) -> TierlogError:
+def given_up(error: TierlogError, *, doubt: bool) -> TierlogError:
+    """What a call raises whose last attempt failed with ``error``."""
     if doubt:
         return (
             error

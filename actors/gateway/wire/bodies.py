@@ -255,6 +255,8 @@ class ContainerAssignment(Struct, frozen=True, omit_defaults=True):
     container."""
     absence: str = ""
     """Why no host serves it, and what to do about it, if the supervisor answers."""
+    is_withheld: bool = False
+    """It stays closed until an operator opens it."""
 
 
 class ContainerMap(Struct, frozen=True):

@@ -425,6 +425,54 @@ async def test_appends_without_an_owner_fail_with_the_reason_in_the_map(connect:
         assert "serves no container" not in str(outcome)
 
 
+CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
+    "append": lambda client: client.append("s", b"x"),
+    "two appends": lambda client: client.append_each([tierlog.BatchItem("s", b"x")] * 2),
+    "large append": lambda client: client.append("s", b"x" * (300 << 10)),
+    "numbered append": lambda client: client.append("s", b"x", writer_id=b"w", event_number=1),
+    "seal": lambda client: client.seal_segment("s"),
+    "info": lambda client: client.segment_info("s"),
+    "list": lambda client: client.list_segments(),
+    "flush": lambda client: client.flush(),
+}
+
+
+def supervisor_refuses(received: Received) -> Answer:
+    """As a supervisor does while no host has the container."""
+    if received.path.startswith("/v1/segments/"):
+        return problem(Unavailable("container 0 is fenced"))
+
+    return problem(tierlog.NotOwner("the supervisor serves no container"))
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_calls_to_a_container_that_only_an_operator_opens_fail_at_once(
+    connect: Connect, call: str
+) -> None:
+    """V3, V8: and only if a map says so that is newer than the refusal."""
+    why = "container 0 is fenced; once the cause is removed, `tierlog container open 0` opens it again"
+    with scripted(supervisor_refuses) as supervisor:
+        supervisor.map = map_of(None)
+        async with connect(supervisor.url, deadline=scaled(10)) as client:
+            supervisor.map = ContainerMap(1, (ContainerAssignment(0, None, None, why, is_withheld=True),))
+            try:
+                error, *_ = await CALLS[call](client)  # type: ignore[misc]
+            except Unavailable as raised:
+                error = raised
+
+    assert isinstance(error, Unavailable)
+    assert str(error) == why
+    assert len(supervisor.received) <= 2
+
+
+async def test_a_container_that_an_operator_opened_is_found_behind_an_older_map(connect: Connect) -> None:
+    with scripted(then()) as owner, scripted(supervisor_refuses) as supervisor:
+        supervisor.map = ContainerMap(1, (ContainerAssignment(0, None, None, "fenced", is_withheld=True),))
+        async with connect(supervisor.url) as client:
+            supervisor.map = map_of(owner.url)
+            assert await client.append("s", b"x") == 3
+
+
 async def test_a_map_of_another_store_is_ignored(connect: Connect) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
         supervisor.map = map_of(owner.url)
