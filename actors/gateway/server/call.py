@@ -17,7 +17,7 @@ import attrs
 from msgspec import Meta
 
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import InvalidArgument, TooLarge, shown
+from ....storage_backends.base.errors import InvalidArgument, TooLarge, Unavailable, shown
 from ..wire.bodies import JSON_TYPE, decode_request, encode_json
 from ..wire.errors import RequestTimeout, UnsupportedMediaType
 from ..wire.paths import parse_query
@@ -148,7 +148,7 @@ class HttpCall(Generic[S]):
         if body.refusal is not None:
             raise body.refusal
         if arrival.is_dropped or not body.has_ended:
-            raise self._too_slow()
+            raise self._incomplete()
 
         self.counts.request_bytes += body.received
         return body.take()
@@ -182,11 +182,16 @@ class HttpCall(Generic[S]):
                     take(piece)
 
         if arrival.is_dropped or scope.cancelled_caught:
-            raise self._too_slow()
+            raise self._incomplete()
 
         self.counts.request_bytes += size
 
-    def _too_slow(self) -> RequestTimeout:
+    def _incomplete(self) -> Unavailable:
+        if self.server.has_dropped_bodies:
+            return Unavailable(
+                "this server stopped before the body was complete: nothing was done, send it again"
+            )
+
         limits = self.server.limits
         return RequestTimeout(
             f"the body stopped, or came slower than {limits.body_rate} bytes a second for "

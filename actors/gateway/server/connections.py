@@ -138,8 +138,9 @@ class Connections:
         self.tasks.discard(task)
         self._changed.set()
 
-    async def end(self, listener: socket.socket, seconds: float) -> None:
-        """Ends each connection behind the requests that it has; after ``seconds``, those too."""
+    async def end(self, listener: socket.socket, seconds: float, drop_bodies: Callable[[], bool]) -> None:
+        """Ends each connection behind the requests that it has; after ``seconds``, those too.
+        ``drop_bodies()`` refuses requests whose body is incomplete then, if there are any."""
         # The kernel resets what is in the queue of a socket that is closed, and those clients may have sent
         # requests.
         with anyio.move_on_after(_ABORT_SECONDS):
@@ -149,6 +150,10 @@ class Connections:
             connection.shutdown()
         with anyio.move_on_after(seconds):
             await self._wait(lambda: not self._all and not self.tasks)
+        # A cancelled handler answers nothing, because its outcome is unknown; without the body it is known.
+        if drop_bodies():
+            with anyio.move_on_after(_ABORT_SECONDS):
+                await self._wait(lambda: not self.tasks)
         for task in self.tasks:
             task.cancel()
         with anyio.move_on_after(_ABORT_SECONDS):

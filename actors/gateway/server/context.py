@@ -112,7 +112,7 @@ class Arrival:
         self.held = 0
 
     def drop(self) -> None:
-        """Another body needs its room."""
+        """Another body needs its room, or the server ends."""
         self.is_dropped = True
         # Now, and not when its handler runs: whoever needs the room asks again in this step.
         self.release()
@@ -139,6 +139,7 @@ class ServerContext:
         """Of answers: one that is read from the store takes one, until the client has read it."""
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()
+        self.has_dropped_bodies = False
         self.requests = 0
         """Admitted so far, without tails."""
         self._in_flight = 0
@@ -240,3 +241,12 @@ class ServerContext:
         self.draining = True
         for scope in list(self._parked.values()):
             scope.cancel()
+
+    def drop_bodies(self) -> bool:
+        """When the time for requests in flight is over: refuse those whose body is not complete. Returns
+        whether there were any."""
+        self.has_dropped_bodies = True
+        dropped = list(self._arriving)
+        for body in dropped:
+            body.drop()
+        return bool(dropped)

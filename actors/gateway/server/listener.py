@@ -85,4 +85,4 @@ async def serve_http(
         with anyio.CancelScope(shield=True):
             # First, or parked tails would take all of the time.
             context.drain()
-            await connections.end(listener, stop_timeout)
+            await connections.end(listener, stop_timeout, context.drop_bodies)
