@@ -40,6 +40,7 @@ class BulkTransport(httpx.BaseTransport):
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise _as_httpx_error(error) from error
+        # The answer would be taken for that of the next request on this connection.
         except BaseException:
             connection.close()
             raise
@@ -77,6 +78,7 @@ class BulkTransport(httpx.BaseTransport):
                 known = self._idle.get(origin)
                 if not known:
                     return None
+                # The newest is the one that the server is least likely to have closed.
                 connection, since = known.pop()
             if self._clock() - since < IDLE_SECONDS and not _is_readable(connection):
                 return connection
@@ -108,6 +110,7 @@ class _Body(httpx.SyncByteStream):
         except (OSError, http.client.HTTPException) as error:
             raise _as_httpx_error(error) from error
 
+        # `http.client` ends a body that was cut off like a whole one.
         if self._answer.length:
             raise httpx.RemoteProtocolError(
                 f"the connection ended {self._answer.length} bytes before the body did"
@@ -123,6 +126,7 @@ class _Body(httpx.SyncByteStream):
 
 def _exchange(connection: http.client.HTTPConnection, request: httpx.Request) -> http.client.HTTPResponse:
     assert isinstance(request.stream, httpx.SyncByteStream)
+    # Both headers are among those that httpx has made.
     connection.putrequest(
         request.method, request.url.raw_path.decode("ascii"), skip_host=True, skip_accept_encoding=True
     )

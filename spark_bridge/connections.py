@@ -29,6 +29,7 @@ class Connections:
 
     def client(self, options: Options) -> SyncClient:
         """Raises ``Unavailable`` if no server answers at the endpoint."""
+        # By process too: a connection that two processes use mixes up their answers.
         key = (os.getpid(), options.endpoint, options.call_timeout)
         with self._lock:
             client = self._clients.get(key)

@@ -52,6 +52,7 @@ def encode(events: Iterable[Buffer]) -> bytes:
     """
     parts: list[Buffer] = []
     for number, event in enumerate(events):
+        # `len` of a view counts items, which may have several bytes.
         size = memoryview(event).nbytes
         if size > EVENT_BYTES_MAX:
             raise InvalidArgument(f"event {number} has {size} bytes; an event has at most {EVENT_BYTES_MAX}")
@@ -103,6 +104,7 @@ def _equal_boundaries(data: Buffer) -> range | None:
     if step - HEADER_BYTES > EVENT_BYTES_MAX or count < _EQUAL_MIN:
         return None
 
+    # One byte of all headers at a time, compared in C: no header is decoded in Python.
     if any(data[at:end:step] != data[at : at + 1] * count for at in range(HEADER_BYTES)):
         return None
 
@@ -204,6 +206,7 @@ def _as_binary(column: pa.Array) -> pa.Array:
             f"replace them"
         )
 
+    # From string this copies nothing: both are offsets and bytes.
     return column.cast(pa.large_binary() if is_large else pa.binary())
 
 

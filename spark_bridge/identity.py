@@ -60,6 +60,7 @@ def next_try(name: str, target: str, known: Iterable[TransactionInfo]) -> str:
     """
     tries: dict[int, TransactionState] = {}
     for info in known:
+        # At the last colon: the user's own name may have some.
         head, _, number = info.transaction_id.rpartition(":")
         if info.target == target and head == name and number.isascii() and number.isdigit():
             tries[int(number)] = info.state

@@ -273,6 +273,7 @@ def _check_known(key: str) -> None:
     if key in names:
         return
 
+    # Its time grows with the square of the length.
     close = difflib.get_close_matches(key[:100], names, n=1, cutoff=0.6)
     hint = f"did you mean {names[close[0]]!r}?" if close else f"there are {', '.join(_NAMES)}"
     raise InvalidArgument(f"the data source tierlog has no option {shown(key)}; {hint}")
@@ -284,6 +285,7 @@ def _endpoint(text: str | None) -> str:
             "option endpoint is missing: the URL of a tierlog service, like http://127.0.0.1:8470"
         )
 
+    # Before anything else shows the text: Spark writes errors into logs that many people can read.
     if "@" in text:
         raise InvalidArgument("option endpoint: a URL must not contain a user name or a password")
 
@@ -318,6 +320,7 @@ def _offsets(text: str) -> Offsets:
 
     try:
         document: object = json.loads(text)
+    # Recursion: a document that is nested thousands of levels deep.
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
@@ -327,6 +330,7 @@ def _offsets(text: str) -> Offsets:
 
     for name, offset in document.items():
         check_segment_name(name)
+        # JSON's true is an `int` too.
         if type(offset) is not int or not 0 <= offset <= ATTRIBUTE_MAX:
             raise ValueError(f"the offset of {name!r} is a number of bytes, not {shown(offset)}")
 

@@ -52,6 +52,7 @@ class ServiceBytes:
     def read(self, segment: str, offset: int, size: int) -> bytes:
         pieces = [self.client.read(segment, offset, size)]
         got = len(pieces[0])
+        # The service takes the bytes of one read from one source, so a read may be short.
         while got < size:
             piece = self.client.read(segment, offset + got, size - got)
             if not piece:
@@ -104,6 +105,7 @@ def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -
                 else coming.result()
             )
             found, coming = boundaries_at(data, segment, position), None
+            # No whole frame: the event is larger than a read.
             if found[-1] == 0:
                 wanted = _frame_size(data, segment, position, end)
                 continue
@@ -207,6 +209,7 @@ def plan(source: BytesSource, wholes: Sequence[Range], least: int) -> list[Range
     if len(wanted) >= least or not wanted:
         return wanted
 
+    # Rounded up: otherwise the remainder would be a task of its own.
     size = max(1, -(-sum(whole.size for whole in wanted) // least))
     return [part for whole in wanted for part in split(source, whole, size)]
 
@@ -219,6 +222,7 @@ def admit(source: BytesSource, backlog: Sequence[Range], limit: int) -> Mapping[
         return {whole.segment: whole.end for whole in backlog}
 
     return {
+        # In integers: a replay must compute the same ends.
         whole.segment: _admitted(source, whole, whole.size * limit // total)
         for whole in backlog
         if whole.size
@@ -230,6 +234,7 @@ def _admitted(source: BytesSource, whole: Range, share: int) -> int:
     last = near(source, whole.segment, whole.start, limit)
     for boundary in walk(source, whole.segment, last, whole.end, limit + 1):
         if boundary > limit:
+            # One event at least, or the stream would stand still.
             return boundary if last == whole.start else last
 
         last = boundary

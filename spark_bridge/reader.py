@@ -114,6 +114,7 @@ def read_range(
             ServiceBytes(client), part.segment, present.start, present.end, options.read_bytes
         ):
             yield record_batch(block, part.segment, schema)
+        # Once more, now that all is read: in between, the name may have become another segment's.
         _check_same(client, part)
     except (SegmentTruncated, SegmentNotFound) as error:
         if options.fail_on_data_loss:

@@ -42,6 +42,7 @@ def columns_of(schema: StructType) -> tuple[Column, ...]:
 
 def written_column(columns: Sequence[Column]) -> int:
     """The index of the column that contains the events: the one called ``value``, or the only one."""
+    # Spark compares names of columns without case, unless spark.sql.caseSensitive is set.
     indexes = [index for index, column in enumerate(columns) if column.name.lower() == VALUE]
     if not indexes and len(columns) == 1:
         indexes = [0]
@@ -108,6 +109,7 @@ def _event(value: object) -> bytes:
     if isinstance(value, str):
         return value.encode()
 
+    # PySpark gives binary values of rows as bytearrays.
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
 

@@ -57,6 +57,7 @@ class TierlogDataSource(DataSource):
         return READ_SCHEMA if self._options().include_metadata else VALUE_SCHEMA
 
     def reader(self, schema: StructType) -> TierlogReader:
+        # Spark plans a read in one of its Python workers, which it uses again for tasks.
         worker_heap.begin()
         options = self._options()
         rules.check_batch_read(options)
@@ -74,6 +75,7 @@ class TierlogDataSource(DataSource):
         options = self._options()
         job = self._job(options, rules.check_batch_write(options), schema)
         kind = BatchArrowWriter if options.rows is Rows.ARROW else BatchRowWriter
+        # Drawn here, because Spark pickles this one writer into every task and its retries.
         return kind(job, batch_identity(job))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter | StreamRowWriter:  # noqa: N802
@@ -89,5 +91,7 @@ class TierlogDataSource(DataSource):
     def _job(self, options: Options, target: str, schema: StructType) -> Job:
         worker_heap.begin()
         job = Job(options, target, written_column(columns_of(schema)))
+        # A wrong endpoint is one error on the driver here; later it would be one for each attempt of each
+        # task.
         job.prepare()
         return job

@@ -89,6 +89,7 @@ def pack(batches: Iterable[Frames], size: int) -> Iterator[bytes]:
     for batch in batches:
         position = 0
         for end in cuts(batch.ends, size, waiting_bytes):
+            # The only copy of the frames: batches and what waits are views.
             yield b"".join((*waiting, batch.data[position:end]))
             waiting, waiting_bytes, position = [], 0, end
         if position < len(batch.data):
@@ -150,6 +151,7 @@ class InFlight:
     def submit(self, append: Append) -> None:
         """Start an append, when fewer than the maximum are in flight."""
         if len(self._running) >= self._most:
+            # The oldest one, so that the first failure in order is the one that is raised.
             self._running.popleft().result()
         if self._is_reordered:
             self.finish()
@@ -208,6 +210,7 @@ def is_committed(store: Store, identity: Identity) -> bool:
             identity.target, identity.transaction_id, token=identity.token, lease=identity.lease
         )
     except TransactionEnded as ended:
+        # Its tombstone answers (T5): an earlier attempt of the driver has committed it.
         if ended.state == TransactionState.COMMITTED.value:
             return True
         raise

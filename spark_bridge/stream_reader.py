@@ -51,6 +51,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
         backlog = self._backlog(start)
+        # An available-now query ends once there is nothing more, so it must not wait.
         if not backlog and self._until is None:
             self._wait(start)
             backlog = self._backlog(start)
@@ -63,6 +64,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"maxBytesPerTrigger"
             )
 
+        # With the segments that have nothing new: one that an offset lacks would be read from its start.
         return {**start, **{whole.segment: whole.end for whole in backlog}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -108,6 +110,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except SegmentNotFound as error:
                 self._check_loss(error)
                 start = end
+        # Without an id: a replay has the offsets of the checkpoint and nothing else.
         return Range(name, None, start, end)
 
     def _backlog(self, start: Position) -> list[Range]:
@@ -124,6 +127,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def _waiting(self, info: SegmentInfo, start: int | None) -> Range:
+        # A segment that the query has not seen yet is new, whatever startingOffsets says of the others.
         begin = 0 if start is None else start
         if begin < info.start_offset:
             if start is not None:
@@ -142,6 +146,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limits(self, info: SegmentInfo) -> Iterator[int]:
         yield info.length
         if self._until is not None:
+            # What was created since is left to the next run.
             yield self._until.get(info.name, 0)
         if isinstance(self.options.ending_offsets, Mapping):
             yield self.options.ending_offsets.get(info.name, info.length)

@@ -32,11 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # An error is one line on stderr; the store's log would be printed beside it.
     logging.getLogger("tierlog").addHandler(logging.NullHandler())
     if arguments is not None:
+        # Explicitly: click 8.2 ends `no_args_is_help` with exit code 2, earlier versions with 0.
         return run_app(app, arguments or ["--help"], "tierlog")
 
     end_at_once()  # until a command owns something
     reserve_standard_streams()
     code = run_app(app, sys.argv[1:] or ["--help"], "tierlog")
+    # Imports alone leave 50,000 objects, which a last collection would traverse.
     skip_final_collection()
     return code
 
@@ -46,6 +48,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
     a stdout that cannot be written is one line and exit code 1."""
     code = _run(app, arguments, program)
     try:
+        # Python flushes at exit too, but a failure there is a traceback and exit code 120.
         sys.stdout.flush()
     except OSError as error:
         discard_stdout()
@@ -92,12 +95,14 @@ def _run(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
         command = typer.main.get_command(app)
         if "--help" in arguments:
             _hide_flag_types(command)
+        # In standalone mode click prints errors itself, in several lines, and ends the process.
         code = command.main(list(arguments), prog_name=program, standalone_mode=False)
     except UsageError as error:
         program = error.ctx.command_path if error.ctx is not None else program
         message = error.format_message().strip().rstrip(".")
         print_error(f"{message}{_place(error)}; see `{program} --help`")
         return USAGE
+    # `Abort`: Ctrl-C, or the end of stdin, at a question.
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except OSError as error:

@@ -41,7 +41,9 @@ app = typer.Typer(
     name="tierlog",
     help=_HELP,
     epilog="Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted.",
+    # In rich's own markup `[NAME]` would be a style, and vanish.
     rich_markup_mode="markdown",
+    # Typer's tracebacks show local variables, among which may be credentials.
     pretty_exceptions_enable=False,
 )
 
@@ -111,6 +113,7 @@ def _show_version(wanted: bool) -> None:
 def top(
     version: Annotated[
         bool,
+        # Eager: before a missing command is an error.
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
     log_level: LogLevelOption = None,

@@ -213,6 +213,7 @@ def confirm(
     chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)
     question = f"Let the store delete {output.count(chunks, 'chunk')}, {output.show_bytes(size)}?"
     if not yes:
+        # --json is for scripts, which cannot answer.
         _check_agreed(question, asks=not json)
 
     async def command() -> None:
@@ -223,6 +224,7 @@ def confirm(
 
         async with owning(data, config, take_over=take_over) as store:
             for each in found:
+                # Only what was shown: others may have become unconfirmed since.
                 await store.on_container(each.container, lambda container: container.confirmation.confirm())
 
     execute(command)
@@ -238,6 +240,7 @@ def confirm(
 def _check_agreed(question: str, *, asks: bool) -> None:
     """Ask on the terminal. No answer, from a script's stdin at its end, does not confirm."""
     try:
+        # On stderr: stdout may be a pipe.
         if asks and typer.confirm(question, err=True):
             return
     except typer.Abort:
@@ -253,6 +256,7 @@ async def _ask_unconfirmed(url: str) -> list[UnconfirmedContainer]:
     from ..gateway.wire.bodies import ContainerMap, Unconfirmed
     from ..maintenance.report import UnconfirmedContainer
 
+    # The supervisor has the map, and redirects what is asked of a container to its host.
     count = len((await ask_service(url, "GET", "/v1/containers", kind=ContainerMap))["containers"])
     answers = [
         await ask_service(

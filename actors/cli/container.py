@@ -43,6 +43,7 @@ def move(
         _print(now, json, f"container {container} is not pinned any more")
         return
 
+    # An order is answered when it is taken, and carried out later: the answer shows the state in between.
     now = _assignment(_order(url, f"/v1/containers/{container}/move", {"host": host}), container)
     if (now["phase"], now["host"]) == ("serving", host):
         _print(now, json, f"container {container} is already on {host}")

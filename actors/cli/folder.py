@@ -46,6 +46,7 @@ def init(
 
     file = path / _CONFIG_NAME if path.is_dir() else path
     try:
+        # "x" refuses an existing file in the same call that creates it: a check before could be overtaken.
         with open(file, "w" if force else "x", encoding="utf-8", opener=opener) as stream:
             stream.write(render_config(StoreConfig()))
     except FileExistsError:
@@ -74,6 +75,7 @@ def doctor(
 
     async def command() -> StoreReport:
         async with viewing(data) as view:
+            # Without --deep it takes no longer than a listing.
             with output.progress("verifying", None, shown=deep) as advance:
                 return await examine(view, LocalFiles(), deep=deep, progress=advance)
 
@@ -156,8 +158,10 @@ def _show_sums(screen: Console, report: StoreReport) -> None:
 
 
 def _show_problem(screen: Console, problem: Problem) -> None:
+    # An object in a bucket has no path.
     file = os.path.relpath(problem.file) if problem.file.startswith("/") else problem.file
     where = f"{file}, offset {problem.offset}: " if file else ""
+    # The terminal wraps it, not rich, which would break paths with line ends of its own.
     screen.print(f"problem: {where}{problem.message}", style="red", soft_wrap=True)
     if problem.advice:
         screen.print(f"  what to do: {problem.advice}", soft_wrap=True)

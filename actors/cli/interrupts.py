@@ -39,6 +39,7 @@ def end_at_once() -> None:
 
 
 def _handle_sigint(handler: Handler) -> None:
+    # Elsewhere Python refuses to set a handler.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
 
@@ -66,6 +67,7 @@ class Interrupts:
             yield
         finally:
             self._cancel = None
+            # `getsignal` returns None for a handler that was not set by Python code.
             _handle_sigint(before if callable(before) else signal.default_int_handler)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

@@ -22,6 +22,7 @@ def whole_number(least: int = -NUMBER_MAX, most: int = NUMBER_MAX) -> Callable[[
 
     def parse(value: object) -> int:
         text = str(value)  # a default is a number already
+        # `int` also takes `1_000`, spaces around it, and the digits of every script.
         if not (text.isascii() and text.removeprefix("-").isdigit()):
             raise typer.BadParameter("it must be a whole number")
         if len(text) > _DIGITS_MAX:

@@ -39,11 +39,14 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 def write_all(descriptor: int, data: bytes, name: str = "stdout") -> None:
     """Write all of ``data``. Raises ``BrokenPipeError`` if the reader is gone, ``OSError`` with ``name`` if
     the bytes cannot be written."""
+    # `os.write`, because what waits in the buffer of `sys.stdout` is lost when Ctrl-C ends the process with
+    # `os._exit`. A pipe or a full disk may take only a part.
     view = memoryview(data)
     try:
         while view:
             view = view[os.write(descriptor, view) :]
     except OSError as error:
+        # The number decides the subclass, so that a closed pipe stays `BrokenPipeError`.
         raise OSError(error.errno, error.strerror, name) from error
 
 
@@ -78,12 +81,14 @@ def console(*, width: int = _UNBOUNDED) -> Console:
     from rich.console import Console
 
     class Quiet(Console):
+        # Rich's own ends the process with exit code 1.
         def on_broken_pipe(self) -> None:
             exit_broken_pipe()
 
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(printable(text), **options)
 
+    # A segment may be called `[red]` or `:cat:`: names are no markup.
     return Quiet(highlight=False, markup=False, emoji=False, width=width)
 
 
@@ -147,6 +152,7 @@ def fitted(
 ) -> Table:
     """A table that fits into ``width``: without those of the columns ``least_important``, in this order, for
     which there is no room. The last column, a text, is wrapped; the other texts too if that is not enough."""
+    # Terminals show some characters, Chinese ones for example, in two columns.
     from rich.cells import cell_len
 
     def total() -> int:
@@ -171,6 +177,7 @@ def _table(
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index in columns:
         is_number = bool(rows) and isinstance(rows[0][index], int)
+        # A number in two lines reads as two numbers.
         is_wrapped = index in wrapped and not is_number
         made.add_column(
             headers[index],
@@ -185,6 +192,7 @@ def _table(
 
 def terminal_width() -> int:
     """The columns of the terminal that stdout is, without bound for a file or a pipe."""
+    # Some shells export COLUMNS, which must not cut what goes to a file.
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNBOUNDED
 
 
@@ -233,6 +241,7 @@ def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Ca
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
+    # Transient: after the command stderr shows its errors only.
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         known = total or 0
@@ -240,6 +249,7 @@ def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Ca
         def advance(done: int, found: int) -> None:
             nonlocal known
             known += found
+            # None leaves the total as it is.
             bar.update(task, advance=done, total=known if found else None)
 
         yield advance

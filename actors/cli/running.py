@@ -81,6 +81,7 @@ def execute(
     interrupts = Interrupts()
     try:
         with interrupts.listening():
+            # uvloop takes 36 ms to import, more than a short command gains by it.
             return anyio.run(interrupts.run, command, backend_options={"use_uvloop": uvloop})
     except TierlogError as error:
         fail(f"{error}{_hint(error, {**_HINTS, **hints})}")
@@ -121,6 +122,7 @@ async def reading(data: Path, url: str | None) -> AsyncIterator[StoreView | Clie
 
 
 def _client(url: str) -> AbstractAsyncContextManager[Client]:
+    # Here, because it takes 0.2 s, which commands on a folder need not wait.
     from ..gateway.client.connect import connect
 
     return connect(url)
@@ -171,6 +173,7 @@ async def owning(
     a new folder, with its long-term storage at ``chunks``. ``remedy`` is the advice if a service has the
     folder open; ``{url}`` in it is the service's.
     """
+    # Here, because they take 0.3 s, which commands with --url need not wait.
     from ...storage_backends.files.local import LocalFiles
     from ..folder.paths import check_folder, check_path, existing_identity, live_owners
     from ..store.opening import open_store
@@ -180,8 +183,11 @@ async def owning(
     if create:
         await check_folder(files, folder)
     else:
+        # A wrong --data must not create a store.
         await existing_identity(files, folder)
 
+    # For people, not for safety: another process may open the folder right after this. The epoch decides then
+    # (W1), and the older owner is fenced.
     if not take_over and (owners := await live_owners(files, folder)):
         raise InvalidArgument(_open_elsewhere(folder, owners, remedy))
     async with open_store(folder.path, config=config, take_over=take_over) as store:
@@ -233,6 +239,7 @@ async def ask_service(
     Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there
     is no answer, or one that is no ``kind``.
     """
+    # Takes 0.1 s.
     import httpx
     import msgspec
 
@@ -243,6 +250,7 @@ async def ask_service(
 
     url = check_url(url)
     try:
+        # Only the answer may take long: that nobody listens shows at once.
         timeout = httpx.Timeout(_REQUEST_SECONDS, read=seconds)
         async with httpx.AsyncClient(
             base_url=url, timeout=timeout, trust_env=False, follow_redirects=True
@@ -258,6 +266,7 @@ async def ask_service(
         raise from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
     try:
         document = decode_answer(answer.content, dict[str, Any])
+        # Only a check: fields that a newer service sends stay in the document, and so in --json.
         msgspec.convert(document, kind)
     except ValueError as error:
         raise Unavailable(f"what answers at {url} is no tierlog service ({error})") from error

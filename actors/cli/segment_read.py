@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...storage_backends.base.errors import SegmentNotFound
 from . import output
 from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, number_option
 from .running import execute, reading
@@ -88,6 +89,7 @@ def tail(
             info = await view.segment_info(name)
             first = info.start_offset if offset is None else offset
             if first < 0:
+                # As `tail -c`: more bytes than there are means all of them.
                 first = max(info.start_offset, info.length + first)
             async for block in view.tail(name, first):
                 output.write_all(output.STDOUT, block)
@@ -129,21 +131,32 @@ def ls(
 ) -> None:
     """List the segments, one name per line."""
 
-    async def command() -> list[SegmentInfo]:
+    async def list_names() -> list[str]:
         async with reading(data, url) as view:
-            return [await view.segment_info(name) for name in await view.list_segments(prefix)]
+            return await view.list_segments(prefix)
 
-    found = execute(command)
+    async def describe() -> list[SegmentInfo]:
+        found: list[SegmentInfo] = []
+        async with reading(data, url) as view:
+            for name in await view.list_segments(prefix):
+                with suppress(SegmentNotFound):  # deleted since it was listed
+                    found.append(await view.segment_info(name))
+        return found
+
+    # A service is asked once for all names, and once more for each segment that is described.
+    if not (json or long):
+        output.print_lines(execute(list_names))
+        return
+
+    found = execute(describe)
     if json:
         output.print_json([output.as_json(each) for each in found])
-    elif long:
+    else:
         rows = [
             (i.length, i.start_offset, i.flushed_length, "sealed" if i.sealed else "open", i.name)
             for i in found
         ]
         output.print_table(("length", "start", "flushed", "state", "name"), rows, ("flushed", "start"))
-    else:
-        output.print_lines([each.name for each in found])
 
 
 @contextmanager
@@ -153,5 +166,6 @@ def _opened(file: Path | None) -> Iterator[int]:
         yield output.STDOUT
         return
 
+    # Unbuffered: `write_all` writes to the descriptor.
     with open(file, "wb", buffering=0) as opened:
         yield opened.fileno()

@@ -94,6 +94,7 @@ def create(
     """Create an empty segment, and the data folder if there is none."""
     size = None if rolling_size is None else _parse_size(rolling_size)
     source = context.get_parameter_source("chunks")
+    # TIERLOG_CHUNKS may be set for other commands; only the option contradicts --url.
     if url is not None and source is not None and source.name == "COMMANDLINE":
         raise typer.BadParameter("--chunks is for a new folder: the service at --url has its storage already")
 

@@ -98,6 +98,7 @@ def serve(
 
         settings = read_settings(config, chunks)
         log_to_stderr(host="supervisor", pid=os.getpid())
+        # What a script passes as `--advertise "$NAME"` if the variable is not set.
         if advertise == "":
             raise InvalidArgument(
                 "--advertise is empty: give a name or an address, or leave it out for the one listened on"
@@ -143,12 +144,14 @@ def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
 def _announce(served: ServerAddress, supervisor: Supervisor) -> None:
     view = supervisor.view().document()
     for assignment in view["containers"]:
+        # It serves the others: one damaged container must not keep them down.
         if assignment["phase"] != "serving":
             print_error(
                 f"container {assignment['container']} is not served but {assignment['phase']}: "
                 f"{assignment['reason'] or 'see the log'}"
             )
     containers, hosts = (_count_serving(view[key], key.removesuffix("s")) for key in ("containers", "hosts"))
+    # Scripts wait for this line, the only one on stdout, and read the URL: with port 0 nothing else names it.
     output.print_lines([f"serving {containers} on {hosts} at {served.url}"])
 
 

@@ -69,9 +69,12 @@ async def _watch(url: str) -> None:
         return render_status(_completed(await _ask_status(url)), output.terminal_width())
 
     console = output.console(width=output.terminal_width())
+    # On the normal screen, where the last state stays after Ctrl-C. The first answer comes before that, so
+    # that a service that is down is one line.
     with Live(await now(), console=console, screen=False, auto_refresh=False) as live:
         while True:
             await anyio.sleep(_WATCH_SECONDS)
+            # The window may have another size now.
             console.width = output.terminal_width()
             live.update(await now(), refresh=True)
 

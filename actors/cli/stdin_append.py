@@ -54,11 +54,13 @@ class Source:
 def open_input(file: Path | None, text: str | None) -> Iterator[Source]:
     """The source of the bytes. Raises ``OSError`` if the file cannot be read."""
     if text is not None:
+        # Arguments that are not UTF-8 arrive with surrogates (PEP 383): this gives the shell's bytes back.
         data = text.encode("utf-8", "surrogateescape")
         yield Source(lambda: _one_block(data), len(data), shows_progress=False)
     elif file is None:
         yield _from_descriptor(output.STDIN)
     else:
+        # Without a buffer, whose bytes `os.read` on the descriptor would miss.
         with open(file, "rb", buffering=0) as stream:
             yield _from_descriptor(stream.fileno())
 
@@ -70,6 +72,7 @@ async def _one_block(data: bytes) -> AsyncGenerator[bytes, None]:
 def _from_descriptor(descriptor: int) -> Source:
     found = os.fstat(descriptor)
     size = found.st_size if stat.S_ISREG(found.st_mode) else None
+    # Regular files are always readable, and epoll refuses them.
     waits = stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode) or os.isatty(descriptor)
     return Source(lambda: _blocks(descriptor, waits), size, shows_progress=not os.isatty(descriptor))
 
@@ -81,6 +84,7 @@ async def _blocks(descriptor: int, waits: bool) -> AsyncGenerator[bytes, None]:
         try:
             block = os.read(descriptor, _READ_BYTES)
         except OSError as error:
+            # `reserve_standard_streams` has opened a closed stdin for writing only.
             if error.errno != errno.EBADF:
                 raise
             raise InvalidArgument(
@@ -162,6 +166,7 @@ class _Appender:
                 *lines, rest = (rest + block).split(b"\n")
                 if lines:
                     await self._append_many([line + b"\n" for line in lines])
+                # Before its line end arrives: an endless line would fill the memory.
                 self._check_fits(rest)
         if rest:
             await self._append_many([rest])
@@ -182,6 +187,7 @@ class _Appender:
             async for block in blocks:
                 piece += block
                 if self._options.writer is not None:
+                    # An event has one number, so it is one append.
                     self._check_fits(piece)
                     continue
                 while len(piece) >= limit:
@@ -222,6 +228,7 @@ class _Appender:
         size = 0
         for line in lines:
             self._check_fits(line)
+            # Whole lines only: a reader between two appends must not see half an event.
             if size + len(line) > self._store.append_bytes_max:
                 await self._append_batch(batch, size)
                 batch, size = [], 0
@@ -251,6 +258,7 @@ class _Appender:
         if self._is_first:
             self._is_first, self.offset = False, offset
         if self._expected is not None and offset is not None:
+            # No other writer may append between two pieces either.
             self._expected = offset + size
         self.appended += size
         self._advance(size, 0)

@@ -104,6 +104,8 @@ def import_(
 
         async with owning(data, config, take_over=take_over) as store:
             wanted = names or await legacy_segments(store, prefix)
+            # A segment that the user named must be imported; of --all one bad header must not stop the
+            # others.
             act = import_segment if names else try_import
             with output.progress("importing", None) as advance:
                 return [await act(store, name, advance) for name in wanted]
@@ -209,8 +211,10 @@ async def _backup_options(data: Path, name: str | None) -> BackupOptions:
     from ..store.opening import system_world
 
     files, folder, now = LocalFiles(), check_path(data), system_world().wall_clock()
+    # UTC without colons: names sort by time, and every file system and S3 takes them.
     given = check_backup_name(name or datetime.fromtimestamp(now, tz=UTC).strftime("%Y%m%dT%H%M%SZ"))
     identity = await existing_identity(files, folder)
+    # A clock before 1970 is no reason against a backup; the field has no sign.
     return BackupOptions(given, identity.store_id, max(0, int(now * 1000)), await is_upgraded(files, folder))
 
 
@@ -227,6 +231,7 @@ async def _folder_of_backups(path: Path, *, write: bool = False) -> AsyncIterato
     if not write and not await anyio.Path(path).is_dir():
         raise InvalidArgument(f"there is no folder {path}: name the folder of `tierlog backup --to`")
 
+    # To list backups nothing is created, also on a mount that is read-only.
     kind = FileSystemChunkStorage if write else FileSystemChunkReader
     storage = kind(LocalFiles(), check_path(path).path, system_world())
     await storage.open()
@@ -242,6 +247,7 @@ async def _list(data: Path, to: Path | None) -> list[tuple[str, Manifest]]:
     async def read(storage: ChunkStorage) -> list[tuple[str, Manifest]]:
         return [(each, await read_manifest(storage, each)) for each in await list_backups(storage)]
 
+    # Without the data folder, which may be lost: that is when backups are listed.
     if to is not None:
         async with _folder_of_backups(to) as storage:
             return await read(storage)

@@ -85,6 +85,7 @@ def _cell(rows: Sequence[dict[str, Any]], row: dict[str, Any], key: str, escape:
     kind = _kind(rows, key)
     if key == "phase":
         kind = f' class="{"good" if row[key] == _GOOD else "bad"}"'
+    # Escaped: reasons quote errors, which quote names that clients chose.
     return f"<td{kind}>{escape(str(row[key]))}</td>"
 
 

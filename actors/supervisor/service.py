@@ -171,10 +171,12 @@ async def _supervise(supervisor: Supervisor, announce: Callable[[], None]) -> No
             finally:
                 tasks.cancel_scope.cancel()
     except BaseExceptionGroup as error:
+        # The operator gets one line, which a group would begin with "unhandled errors in a TaskGroup".
         raise first_leaf(error) from None
 
 
 async def _announce_settled(supervisor: Supervisor, announce: Callable[[], None]) -> None:
+    # A container whose storage hangs may never settle, and the others serve.
     with anyio.move_on_after(_SETTLE_SECONDS):
         await supervisor.wait_settled()
     announce()
@@ -183,6 +185,7 @@ async def _announce_settled(supervisor: Supervisor, announce: Callable[[], None]
 async def _obey_signals(supervisor: Supervisor) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
+            # Each one: the second does not wait for requests (V10).
             supervisor.stop()
 
 
@@ -294,6 +297,7 @@ def _host_command(options: ServiceOptions, control: str, host: str) -> Sequence[
     # -P: a file in the current folder must not replace a module.
     flags = ["--adopt"] if options.adopt else []
     return [
+        # The same interpreter: another one in PATH may have another version of tierlog.
         sys.executable,
         "-P",
         "-m",

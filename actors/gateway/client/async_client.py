@@ -324,6 +324,7 @@ class Client(ClientBase, SegmentVerbs):
         self._tasks.start_soon(self._appender.watch_deadlines)
         # Every request needs it: the number of containers decides where a segment is.
         await self._drive(attempts.load_first_map(self._context))
+        # After the first map, which it would ask for a second time.
         self._tasks.start_soon(self._watch)
         try:
             yield self
@@ -344,6 +345,7 @@ async def open_client(
     events: EventSource,
     tracing: Tracing | None = None,
 ) -> AsyncIterator[Client]:
+    # Without tracing no layer in between: it would cost each request.
     transport = AsyncTransport(context.map, make if tracing is None else lambda: TracingPool(make(), tracing))
     try:
         async with body_group() as tasks:

@@ -75,6 +75,7 @@ class ClientContext:
 
 def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
     """Returns the call's value, or raises its error."""
+    # What a long poll waits by itself does not count as time without an answer.
     give_up = context.clock() + context.deadline + call.wait
     attempt, doubt = 0, False
     earlier: TierlogError | None = None
@@ -96,11 +97,13 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
             raise retry from (None if retry is result.error else result.error)
 
         doubt, attempt, earlier = retry.doubt, attempt + 1, result.error
+        # Two hosts may name each other as the owner while a container moves.
         if containers and follows_hint(context.map, containers[0], result.error) and attempt <= 2:
             continue
 
         if retry.refresh and containers:
             yield RefreshMap(generation, left)
+            # A new owner need not be spared: the pause is for the one that refused.
             if context.map.url_of(containers[0]) != target:
                 continue
             if result.kind in ANSWERED and (closed := context.map.withheld(containers)):
@@ -136,11 +139,13 @@ def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
 
         found = interpret(call, (yield Send(url, call.request, min(REFRESH_SECONDS, left))))
         if isinstance(found, Failure):
+            # The user knows the given URL and can correct it; the other hosts come and go.
             map.last_failure = map.last_failure if url != map.base else found.error
         else:
             map.learn(found, url)
             if url == map.base:
                 break
+    # Also without an answer: those who waited for this refresh must not make one each.
     map.generation += 1
 
 
@@ -187,6 +192,7 @@ def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[
     while True:
         before, generation = context.map.assignments, context.map.generation
         found, failure = yield from _ask_all(context, call, give_up)
+        # One server has all containers, so that none can have moved between two answers.
         if failure is None and context.map.is_single:
             return found
 

@@ -68,6 +68,7 @@ class ClientBase:
     ) -> BatchItem:
         """The arguments of ``append``, checked except for the name, with a copy of a mutable buffer."""
         if type(data) is not bytes:
+            # Before the copy: a caller may have passed a mapped file of many gigabytes.
             check_append_size(check_data(data), self.append_bytes_max)
             data = bytes(data)
         check_append_size(len(data), self.append_bytes_max)
@@ -103,6 +104,7 @@ class ClientBase:
         if self._is_closed:
             raise ClosedError("the client is closed: use it inside its `with` body")
 
+        # Another event loop, or the child of a fork, would share sockets with this one.
         self._guard.check()
 
 

@@ -143,6 +143,7 @@ def interpret(call: Call[T], answer: Response | TransportFailure) -> T | Failure
 
 def failure_of(response: Response, *, changes: bool) -> Failure:
     """What a response other than a success means."""
+    # Not followed here: the map shows the owner to all later calls too.
     if response.status in _REDIRECTS:
         return Failure(
             Kind.ELSEWHERE, Unavailable(f"redirected to {response.headers.get('location', 'nowhere')!r}")

@@ -267,12 +267,15 @@ class SyncClient(ClientBase):
     def _append_all(self, items: Sequence[BatchItem]) -> list[Outcome]:
         """Runs the coalescer for the appends of this call alone: one batch after the other."""
         context = self._context
+        # Of its own, because many threads may use one client.
         coalescer = Coalescer(context.map, context.random)
         call = AppendCall(items, context.clock() + context.deadline, EventSource())
         for append in call.appends:
+            # A raw append, whose body is sent as it is: a batch would copy it.
             append.alone = append.alone or len(items) == 1
             coalescer.queue(append.item.name).put(append)
         self._appends += len(items)
+        # There is always room: this thread sends one batch at a time.
         while (batch := coalescer.take(lambda url: True)) is not None:
             left = batch.seconds(context.clock())
             if left <= 0:
@@ -321,6 +324,7 @@ class SyncClient(ClientBase):
 
     def _refresh_map(self, wanted: RefreshMap) -> None:
         """Refresh the map, unless another thread did meanwhile."""
+        # A timeout of -1 means for ever.
         if self._refresh_lock.acquire(timeout=max(wanted.seconds, 0.0)):
             try:
                 if self._context.map.generation == wanted.generation:

@@ -56,6 +56,7 @@ def check_url(url: object) -> str:
             and bool(parts.hostname)
             and parts.port != 0
         )
+    # `urlsplit` raises it for an IPv6 address without its bracket, `port` for a number above 65,535.
     except ValueError:
         parts, is_good = None, False
     if parts is None or not is_good or parts.query or parts.fragment:
@@ -99,10 +100,14 @@ class _Pieces:
 
 def _request(send: Send) -> tuple[httpx.Request, _Body]:
     request, body, url = send.request, _Body(send.request.body), httpx.URL(send.url + send.request.path)
+    # A request with a stream of its own gets no Host and no Content-Length from httpx. A compressed body
+    # would have other offsets.
     headers = [("Host", url.netloc.decode("ascii")), ("Accept-Encoding", "identity"), *request.headers]
     if request.method == "POST":
         headers.append(("Content-Length", str(len(request.body))))
+    # 0 would make the socket non-blocking.
     connect = min(CONNECT_SECONDS, max(send.seconds, 0.001))
+    # The caller's scope bounds the exchange. httpx restarts its own limits with each piece that arrives.
     timeout = {"connect": connect, "read": None, "write": None, "pool": None}
     extensions = {"timeout": timeout, LINKS: send.links} if send.links else {"timeout": timeout}
     return httpx.Request(request.method, url, headers=headers, stream=body, extensions=extensions), body
@@ -188,6 +193,7 @@ class AsyncTransport:
             await stream.open(pool, starts)
             yield stream
         finally:
+            # Also when cancelled: a connection that stays open counts against the server's tails.
             self._streams.discard(pool)
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
@@ -241,6 +247,7 @@ class AsyncStream:
             self._flights[scope] = self._send
             try:
                 return await act()
+            # The same errors as in `send`. The poll that follows tells the caller of what lasts.
             except (httpx.HTTPError, AttributeError, OSError):
                 return b""
             finally:
@@ -292,6 +299,7 @@ class SyncTransport:
                 pieces: list[bytes] = []
                 for piece in response.iter_raw():
                     pieces.append(piece)
+                    # A server that sends a byte a second never meets the limit of one receive.
                     if self._clock() > until:
                         return TransportFailure(body.is_begun, _described(send, "no answer in time"))
             finally:

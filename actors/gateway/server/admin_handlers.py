@@ -59,6 +59,7 @@ async def health(call: Call) -> Health:
 async def ready(call: Call) -> Answer:
     """Whether every container that is served here is active."""
     status = call.server.status()
+    # Load balancers and Kubernetes look at the status only.
     return json_answer(status, 200 if status.ready else 503)
 
 
@@ -123,6 +124,7 @@ async def _describe_unconfirmed(container: Container) -> Unconfirmed:
 async def confirm(call: Call, body: Nothing) -> Empty:
     """Let the container delete what it does not know. Changes nothing if it is confirmed."""
     index = _checked_container(call)
+    # Not cancelled if the client goes away: whether it is confirmed must not depend on that.
     await call.server.store.on_container(index, lambda container: container.confirmation.confirm())
     return Empty()
 

@@ -64,6 +64,7 @@ def app_of(
 ) -> Starlette:
     """An application of these endpoints and of the OpenAPI document that describes them. The document also
     has ``redirected``: endpoints of other servers, whose paths redirect there."""
+    # H16: what is served and what is documented come from one list.
     table = (*endpoints, _openapi_endpoint((*endpoints, *redirected), title, summary))
     routes = [_route(context, endpoint) for endpoint in table]
     app = Starlette(routes=routes, middleware=[Middleware(cast(Any, RequestMiddleware), gateway=context)])
@@ -134,6 +135,7 @@ class _NotFound:
                 for method in route.methods or ()
             }
         )
+        # A path may be as long as a head is allowed to be.
         shown = f"{scope['method']} {scope['path'][:200]}"
         error = (
             MethodNotAllowed(f"{shown}: this path takes {', '.join(allowed)}", allowed=", ".join(allowed))

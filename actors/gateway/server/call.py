@@ -127,6 +127,7 @@ class HttpCall(Generic[S]):
     async def body(self, content_type: str, maximum: int) -> bytes:
         """The whole body, which has ``content_type`` unless it is empty, and at most ``maximum`` bytes."""
         size = self._check_head(content_type, maximum)
+        # Offered by this server's own connections: under another ASGI server bodies come in pieces.
         large = self.scope.get("tierlog.large_body") if size >= LARGE_BYTES else None
         if large is not None:
             arrival = self._arrival = Arrival(self.server)
@@ -208,6 +209,7 @@ class HttpCall(Generic[S]):
                 self._check_type(content_type)
             return 0
 
+        # 20 digits are more than any body has, and `int` raises for thousands.
         size = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
         if size < 0:
             raise InvalidArgument(f"Content-Length is a number, not {shown(text)}")

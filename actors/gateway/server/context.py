@@ -130,11 +130,13 @@ class ServerContext:
         self.metrics = RequestMetrics()
         self.tracing = tracing
         self.draining = False
+        # 48 bits: enough to tell the processes of one service, and their restarts, apart in logs.
         self._server_id = world.new_id()[:12]
         self._request_ids = itertools.count(1)
         # A block is in memory twice while it is read and sent: asyncio's transport copies it, and what it was
         # read from may be larger.
         self._unread_max = max(1, limits.unread_bytes // (2 * limits.block_bytes))
+        # Fast: a block for which there is room costs no turn of the event loop.
         self.unread_blocks = anyio.Semaphore(self._unread_max, fast_acquire=True)
         """Of answers: one that is read from the store takes one, until the client has read it."""
         self._in_flight_bytes = 0
@@ -181,6 +183,7 @@ class ServerContext:
     @contextmanager
     def request(self) -> Iterator[None]:
         """Counts a request that is not a tail while it is in flight."""
+        # H12: a queue would answer when clients have given up, and do their work twice.
         if self._in_flight >= self.limits.requests:
             raise Throttled(f"{self._in_flight} requests are in flight: slow down and try again")
 

@@ -169,6 +169,7 @@ class EndpointApp(Generic[S]):
         self.server = server
         self.endpoint = endpoint
         self._counts = server.metrics.operation(endpoint.operation)
+        # Starlette's converter is no part of a route in OpenTelemetry's `http.route`.
         self._route = endpoint.path.replace(":path}", "}")
         body = endpoint.body
         self._json_body = body.type if body is not None and body.content_type == JSON_TYPE else None

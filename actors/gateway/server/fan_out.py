@@ -72,6 +72,7 @@ class FanOut:
 
     async def _send(self, block: bytes) -> None:
         start, self.position = self.position, self.position + len(block)
+        # Once: all streams send the same bytes, but for one that joined in the middle of the block.
         encoded = encode_chunk(block)
         for streams in in_slices(list(self._streams), _SLICE):
             for stream in streams:
@@ -79,6 +80,7 @@ class FanOut:
                 if stream in self._streams:
                     self._send_to(stream, start, block, encoded)
             await anyio.lowlevel.checkpoint()
+        # The more streams, the more appends are gathered for the next round of writes.
         if len(self._streams) > _SLICE:
             await anyio.sleep(_PAUSE * len(self._streams))
 

@@ -84,6 +84,7 @@ def _head(info: SegmentInfo, extent: Extent) -> dict[str, str]:
         names.START_OFFSET: str(info.start_offset),
         names.SEALED: "true" if info.sealed else "false",
         "Accept-Ranges": "bytes",
+        # A cache would go on answering for a segment that was deleted and created again.
         "Cache-Control": "no-store",
     }
 

@@ -50,6 +50,7 @@ class RequestMetrics:
         key = (method, status)
         operation.answers[key] = operation.answers.get(key, 0) + 1
         operation.seconds += seconds
+        # Prometheus' bounds are inclusive (`le`).
         operation.buckets[bisect_left(BUCKETS, seconds)] += 1
 
     def requests(self, status: int | None = None) -> int:
@@ -101,6 +102,8 @@ class RequestMetrics:
         """One scrape of these numbers, of the snapshots' and of ``more``."""
         from prometheus_client import CollectorRegistry, generate_latest
 
+        # Of its own: the process-wide one is the application's. To describe a collector is to collect it once
+        # more.
         registry = CollectorRegistry(auto_describe=False)
         registry.register(StatisticsCollector(snapshots))
         for collector in (self, *more):

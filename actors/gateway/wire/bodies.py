@@ -79,6 +79,7 @@ TransactionId = Annotated[str, described(f"^[A-Za-z0-9_.:-]{{1,{TRANSACTION_ID_M
 # --- requests: no other members are taken --------------------------------------------------------
 
 
+# Unknown members are refused: a misspelt `exist_ok` must not be ignored.
 class RequestBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     pass
 
@@ -129,6 +130,7 @@ class Part(RequestBody, frozen=True):
 
 class Begin(RequestBody, frozen=True):
     transaction_id: TransactionId
+    # Unset and not null: a client that sends null has forgotten a value.
     token: Token | UnsetType = UNSET
     lease: Annotated[float, Meta(ge=LEASE_MIN, le=LEASE_MAX)] = LEASE_DEFAULT
 
@@ -156,6 +158,7 @@ class Move(RequestBody, frozen=True):
 
 def decode_request(body: bytes, kind: type[T]) -> T:
     """An empty body stands for an empty object."""
+    # `curl -X POST` without data is enough for a verb without arguments.
     body = body or b"{}"
     try:
         value = msgspec.json.decode(body, type=kind)
@@ -199,6 +202,7 @@ def part_bodies(parts: Sequence[StagedPart]) -> list[Part]:
 # --- answers: later versions may add members -----------------------------------------------------
 
 
+# An object, so that a later version can add members.
 class Empty(Struct, frozen=True):
     pass
 

@@ -321,6 +321,7 @@ def to_problem(error: BaseException) -> Problem:
     if "retry_after" in document:
         # The header has whole seconds (RFC 9110, 10.2.3). Rounded down, clients would come too early.
         headers["Retry-After"] = str(math.ceil(document["retry_after"]))
+    # H13: for clients and proxies that do not read the document.
     if isinstance(error, OwnedElsewhere):
         headers["Tierlog-Owner"] = error.owner
     if isinstance(error, MethodNotAllowed):
@@ -349,6 +350,7 @@ def from_problem(
         if error is not None:
             return error
 
+    # `repr`, because a proxy's page ends up in an error message, on one line of a terminal.
     shown = repr(bytes(body[:_SHOWN_MAX]).decode("utf-8", "replace"))
     return _no_answer(f"an answer with status {status} that no tierlog server wrote: {shown}", maybe_applied)
 

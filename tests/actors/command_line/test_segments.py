@@ -9,8 +9,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.command_line import NAME, Run, is_one_line, make_store, piped
 from tierlog.actors.settings.configuration import StoreConfig, load_config
+from tierlog.actors.store.read_only import StoreView
 
 # --- a segment's life ----------------------------------------------------------------------------
 
@@ -79,6 +82,23 @@ def test_info_and_ls_print_json_too(run: Run, folder: Path) -> None:
     assert json.loads(run("segment", "ls", "other", "--json").out) == []
     assert "colour = 7" in run("segment", "info", NAME).out
     assert run("segment", "ls", "--long").out.splitlines()[1].split() == ["13", "0", "8", "open", NAME]
+
+
+def test_a_list_survives_the_deletion_of_a_listed_segment(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names need one question; what is described and gone by then is left out."""
+    make_store(folder)
+    listed = StoreView.list_segments
+
+    async def with_a_deleted_one(self: StoreView, prefix: str = "") -> list[str]:
+        return [*await listed(self, prefix), "deleted"]
+
+    monkeypatch.setattr(StoreView, "list_segments", with_a_deleted_one)
+
+    assert run("segment", "ls").out == f"{NAME}\ndeleted\n"
+    assert [each["name"] for each in json.loads(run("segment", "ls", "--json").out)] == [NAME]
+    assert len(run("segment", "ls", "--long").out.splitlines()) == 2
 
 
 # --- input --------------------------------------------------------------------------------------
