@@ -99,7 +99,7 @@ def _host(status: dict[str, Any], host: str) -> dict[str, Any]:
 def _entry(entries: list[dict[str, Any]], key: str, value: object) -> dict[str, Any]:
     found = next((entry for entry in entries if entry[key] == value), None)
     if found is None:
-        fail(f"the service took the order, but its status does not have {value}: is it a tierlog service?")
+        fail(f"the service accepted the order, but its status lacks {value}: is it a tierlog service?")
 
     return found
 

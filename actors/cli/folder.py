@@ -107,7 +107,7 @@ def _show(report: StoreReport) -> None:
         if container.unconfirmed:
             screen.print(
                 f"container {container.index} deletes no chunks: {container.unconfirmed}; `tierlog chunks "
-                f"confirm` lets it",
+                f"confirm` allows it",
                 style="yellow",
                 soft_wrap=True,
             )

@@ -269,5 +269,5 @@ async def ask_service(
         # Only a check: fields that a newer service sends stay in the document, and so in --json.
         msgspec.convert(document, kind)
     except ValueError as error:
-        raise Unavailable(f"what answers at {url} is no tierlog service ({error})") from error
+        raise Unavailable(f"the server at {url} is not a tierlog service ({error})") from error
     return document

@@ -311,7 +311,9 @@ class Container:
                 segment.wake()
 
     def _fail_requests(self, requests: list[Request]) -> None:
-        error = Unavailable(f"container {self.index} stopped before it came to this: nothing was applied")
+        error = Unavailable(
+            f"container {self.index} stopped before it started this call: nothing was applied"
+        )
         fail_all((request.reply for request in requests), error)
 
     def group_published(self) -> None:

@@ -184,9 +184,9 @@ def mismatch(step: Step, listed: ListedChain, known: Known, container: int) -> S
 def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
     owner = f" by {location}" if location else ""
     return StoreMismatch(
-        f"long-term storage was claimed {how} in epoch {epoch}{owner}, which this log never did: the folder "
-        f"is a copy or an old backup, or a copy of it was opened. Close both and go on with the newest one; "
-        f"if that is this one, {_ADOPT}"
+        f"long-term storage was claimed {how} in epoch {epoch}{owner}, of which this log has no record: "
+        f"the folder is a copy or an old backup, or a copy of it was opened. Close both and go on with the "
+        f"newest one; if that is this one, {_ADOPT}"
     )
 
 
@@ -202,8 +202,8 @@ def empty(container: int, *, can_adopt: bool) -> Unavailable:
 
 def _hidden(name: str) -> Unavailable:
     return Unavailable(
-        f"long-term storage has {name} and does not show it: tierlog needs a storage whose listings and "
-        f"reads have everything that was created before"
+        f"long-term storage has {name}, but a listing or a read did not return it: tierlog needs a storage "
+        f"whose listings and reads include everything that was created before"
     )
 
 
@@ -559,8 +559,8 @@ class StorageOwnership:
     def _check_epoch(self, epoch: int) -> None:
         if epoch >= self.epoch:
             raise ClaimOutdated(
-                f"container {self.container} was claimed with epoch {epoch}, not below {self.epoch}: it "
-                f"opens again above that"
+                f"container {self.container} was claimed with epoch {epoch}, not below this owner's "
+                f"{self.epoch}: it is opened again with a higher one"
             )
 
     # --- the first element -----------------------------------------------------------------------

@@ -128,7 +128,8 @@ class Pipeline:
             "the container stopped before this was known to be durable: it may or may not have been applied"
         )
         unchanged = Unavailable(
-            "the container stopped before what this answer depends on was known to be durable: ask again"
+            "the container stopped before the operations that this answer depends on were durable: repeat "
+            "the call"
         )
         for group in (self._in_flight, self._building):
             if group is not None:
@@ -164,7 +165,7 @@ class Pipeline:
         except BaseException:
             self.poisoned = True
             error = OutcomeUnknown(
-                "the container failed while it worked on this: it may or may not have been applied"
+                "the container failed during this operation: it may or may not have been applied"
             )
             fail_all((request.reply for request in batch), error)
             raise

@@ -280,8 +280,8 @@ class Recovery:
             # Nothing is repaired: what is missing was acked, and must not be missing silently.
             if gap < end:
                 raise DataCorruption(
-                    f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are not in the log, nor "
-                    f"flushed (to {segment.flushed})",
+                    f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} on are neither in the "
+                    f"log nor flushed (flushed up to {segment.flushed})",
                     file=f"segment {segment.sid:#x}",
                     offset=gap,
                 )

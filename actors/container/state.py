@@ -178,7 +178,7 @@ class ContainerState:
     def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
         """The segment is deleted or merged: free its name."""
         if segment.sid in self.transactions.open_of:
-            raise ValueError(f"{segment!r} has open transactions, which end before it (rule T8)")
+            raise ValueError(f"{segment!r} has open transactions: they must end first (rule T8)")
 
         self.segments.unname(segment, status)
 

@@ -164,7 +164,7 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
     for entry in entries:
         if entry.name not in _ALLOWED_IN_A_NEW_FOLDER and not entry.name.startswith(RESTORE_TEMPORARY):
             raise InvalidArgument(
-                f"{folder.path} has no store but other files, such as {entry.name!r}: name a new or empty "
+                f"{folder.path} holds other files, such as {entry.name!r}, and no store: name a new or empty "
                 f"folder"
             )
 

@@ -102,8 +102,8 @@ async def ensure_store_record(
 
     await chunks.create_with_content(STORE_RECORD, [found.encode()])  # it overwrites again
     raise StoreMismatch(
-        "long-term storage overwrites an object that is created again: tierlog needs conditional creation. "
-        "Use a storage that has it"
+        "long-term storage overwrote an object instead of refusing to create it again: use a storage with "
+        "conditional creation"
     )
 
 

@@ -192,7 +192,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
             yield MakeFolder(self._root)
         except (FileExistsError, NotADirectoryError) as error:
             raise InvalidArgument(
-                f"no folder can be made at {self._root}, because a file has this name or is on the way: name "
+                f"no folder can be made at {self._root}, because this path, or a part of it, is a file: name "
                 f"another one"
             ) from error
 

@@ -246,7 +246,9 @@ class HttpCall(Generic[S]):
 
         encoding = (self.header("Content-Encoding") or "identity").strip().lower()
         if encoding != "identity":
-            raise UnsupportedMediaType(f"the body comes as it is, without Content-Encoding {shown(encoding)}")
+            raise UnsupportedMediaType(
+                f"Content-Encoding {shown(encoding)} is not supported: send the body unencoded"
+            )
 
     @asynccontextmanager
     async def while_connected(self) -> AsyncIterator[anyio.CancelScope]:

@@ -41,7 +41,7 @@ class Guard:
             if host is None:
                 # HTTP/1.0 does not know the header, and no browser speaks it.
                 if scope["http_version"] != "1.0":
-                    raise InvalidArgument("a request names its server in Host: see RFC 9112")
+                    raise InvalidArgument("the request has no Host header, which RFC 9112 requires")
             elif host not in self._known:
                 self._check_host(host, scope["server"])
             if scope["method"] not in _SAFE:
@@ -55,8 +55,8 @@ class Guard:
         # The address to which the client connected is ours. A page behind a rebound name sends that name.
         if not (name in self._names or _is_loopback(name) or (server and name == _normal(server[0]))):
             raise UnknownHost(
-                f"{shown(host.decode('latin-1'))} is not a name of this server: the setting server.advertise "
-                f"(serve --advertise NAME) gives it one"
+                f"{shown(host.decode('latin-1'))} is not a name of this server: to use it, set "
+                f"server.advertise (serve --advertise NAME)"
             )
 
         # A client can invent spellings and ports of one name without end.
@@ -69,9 +69,10 @@ class Guard:
         # Old browsers send no ``Sec-Fetch-Site``, and programs send no ``Origin``: both are looked at,
         # neither is required.
         if site == b"cross-site" or (origin is not None and not self._is_own(origin, scheme, host)):
+            sender = shown((origin or b"another site").decode("latin-1"))
             raise CrossOrigin(
-                f"a page of {shown((origin or b'another site').decode('latin-1'))} may change nothing here; "
-                f"behind a proxy with TLS, --advertise https://NAME names the server's own page"
+                f"a page of {sender} must not change anything on this server; if that is the server's own "
+                f"page, behind a proxy with TLS, start the service with --advertise https://NAME"
             )
 
     def _is_own(self, origin: bytes, scheme: str, host: bytes | None) -> bool:

@@ -55,5 +55,5 @@ class UnconfirmedRecord:
         try:
             reason = Reason(number)
         except ValueError as error:
-            raise DecodeError(f"{number} is no reason to be unconfirmed that this code knows") from error
+            raise DecodeError(f"{number} is an unknown reason for being unconfirmed") from error
         return cls(reason, fields.text(), extra=fields.rest())

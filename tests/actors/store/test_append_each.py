@@ -144,7 +144,7 @@ class Ownership:
     def take(self, request: AppendRequest) -> None:
         request.reply = Reply()
         if request.name in self.host.never_done and self is not self.host.next:
-            request.reply.fail(Unavailable("stopped before it came to this"))
+            request.reply.fail(Unavailable("stopped before it started this call"))
         else:
             self.taken.append(request.name)
             request.reply.resolve(len(self.taken) - 1)

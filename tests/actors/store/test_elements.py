@@ -312,7 +312,7 @@ async def test_a_storage_without_conditional_creation_is_refused() -> None:
     world.chunks.script = lambda call: overwrite(world, call)
     refusal = await refusal_of(world)
     assert isinstance(refusal, StoreMismatch)
-    assert "needs conditional creation" in str(refusal)
+    assert "use a storage with conditional creation" in str(refusal)
 
 
 async def test_a_storage_without_room_for_the_check_of_creations_gets_no_first_element() -> None:
@@ -489,7 +489,7 @@ async def test_storage_that_has_an_element_and_does_not_show_it_is_no_endless_lo
                 world.memory.chunks.pop(name, None)
 
         world.chunks.script = script
-        with pytest.raises(Unavailable, match=f"{name} and does not show it"):
+        with pytest.raises(Unavailable, match=f"{name}, but a listing or a read did not return it"):
             await owner.store.flush()
         assert 2 <= len(creations(world)) <= 10
         world.chunks.script = None

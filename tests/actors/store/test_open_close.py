@@ -388,7 +388,7 @@ async def test_the_modes_of_a_folder_that_is_no_store_are_not_reported(
     folder.mkdir()
     folder.chmod(0o777)
     (folder / "of-others").touch()
-    with pytest.raises(InvalidArgument, match="has no store but other files"):
+    with pytest.raises(InvalidArgument, match="holds other files, such as .*, and no store"):
         await tierlog.open_store(folder, config=CONFIG).__aenter__()
     assert "folder_shared" not in caplog.text
 

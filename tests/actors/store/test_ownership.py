@@ -308,7 +308,7 @@ async def test_a_listing_that_lacks_an_element_is_no_proof_that_storage_was_put_
         await make(owner.store, "s", b"abc", flushed=True)
         await owner.store.append("s", b"def")
         hidden.add(element_name(0, 2))
-        with pytest.raises(Unavailable, match="does not show it"):
+        with pytest.raises(Unavailable, match="a listing or a read did not return it"):
             await owner.store.flush()
         hidden.clear()
         await owner.store.flush()

@@ -82,7 +82,7 @@ async def test_another_store_is_refused(store: bytes, containers: int) -> None:
 async def test_a_storage_that_overwrites_is_refused_and_loses_nothing() -> None:
     chunks = await opened(Overwriting)
     for _ in range(2):
-        with pytest.raises(StoreMismatch, match="needs conditional creation"):
+        with pytest.raises(StoreMismatch, match="use a storage with conditional creation"):
             await ensure_store_record(chunks, b"S" * 16, 4)
         assert await read_store_record(chunks) == RECORD
 
