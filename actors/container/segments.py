@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 import anyio
 
 from ...journal.operations.append import Append
 from ...journal.operations.segment_image import (
+    MERGE_BYTES,
     MergedRange,
     SegmentImage,
     SegmentStatus,
     WriterState,
     decode_image,
     encode_image,
+    encode_merges,
 )
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.base.segments import SegmentInfo
@@ -44,6 +47,7 @@ class SegmentState:
         "append_boundaries",
         "attributes",
         "durable_length",
+        "encoded_merges",
         "expired",
         "flushed",
         "flushed_sealed",
@@ -84,6 +88,8 @@ class SegmentState:
         self.writers: dict[bytes, WriterState] = {}
         self.expired: dict[bytes, None] = {}
         self.merges: list[MergedRange] = []
+        self.encoded_merges: bytes | bytearray = b""
+        """``merges`` as in the image: to encode 50,000 at once takes 25 ms."""
         # The segment's record in long-term storage, as of the newest applied metadata commit.
         self.has_record = False
         self.flushed = 0
@@ -181,6 +187,19 @@ class SegmentState:
         while len(boundaries) > 1 and boundaries[1] <= self.flushed:
             boundaries.popleft()
 
+    def add_merge(self, merge: MergedRange) -> None:
+        if not self.merges:
+            self.encoded_merges = bytearray()  # not before: few segments have merges
+        self.merges.append(merge)
+        self.encoded_merges += encode_merges((merge,))
+
+    def drop_flushed_merges(self) -> None:
+        # Counted first: to take 50,000 from the front of a list, one by one, takes 170 ms.
+        flushed = takewhile(lambda merge: merge.offset + merge.length <= self.flushed, self.merges)
+        if count := sum(1 for _ in flushed):
+            del self.merges[:count]
+            self.encoded_merges = self.encoded_merges[count * MERGE_BYTES :]
+
     def info(self, container: int) -> SegmentInfo:
         """The public view of the segment."""
         return SegmentInfo(
@@ -197,6 +216,7 @@ class SegmentState:
 
     def image(self) -> bytes:
         """The encoded ``SegmentImage``, which checkpoints keep."""
+        assert len(self.encoded_merges) == MERGE_BYTES * len(self.merges)
         return encode_image(
             SegmentImage(
                 self.sid,
@@ -210,7 +230,8 @@ class SegmentState:
                 tuple(self.writers.items()),
                 tuple(self.expired),
                 tuple(self.merges),
-            )
+            ),
+            self.encoded_merges,
         )
 
     @classmethod
@@ -225,6 +246,7 @@ class SegmentState:
         segment.writers = dict(image.writers)
         segment.expired = dict.fromkeys(image.expired)
         segment.merges = list(image.merges)
+        segment.encoded_merges = bytearray(encode_merges(image.merges)) if image.merges else b""
         return segment
 
 

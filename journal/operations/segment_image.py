@@ -8,12 +8,18 @@ u64, length u64]``.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
+from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from .expire_writers import decode_writer, encode_writer
 from .update_attributes import decode_values, encode_values
+
+_MERGE = struct.Struct(">3Q")
+MERGE_BYTES = _MERGE.size
 
 
 class SegmentStatus(IntEnum):
@@ -57,7 +63,8 @@ class SegmentImage(NamedTuple):
     merges: tuple[MergedRange, ...]
 
 
-def encode_image(image: SegmentImage) -> bytes:
+def encode_image(image: SegmentImage, merges: Buffer | None = None) -> bytes:
+    """``merges``: the image's, encoded before by ``encode_merges``."""
     out = Encoder().u64(image.sid).u8(image.status).u8(image.sealed)
     out.u64(image.length).u64(image.start_offset).u64(image.rolling_size).text(image.name)
     encode_values(out, image.values)
@@ -70,11 +77,12 @@ def encode_image(image: SegmentImage) -> bytes:
     for writer in image.expired:
         encode_writer(out, writer)
 
-    out.u32(len(image.merges))
-    for merge in image.merges:
-        out.u64(merge.offset).u64(merge.source).u64(merge.length)
+    encoded = encode_merges(image.merges) if merges is None else merges
+    return out.u32(len(encoded) // MERGE_BYTES).raw(encoded).finish()
 
-    return out.finish()
+
+def encode_merges(merges: Iterable[MergedRange]) -> bytes:
+    return b"".join(_MERGE.pack(*merge) for merge in merges)
 
 
 def _decode_status(value: int) -> SegmentStatus:
@@ -96,7 +104,7 @@ def decode_image(data: bytes) -> SegmentImage:
         for _ in range(fields.u32())
     )
     expired = tuple(decode_writer(fields) for _ in range(fields.u32()))
-    merges = tuple(MergedRange(fields.u64(), fields.u64(), fields.u64()) for _ in range(fields.u32()))
+    merges = tuple(map(MergedRange._make, _MERGE.iter_unpack(fields.raw(MERGE_BYTES * fields.u32()))))
     fields.finish()
     return SegmentImage(
         sid, status, sealed, length, start_offset, rolling_size, name, values, writers, expired, merges

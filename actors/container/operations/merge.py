@@ -80,7 +80,7 @@ def merge_sources(state: ContainerState, op: MergeSegments | CommitTransaction) 
         # Of an empty source there is nothing to splice, so its record is only to be removed.
         state.unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED)
         if length:
-            target.merges.append(MergedRange(target.length, sid, length))
+            target.add_merge(MergedRange(target.length, sid, length))
             target.length += length
 
     target.attributes.update(op.values)

@@ -71,8 +71,7 @@ def _apply_record(state: ContainerState, sid: int, value: bytes | None) -> None:
         return
 
     segment.load_record(value)
-    while segment.merges and segment.merges[0].offset + segment.merges[0].length <= segment.flushed:
-        segment.merges.pop(0)
+    segment.drop_flushed_merges()
     if segment.is_clean:
         state.segments.unlist_dirty(segment)
 

@@ -98,6 +98,8 @@ async def one_merge(owner: Owner, names: list[str], longest: LongestSteps) -> No
     with longest.of("merge"):
         for start in range(0, len(names), TOGETHER):
             await owner.store.merge_segments(target, names[start : start + TOGETHER])
+    with longest.of("checkpoint of a merge"):
+        await owner.checkpoint()
     with longest.of("flush of a merge"):
         await owner.store.flush()
     assert await owner.store.read(target, 0, len(names)) == b"x" * len(names)

@@ -49,9 +49,13 @@ def data_at(offset: int, data: bytes, sid: int = SID) -> Append:
     return Append(sid, offset, data, b"", 0, 0)
 
 
-def image_of(length: int, *, sid: int = SID, name: str = NAME, **fields: object) -> bytes:
+def image_of(
+    length: int, *, sid: int = SID, name: str = NAME, merges: Sequence[MergedRange] = (), **fields: object
+) -> bytes:
     segment = SegmentState(sid, name, ROLLING)
     segment.length = length
+    for merge in merges:
+        segment.add_merge(merge)
     for field, value in fields.items():
         setattr(segment, field, value)
     return segment.image()
