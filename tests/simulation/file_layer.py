@@ -76,11 +76,13 @@ __all__ = [
 class Fail:
     """Raise ``error`` instead of the call; of a write, its first ``written`` bytes happen.
 
-    A failed sync, of a file or a folder, loses what it should have saved.
+    A failed ``Sync`` loses what it should have saved.
     """
 
     error: OSError
     written: int = 0
+    loses_names: bool = False
+    """Of a ``SyncFolder``: later syncs do not write what this one should have saved."""
 
 
 @attrs.frozen
@@ -345,7 +347,7 @@ class SimulatedFiles(Files):
                 self._write_part(call, written)
                 if isinstance(call, Sync):
                     _inode(call.handle).lose_sync(self.disk.random)
-                elif isinstance(call, SyncFolder):
+                elif isinstance(call, SyncFolder) and fault.loses_names:
                     self.disk.folder(call.path).lose_sync(self.disk.random)
                 raise error
             case Hang():

@@ -29,7 +29,7 @@ class FailingSync:
         if not isinstance(call, SyncFolder):
             return None
         self.count += 1
-        return Fail(OSError(errno.EIO, "no")) if self.count == self._failing else None
+        return Fail(OSError(errno.EIO, "no"), loses_names=True) if self.count == self._failing else None
 
 
 async def append(files: SimulatedFiles, process: int) -> None:

@@ -168,7 +168,7 @@ def lost_sync_of(folder: str) -> Callable[[int, IoCall], Fail | None]:
 
     def fail(index: int, call: IoCall) -> Fail | None:
         if isinstance(call, SyncFolder) and call.path == folder:
-            return Fail(OSError(errno.EIO, "the sync failed"))
+            return Fail(OSError(errno.EIO, "the sync failed"), loses_names=True)
 
         return None
 
