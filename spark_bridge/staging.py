@@ -194,6 +194,7 @@ def stage(store: Store, identity: Identity, part: str, batches: Iterable[Frames]
                     store, store.stage_segment(identity.target, identity.transaction_id, part), in_flight
                 )
             staged.append(data)
+        # Before the result: the driver commits what it names, so all of it must be acked.
         in_flight.finish()
     return (
         TaskResult(identity, "", 0, 0)

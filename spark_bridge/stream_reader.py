@@ -72,9 +72,11 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def reportLatestOffset(self) -> Position:  # noqa: N802
+        # For Spark's progress reports only.
         return {info.name: info.length for info in self._segments()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        # Fixed once: a run ends although others go on appending.
         self._until = {info.name: info.length for info in self._segments()}
 
     # --- a micro-batch ---------------------------------------------------------------------------
@@ -160,6 +162,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client = self._client()
         for name in sorted(start):
             try:
+                # One poll that waited is enough: Spark asks again. A sealed segment answers at once.
                 if not client.poll(name, start[name], WAIT_SECONDS).sealed:
                     return
             except (SegmentNotFound, LookupError):

@@ -155,6 +155,7 @@ class _BatchCommits:
 
     def abort(self, messages: Messages) -> None:
         worker_heap.begin()
+        # What was appended at least once stays: readers may have seen it.
         if self.job.options.delivery is Delivery.EXACTLY_ONCE:
             self.job.abort(self.identity)
 
@@ -195,6 +196,7 @@ class _StreamCommits:
             self.job.abort(write)
 
     def identity(self) -> Identity:
+        # In the task: on the driver Spark gives a writer no number of its micro-batch.
         return identity.stream_identity(self.job.options, self.job.target, task().getLocalProperty)
 
 

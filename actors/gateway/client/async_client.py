@@ -314,6 +314,7 @@ class Client(ClientBase, SegmentVerbs):
         """While attempts wait long for an answer, keep the container map fresh."""
         while True:
             await anyio.sleep(self._map_refresh)
+            # A frozen host does not even refuse: only the map shows that its containers have moved.
             if self._transport.may_be_pointless:
                 await self._refresh_map(RefreshMap(self._context.map.generation, attempts.REFRESH_SECONDS))
 

@@ -197,6 +197,7 @@ def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[
             return found
 
         yield RefreshMap(generation, give_up - context.clock())
+        # A container that moved between two answers may be in both of them or in none.
         if (
             failure is None
             and context.map.assignments == before

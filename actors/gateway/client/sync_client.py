@@ -315,6 +315,7 @@ class SyncClient(ClientBase):
 
             result = None
             if isinstance(effect, Send):
+                # Another thread may have closed the client during a pause.
                 self._check()
                 result = self._transport.send(effect)
             elif isinstance(effect, Pause):

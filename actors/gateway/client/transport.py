@@ -166,6 +166,7 @@ class AsyncTransport:
             try:
                 response = await pool.handle_async_request(request)
                 try:
+                    # Raw: answers come without an encoding, so httpx need not look for one.
                     pieces = [piece async for piece in response.aiter_raw()]
                 finally:
                     await response.aclose()
@@ -276,6 +277,7 @@ class SyncTransport:
 
     def send(self, send: Send) -> Response | TransportFailure:
         """One exchange. Raises nothing except ``KeyboardInterrupt``."""
+        # Without a lock: a count that threads lose shows in the metrics only.
         self.requests += 1
         self.in_flight += 1
         try:
