@@ -7,7 +7,7 @@ shares of consecutive ids all of them would be full at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, TypeVar, overload
 
 K = TypeVar("K", bound=Any)
@@ -18,51 +18,57 @@ SLOTS = 1024
 
 
 def _shares() -> Iterator[int]:
-    """The shard of each slot. Shard ``n`` has about ``2 ** (n / SHARDS)`` times the slots of shard 0."""
+    """The number of slots of each shard. Shard ``n`` has about ``2 ** (n / SHARDS)`` times those of shard
+    0."""
     weights = [2.0 ** (shard / SHARDS) for shard in range(SHARDS)]
     scale, end = SLOTS / sum(weights), 0.0
-    for shard, weight in enumerate(weights):
+    for weight in weights:
         begin, end = end, end + weight * scale
-        yield from [shard] * (round(end) - round(begin))
+        yield round(end) - round(begin)
 
 
-_SHARD_OF = tuple(_shares())
+_SHARES = tuple(_shares())
 
 
 class ShardedDict(MutableMapping[K, V]):
     """A dict without an order. However large it is, no change takes long."""
 
-    __slots__ = ("_shards", "_slots")
+    __slots__ = ("_shards", "_size", "slots")
 
-    def __init__(self) -> None:
-        self._shards: tuple[dict[K, V], ...] = tuple({} for _ in range(SHARDS))
-        self._slots = tuple(map(self._shards.__getitem__, _SHARD_OF))
-        """The dict in which a key is, by its hash."""
+    def __init__(self, new_shard: Callable[[], dict[K, V]] = dict) -> None:
+        self._shards = [new_shard() for _ in _SHARES]
+        self._size = 0
+        self.slots: list[dict[K, V]] = []
+        """The dict in which a key is: ``slots[hash(key) % SLOTS]``. Hot paths look it up themselves, because
+        a call costs as much as the rest."""
+        for shard, share in zip(self._shards, _SHARES, strict=True):
+            self.slots += [shard] * share
 
     def __getitem__(self, key: K) -> V:
-        return self._slots[hash(key) % SLOTS][key]
+        return self.slots[hash(key) % SLOTS][key]
 
     @overload
     def get(self, key: K) -> V | None: ...
     @overload
     def get(self, key: K, default: V | T) -> V | T: ...
     def get(self, key: K, default: object = None) -> object:
-        return self._slots[hash(key) % SLOTS].get(key, default)
+        return self.slots[hash(key) % SLOTS].get(key, default)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._slots[hash(key) % SLOTS]
+        return key in self.slots[hash(key) % SLOTS]
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._slots[hash(key) % SLOTS][key] = value
+        shard = self.slots[hash(key) % SLOTS]
+        self._size -= len(shard)
+        shard[key] = value
+        self._size += len(shard)
 
     def __delitem__(self, key: K) -> None:
-        del self._slots[hash(key) % SLOTS][key]
+        del self.slots[hash(key) % SLOTS][key]
+        self._size -= 1
 
     def __len__(self) -> int:
-        return sum(map(len, self._shards))
-
-    def __bool__(self) -> bool:
-        return any(self._shards)
+        return self._size
 
     def __iter__(self) -> Iterator[K]:
         """The keys that are there when they are reached, each once. Entries may come and go meanwhile, so a
