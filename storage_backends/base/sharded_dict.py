@@ -1,8 +1,9 @@
 """A dict for tables with an entry for each of very many segments, which grows in short steps.
 
 A full dict copies itself into one twice as large, in one step that takes up to 9 ms at 87,381 entries. Here
-the entries are spread over small dicts. Their shares differ, so they grow one after the other: with equal
-shares of consecutive ids all of them would be full at the same time.
+many entries are spread over small dicts. Their shares differ, so they grow one after the other: with equal
+shares of consecutive ids all of them would be full at the same time. A few are in one dict, because each
+flush cycle makes several tables that stay small.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ V = TypeVar("V")
 T = TypeVar("T")
 SHARDS = 32
 SLOTS = 1024
+_TOGETHER = 1024
+"""Up to this many entries are in one dict. More are spread, in a step of 0.1 ms, and stay so."""
 
 
 def _shares() -> Iterator[int]:
@@ -33,16 +36,15 @@ _SHARES = tuple(_shares())
 class ShardedDict(MutableMapping[K, V]):
     """A dict without an order. However large it is, no change takes long."""
 
-    __slots__ = ("_shards", "_size", "slots")
+    __slots__ = ("_new_shard", "_shards", "_size", "slots")
 
     def __init__(self, new_shard: Callable[[], dict[K, V]] = dict) -> None:
-        self._shards = [new_shard() for _ in _SHARES]
+        self._new_shard = new_shard
+        self._shards = [new_shard()]
         self._size = 0
-        self.slots: list[dict[K, V]] = []
+        self.slots = self._shards * SLOTS
         """The dict in which a key is: ``slots[hash(key) % SLOTS]``. Hot paths look it up themselves, because
         a call costs as much as the rest."""
-        for shard, share in zip(self._shards, _SHARES, strict=True):
-            self.slots += [shard] * share
 
     def __getitem__(self, key: K) -> V:
         return self.slots[hash(key) % SLOTS][key]
@@ -59,9 +61,11 @@ class ShardedDict(MutableMapping[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         shard = self.slots[hash(key) % SLOTS]
-        self._size -= len(shard)
+        before = len(shard)
         shard[key] = value
-        self._size += len(shard)
+        self._size += len(shard) - before
+        if self._size > _TOGETHER and len(self._shards) == 1:
+            self._spread()
 
     def __delitem__(self, key: K) -> None:
         del self.slots[hash(key) % SLOTS][key]
@@ -75,5 +79,16 @@ class ShardedDict(MutableMapping[K, V]):
         large dict can be worked through in slices."""
         for shard in self._shards:
             for key in tuple(shard):
-                if key in shard:
+                if key in self:
                     yield key
+
+    def _spread(self) -> None:
+        (entries,) = self._shards
+        # Both lists are new: an iteration that has begun ends with the entries of the one dict.
+        self._shards, self.slots = [], []
+        for share in _SHARES:
+            shard = self._new_shard()
+            self._shards.append(shard)
+            self.slots += [shard] * share
+        for key, value in entries.items():
+            self.slots[hash(key) % SLOTS][key] = value
