@@ -34,10 +34,11 @@ class _FutureAnswer(asyncio.Future[Any]):
     __slots__ = ()
 
     def resolve(self, value: Any) -> bool:
-        if self.done():
+        try:
+            self.set_result(value)
+        except asyncio.InvalidStateError:
             return False
 
-        self.set_result(value)
         return True
 
     def fail(self, error: BaseException) -> bool:
