@@ -174,7 +174,6 @@ class Pipeline:
         group, state, decisions = self._building, self._state, self._decide.get
         # Looked up once: the loop runs for every request.
         add, apply = group.add, state.apply
-        add_reply, add_value = group.replies.append, group.values.append
         for request in batch:
             decide = decisions(type(request))
             if decide is None:
@@ -202,8 +201,8 @@ class Pipeline:
             else:
                 apply(op)
                 add(op)
-            add_reply(request.reply)
-            add_value(answer)
+            group.replies.append(request.reply)
+            group.values.append(answer)
 
     def _step_internal(self, request: Request, group: Group) -> None:
         if type(request) is SnapshotRequest:

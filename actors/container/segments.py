@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import takewhile
 
 import anyio
@@ -251,16 +250,21 @@ class SegmentState:
         return segment
 
 
-class _Loading(dict[int, SegmentState]):
-    """Segments in memory. Looking up an evicted one by ``[]`` loads it."""
+class _ById(ShardedDict[int, SegmentState]):
+    """The segments in memory. Looking up an evicted one by ``[]`` loads it."""
 
     __slots__ = ("_load",)
 
     def __init__(self, load: Callable[[int], SegmentState]) -> None:
+        super().__init__()
         self._load = load
 
-    def __missing__(self, sid: int) -> SegmentState:
-        return self._load(sid)
+    def __getitem__(self, sid: int) -> SegmentState:
+        # Hot path: written out, because a call costs as much as the rest.
+        try:
+            return self._slots[hash(sid) % SLOTS][sid]
+        except KeyError:
+            return self._load(sid)
 
 
 class SegmentTable:
@@ -271,8 +275,7 @@ class SegmentTable:
 
     def __init__(self, on_load: Callable[[SegmentState], None] = lambda segment: None) -> None:
         """``on_load(segment)`` completes a segment that was loaded, before it is returned."""
-        self.by_id: ShardedDict[int, SegmentState] = ShardedDict(partial(_Loading, self._load))
-        """The segments in memory. Looking up an evicted one by ``[]`` loads it."""
+        self.by_id = _ById(self._load)
         self.evicted: ShardedDict[int, bytes] = ShardedDict()
         """Images of evicted segments."""
         self.dirty: ShardedDict[int, None] = ShardedDict()
@@ -292,9 +295,8 @@ class SegmentTable:
         return sid in self.by_id or sid in self.evicted
 
     def find(self, name: str) -> SegmentState | None:
-        # Hot path.
-        sid = self._by_name.slots[hash(name) % SLOTS].get(name)
-        return None if sid is None else self.by_id.slots[hash(sid) % SLOTS][sid]
+        sid = self._by_name.get(name)
+        return None if sid is None else self.by_id[sid]
 
     def require(self, name: str) -> SegmentState:
         segment = self.find(name)

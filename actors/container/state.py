@@ -18,7 +18,6 @@ from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
 from ...journal.operations.transaction_image import TransactionImage, encode_transaction
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
-from ...storage_backends.base.sharded_dict import SLOTS
 from ...storage_backends.base.sorted_dict import FrozenView, SortedDict
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX
@@ -167,7 +166,7 @@ class ContainerState:
     def change(self, sid: int) -> SegmentState:
         """The segment, about to be changed. ``KeyError`` if there is none."""
         segments = self.segments
-        segment = segments.by_id.slots[hash(sid) % SLOTS][sid]  # hot path
+        segment = segments.by_id[sid]
         segment.touched = self.sequence
         if not segment.is_listed:
             segments.list_dirty(segment)

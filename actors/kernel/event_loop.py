@@ -34,11 +34,10 @@ class _FutureAnswer(asyncio.Future[Any]):
     __slots__ = ()
 
     def resolve(self, value: Any) -> bool:
-        try:
-            self.set_result(value)
-        except asyncio.InvalidStateError:
+        if self.done():
             return False
 
+        self.set_result(value)
         return True
 
     def fail(self, error: BaseException) -> bool:

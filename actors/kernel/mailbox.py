@@ -138,14 +138,6 @@ class _LaneQueue(Generic[T]):
         if self.waiting:
             self.grant()
 
-    def take_all(self) -> list[T]:
-        """Remove every item. Without granted room the charge is theirs alone."""
-        taken = list(self.items)
-        self.items.clear()
-        self.charges.clear()
-        self.release(len(taken), self.charged)
-        return taken
-
     def grant(self) -> None:
         """Grant room to putters, oldest first, as far as it goes."""
         while self.waiting and self.has_room(self.waiting[0].charge):
@@ -334,20 +326,16 @@ class Mailbox(Generic[T]):
 
     def drain_nowait(self, count_max: int, bytes_max: int) -> list[T]:
         """Like ``drain``, but returns ``[]`` if there is no item."""
-        normal, internal = self._normal, self._internal
-        count = len(internal.items)
-        # Everything at once, if the internal items do not exceed their burst. Not if room was granted to
-        # putters: their charge is not that of the items.
-        if (
-            len(normal.items) + count <= count_max
-            and normal.charged + internal.charged <= bytes_max
-            and self._streak + count <= self._burst
-            and not normal.granted
-            and not internal.granted
-        ):
-            self._streak = self._streak + count if count and not normal.items else 0
-            batch = internal.take_all() if count else []
-            batch += normal.take_all()
+        normal = self._normal
+        if self._internal.items:
+            batch = self._drain_lanes(count_max, bytes_max)
+        # Everything at once, unless room was granted to putters: their charge is not that of the items.
+        elif len(normal.items) <= count_max and normal.charged <= bytes_max and not normal.granted:
+            batch = list(normal.items)
+            normal.items.clear()
+            normal.charges.clear()
+            normal.release(len(batch), normal.charged)
+            self._streak = 0
         else:
             batch = self._drain_lanes(count_max, bytes_max)
 

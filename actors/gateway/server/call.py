@@ -286,8 +286,11 @@ class HttpCall(Generic[S]):
         ``block``, which gives the room back once the client has read it."""
         if not self._has_room:
             await self._wait_read()  # an earlier answer of the connection
+            is_full = not self.server.unread_blocks.value
             await self.server.unread_blocks.acquire()
             self._has_room = True
+            if is_full:
+                await self.server.wait_turn()
 
     def to_keep(self, block: Buffer) -> Buffer:
         """``block``, which may wait for its client to read it, without the larger window that it may be a

@@ -10,10 +10,12 @@ import resource
 import socket
 import time
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
@@ -28,7 +30,7 @@ from support.http_server import (
 from support.patience import scaled
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection, connections, context
-from tierlog.actors.gateway.server.app import make_app
+from tierlog.actors.gateway.server.app import context_of, make_app
 from tierlog.actors.gateway.server.context import WINDOWS_MAX, ServerLimits
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
@@ -401,6 +403,29 @@ STREAMS = (
     b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: localhost\r\n\r\n",
     b"GET /v1/segments/a/tail?offset=0 HTTP/1.1\r\nhost: localhost\r\n\r\n" * 8,
 )
+
+
+async def test_h12_turns_that_end_at_one_moment_begin_in_rounds_of_their_own(a: ServedStore) -> None:
+    """A round of the event loop in which a hundred blocks are read and written takes 0.1 s."""
+    context = context_of(make_app(a.store, system_world()))
+    events: list[str] = []
+
+    async def wait_turn() -> None:
+        await context.wait_turn()
+        events.append("turn")
+
+    async def others() -> None:
+        for _ in range(100):
+            events.append("round")
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(wait_turn)
+        tasks.start_soon(others)
+
+    assert events.count("turn") == 20
+    assert ("turn", "turn") not in pairwise(events)
 
 
 @pytest.mark.parametrize("request_bytes", STREAMS, ids=["tail", "read", "polls"])
