@@ -19,6 +19,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -180,6 +181,8 @@ class _Worker:
 def _interrupts_kept_back() -> Iterator[None]:
     """A process that starts meanwhile never receives Ctrl-C, not even while it imports; this one receives it
     afterwards."""
+    # It would be started with the first process, which lets the signal through again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -106,7 +106,7 @@ def test_w8_g4_the_records_of_an_ownership_do_not_change(
 
 
 def test_g4_a_reason_of_newer_code_is_refused() -> None:
-    with pytest.raises(DecodeError, match="9 is no reason"):
+    with pytest.raises(DecodeError, match="9 is an unknown reason"):
         UnconfirmedRecord.decode(b"\x08\x01\x09\0\0")
 
 
