@@ -191,7 +191,12 @@ async def test_what_is_left_on_the_disk_is_what_the_reserves_need(tmp_path: Path
 @pytest.mark.extended
 @pytest.mark.timeout(1200)
 async def test_a_thousand_openings_stay_under_64_mib_and_the_last_are_no_slower(tmp_path: Path) -> None:
-    """The fastest of twenty, so that other work on the machine makes no difference."""
-    seconds = [await open_briefly(tmp_path / "data") for _ in range(1000)]
-    assert allocated(tmp_path) < 64 << 20
-    assert min(seconds[-20:]) < 2 * min(seconds[:20])
+    """The fastest of twenty, in turn with the first openings of another folder: other work on the machine
+    slows both alike."""
+    for _ in range(980):
+        await open_briefly(tmp_path / "data")
+    rounds = [
+        (await open_briefly(tmp_path / "data"), await open_briefly(tmp_path / "new")) for _ in range(20)
+    ]
+    assert allocated(tmp_path / "data") < 64 << 20
+    assert min(last for last, _ in rounds) < 2 * min(first for _, first in rounds)
