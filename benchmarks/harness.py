@@ -131,9 +131,9 @@ async def alternate(setting: Setting, value: Measure, reference: Measure, rounds
 
 @asynccontextmanager
 async def store_in(
-    folder: str, *, containers: int = 1, config: tierlog.StoreConfig | None = None
+    folder: str, *, config: tierlog.StoreConfig | None = None
 ) -> AsyncIterator[tierlog.SegmentStore]:
-    async with tierlog.open_store(folder, containers=containers, config=config) as store:
+    async with tierlog.open_store(folder, containers=1, config=config) as store:
         yield store
 
 
@@ -168,6 +168,15 @@ async def verify_length(store: tierlog.SegmentStore, segment: str, expected: int
     length = (await store.segment_info(segment)).length
     if length != expected:
         raise BenchmarkError(f"{segment} is {length} bytes long after appends of {expected}")
+
+
+class NoGarbage:
+    """A ``GarbageSink`` that collects nothing: the chunks are dropped with their storage."""
+
+    async def track(self, names: Sequence[str]) -> None: ...
+    def keep(self, names: Sequence[str]) -> None: ...
+    def release(self, names: Sequence[str]) -> None: ...
+    def doubt(self, names: Sequence[str]) -> None: ...
 
 
 def payloads(size: int, count: int = 64) -> list[bytes]:

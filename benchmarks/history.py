@@ -11,9 +11,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
-import attrs
 
-from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads, store_in
+from benchmarks.harness import (
+    Benchmark,
+    BenchmarkError,
+    NoGarbage,
+    Pair,
+    Setting,
+    alternate,
+    payloads,
+    store_in,
+)
 from benchmarks.reading import SMALL_CACHE, check, check_cache, chunk_files, fill, read_segment
 from tierlog.actors.chunk_io.actor import StorageActor
 from tierlog.actors.chunk_io.client import StorageClient
@@ -128,16 +136,6 @@ async def parallel_read_20ms(setting: Setting) -> Sequence[Pair]:
         return await alternate(setting, value, reference, 5)
 
 
-@attrs.frozen
-class _NoGarbage:
-    """Nothing is collected: the chunks are dropped with their storage."""
-
-    async def track(self, names: Sequence[str]) -> None: ...
-    def keep(self, names: Sequence[str]) -> None: ...
-    def release(self, names: Sequence[str]) -> None: ...
-    def doubt(self, names: Sequence[str]) -> None: ...
-
-
 @asynccontextmanager
 async def _slow_segment(size: int, chunk: int) -> AsyncIterator[tuple[ChunkedSegmentStorage, bytes]]:
     """Segment 1 in chunks in memory, behind the storage actor; each read request takes ``DELAY`` seconds
@@ -154,7 +152,7 @@ async def _slow_segment(size: int, chunk: int) -> AsyncIterator[tuple[ChunkedSeg
         container=0,
         epoch=1,
         world=world,
-        garbage=_NoGarbage(),
+        garbage=NoGarbage(),
     )
     content = b"".join(payloads(chunk, size // chunk))
     async with anyio.create_task_group() as tasks:

@@ -28,7 +28,7 @@ async def serve_store(folder: str) -> None:
     async with tierlog.open_store(folder, containers=4) as store:
         with bind("127.0.0.1", 0) as listener:
             async with serve_http(make_app(store, system_world()), listener, stop_timeout=2.0) as served:
-                await told_to_stop(served.url)
+                await until_stdin_line(served.url)
 
 
 async def serve_bare(app: Any) -> None:
@@ -43,11 +43,11 @@ async def serve_bare(app: Any) -> None:
         server = uvicorn.Server(config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
-            await told_to_stop(f"http://127.0.0.1:{listener.getsockname()[1]}")
+            await until_stdin_line(f"http://127.0.0.1:{listener.getsockname()[1]}")
             server.should_exit = True
 
 
-async def told_to_stop(url: str) -> None:
+async def until_stdin_line(url: str) -> None:
     print(url, flush=True)
     await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
 

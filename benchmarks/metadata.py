@@ -12,9 +12,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
-import attrs
-
-from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, quantile
+from benchmarks.harness import Benchmark, BenchmarkError, NoGarbage, Pair, Setting, alternate, quantile
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.segments.chain import Chain
@@ -31,20 +29,10 @@ COMMITS = 20_000
 SPACING = 64 << 20
 
 
-@attrs.frozen
-class _NoGarbage:
-    """Creates no chunks."""
-
-    async def track(self, names: Sequence[str]) -> None: ...
-    def keep(self, names: Sequence[str]) -> None: ...
-    def release(self, names: Sequence[str]) -> None: ...
-    def doubt(self, names: Sequence[str]) -> None: ...
-
-
 def _storage(store: MemoryMetadataStore) -> ChunkedSegmentStorage:
     world = World(wall_clock=time.time, random=random.Random(1), new_id=lambda: uuid.uuid4().hex)
     return ChunkedSegmentStorage(
-        MemoryChunkStorage(), store, container=0, epoch=1, world=world, garbage=_NoGarbage()
+        MemoryChunkStorage(), store, container=0, epoch=1, world=world, garbage=NoGarbage()
     )
 
 

@@ -93,7 +93,8 @@ async def _table(setting: Setting, rows: int) -> tuple[Table, RunReader, LocalCo
 async def lookup(setting: Setting) -> Sequence[Pair]:
     count = setting.size(ROWS, 2000)
     table, reader, _ = await _table(setting, count)
-    await reader.load_tails(table.runs)
+    for run in table.runs:
+        await reader.tail(run)
     dice = random.Random(7)
     # Lookups favour a part of the keys that fits into the cache, as those of a store do.
     keys = [_key(dice.randrange(count // 10)) for _ in range(setting.size(LOOKUPS, 100))]

@@ -1,12 +1,13 @@
-# Shared by the scripts in this folder, which source it: finds Python, keeps a virtual environment, installs what is needed.
+# Shared by the scripts in this folder, which source it: finds Python, keeps a virtual environment, installs
+# what is needed.
 #
 # setup dev    everything for checks, tests and benchmarks
 # setup run    only what the store itself needs
 # setup NAME   that, and the extra of that name in pyproject.toml
 #
-# The environment is .venv in the repository, or the folder that TIERLOG_VENV names. It is installed into only when the parts of
-# pyproject.toml that matter for it changed, so that a second run needs no network. Sets ROOT and PYTHON; changes to ROOT.
-# INSTALL_FAILED, if it is set, is what to say when an installation fails.
+# The environment is .venv in the repository, or the folder that TIERLOG_VENV names. It is installed into only
+# when the parts of pyproject.toml that matter for it changed, so that a second run needs no network. Sets
+# ROOT and PYTHON; changes to ROOT. INSTALL_FAILED, if it is set, is what to say when an installation fails.
 
 set -eu
 
@@ -46,13 +47,15 @@ quietly() {
 # Prints the first Python that is new enough and can make environments.
 find_python() {
     for candidate in python3 python3.13 python3.12 python3.11 python3.14 python; do
-        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+            >/dev/null 2>&1; then
             printf '%s\n' "$candidate"
             return
         fi
     done
-    fail "no suitable Python found. Tried python3, python3.13, python3.12, python3.11, python3.14 and python on PATH: one of them must be \
-Python 3.11 or newer with its venv and ensurepip modules (on Debian and Ubuntu: the package python3-venv)."
+    fail "no suitable Python found. Tried python3, python3.13, python3.12, python3.11, python3.14 and python \
+on PATH: one of them must be Python 3.11 or newer with its venv and ensurepip modules (on Debian and Ubuntu: \
+the package python3-venv)."
 }
 
 has_python() {
@@ -71,7 +74,8 @@ make_environment() {
     fi
     base=$(find_python)
     printf 'making the environment %s\n' "$VENV"
-    quietly "$base" -m venv --clear "$VENV" || fail "$base could not make a virtual environment in $VENV; the lines above say why."
+    quietly "$base" -m venv --clear "$VENV" ||
+        fail "$base could not make a virtual environment in $VENV; the lines above say why."
 }
 
 # What an installation depends on: when this text changes, it is done again.
@@ -90,9 +94,11 @@ pip() {
 
 # Editable installs from pyproject.toml alone need pip 21.3.
 check_pip() {
-    pip --version >/dev/null 2>&1 || quietly "$PYTHON" -m ensurepip || fail "$VENV has no pip and none could be added to it."
-    "$PYTHON" -c 'import pip, sys; sys.exit(tuple(int(part) for part in pip.__version__.split(".")[:2]) < (21, 3))' ||
-        quietly pip install --quiet --upgrade 'pip>=21.3' || fail "the pip in $VENV is older than 21.3 and could not be upgraded."
+    pip --version >/dev/null 2>&1 || quietly "$PYTHON" -m ensurepip ||
+        fail "$VENV has no pip and none could be added to it."
+    new_enough='import pip, sys; sys.exit(tuple(int(part) for part in pip.__version__.split(".")[:2]) < (21, 3))'
+    "$PYTHON" -c "$new_enough" || quietly pip install --quiet --upgrade 'pip>=21.3' ||
+        fail "the pip in $VENV is older than 21.3 and could not be upgraded."
 }
 
 install() {
@@ -125,10 +131,12 @@ setup() {
     list_for_spark
 }
 
-# Spark lists the folders of the path to find data sources; it does not see packages that an editable installation imports by a hook.
+# Spark lists the folders of the path to find data sources; it does not see packages that an editable
+# installation imports by a hook.
 list_for_spark() {
     packages=$(helper "$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    [ -e "$packages/pyspark_tierlog.pth" ] || printf '%s\n' "$ROOT/spark_bridge/discovery" >"$packages/pyspark_tierlog.pth"
+    [ -e "$packages/pyspark_tierlog.pth" ] ||
+        printf '%s\n' "$ROOT/spark_bridge/discovery" >"$packages/pyspark_tierlog.pth"
 }
 
 # Type checkers find the package `tierlog`, which is the repository's root folder, through this link.

@@ -129,7 +129,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def _waiting(self, info: SegmentInfo, start: int | None) -> Range:
-        # A segment that the query has not seen yet is new, whatever startingOffsets says of the others.
+        # A segment that the query has not seen yet is new, whatever startingOffsets has for the others.
         begin = 0 if start is None else start
         if begin < info.start_offset:
             if start is not None:

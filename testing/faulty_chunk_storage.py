@@ -1,4 +1,4 @@
-"""``FaultyChunkStorage``: wraps a chunk storage and makes its calls fail as a script says.
+"""``FaultyChunkStorage``: wraps a chunk storage and makes its calls fail according to a script.
 
 A script is a function from a call (its verb, chunk and number) to a ``Fault`` or None; ``nth`` and ``every``
 make simple ones::

@@ -6,6 +6,7 @@ Inherit from it and implement ``make``. If your store needs a running container 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 import anyio
@@ -18,12 +19,12 @@ from ..storage_backends.segments.records import ChunkRecord
 from ..storage_backends.segments.transaction import MetadataTransaction
 
 
-class MetadataStoreConformance:
+class MetadataStoreConformance(ABC):
     pytestmark = pytest.mark.anyio
 
+    @abstractmethod
     def make(self) -> ChunkMetadataStore:
         """Return a new, empty store."""
-        raise NotImplementedError
 
     @pytest.fixture
     async def store(self) -> AsyncIterator[ChunkMetadataStore]:

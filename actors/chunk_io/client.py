@@ -23,7 +23,7 @@ from ...storage_backends.base.chunk_storage import (
     check_chunk_name,
 )
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown
-from ..kernel.slices import in_slices
+from ..kernel.slices import in_slices, turn_after
 from . import calls
 from .actor import StorageActor
 from .calls import ChunkCall, PendingCall, Verb
@@ -103,7 +103,7 @@ class StorageClient(ChunkStorage):
                 for info in infos:
                     after = info.name
                     yield info
-                await anyio.lowlevel.checkpoint()
+                await turn_after(infos)
             is_last = page.is_last
 
     async def used_space(self) -> int:

@@ -66,7 +66,7 @@ def _hide_flag_types(command: Any) -> None:
         _hide_flag_types(each)
 
 
-def _place(error: Any) -> str:
+def _hint(error: Any) -> str:
     """Where an unknown option belongs that another command of the line takes."""
     option, context = getattr(error, "option_name", None), error.ctx
     if option is None or context is None:
@@ -74,6 +74,7 @@ def _place(error: Any) -> str:
     if any(_takes(each, option) for each in getattr(context.command, "commands", {}).values()):
         return "; it belongs after the command"
 
+    # Outwards: `tierlog serve --version` names an option of `tierlog`.
     while (context := context.parent) is not None:
         if option in _options(context.command):
             return "; it belongs before the command"
@@ -100,7 +101,7 @@ def _run(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
     except UsageError as error:
         program = error.ctx.command_path if error.ctx is not None else program
         message = error.format_message().strip().rstrip(".")
-        print_error(f"{message}{_place(error)}; see `{program} --help`")
+        print_error(f"{message}{_hint(error)}; see `{program} --help`")
         return USAGE
     # `Abort`: Ctrl-C, or the end of stdin, at a question.
     except (KeyboardInterrupt, typer.Abort):
@@ -109,4 +110,5 @@ def _run(app: typer.Typer, arguments: Sequence[str], program: str) -> int:
         return report_os_error(error)
     except SystemExit:  # from typer and rich, when the reader of a help page is gone
         return BROKEN_PIPE
+    # The code of a `typer.Exit`; a command that ends by itself returns None.
     return code if isinstance(code, int) else 0

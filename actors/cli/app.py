@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from . import (
     segment_write,
     serve,
     status,
+    tables,
     transactions,
     transfer,
 )
@@ -54,38 +56,28 @@ def _group(name: str, help: str, panel: str | None = None) -> typer.Typer:
     return group
 
 
+def _add(group: typer.Typer, panel: str, *commands: Callable[..., None]) -> None:
+    for command in commands:
+        group.command(rich_help_panel=panel)(command)
+
+
+# In the order in which --help lists them.
 _segment = _group("segment", "Create, append to, read and delete segments.")
-_segment.command(rich_help_panel=_READ)(segment_read.read)
-_segment.command(rich_help_panel=_READ)(segment_read.tail)
-_segment.command(rich_help_panel=_READ)(segment_read.info)
-_segment.command(rich_help_panel=_READ)(segment_read.ls)
-_segment.command(rich_help_panel=_WRITE)(segment_write.create)
-_segment.command(rich_help_panel=_WRITE)(segment_write.append)
-_segment.command(rich_help_panel=_WRITE)(segment_write.seal)
-_segment.command(rich_help_panel=_WRITE)(segment_write.truncate)
-_segment.command(rich_help_panel=_WRITE)(segment_write.merge)
-_segment.command(rich_help_panel=_WRITE)(segment_write.delete)
-
+_add(_segment, _READ, segment_read.read, segment_read.tail, segment_read.info, segment_read.ls)
+_add(_segment, _WRITE, segment_write.create, segment_write.append, segment_write.seal)
+_add(_segment, _WRITE, segment_write.truncate, segment_write.merge, segment_write.delete)
 _transactions = _group("txn", "List, show and abort transactions.")
-_transactions.command(rich_help_panel=_READ)(transactions.ls)
-_transactions.command(rich_help_panel=_READ)(transactions.show)
-_transactions.command(rich_help_panel=_WRITE)(transactions.abort)
-
+_add(_transactions, _READ, transactions.ls, transactions.show)
+_add(_transactions, _WRITE, transactions.abort)
 _chunks = _group("chunks", "List, verify and defragment chunks in long-term storage.")
-_chunks.command(rich_help_panel=_READ)(chunks.ls)
-_chunks.command(rich_help_panel=_READ)(chunks.layout)
-_chunks.command(rich_help_panel=_READ)(chunks.verify)
-_chunks.command(rich_help_panel=_WRITE)(chunks.defrag)
-_chunks.command(rich_help_panel=_WRITE)(chunks.confirm)
-
+_add(_chunks, _READ, chunks.ls, chunks.layout, chunks.verify)
+_add(_chunks, _WRITE, chunks.defrag, chunks.confirm)
 _journal = _group("journal", "List, show and verify the journals in long-term storage.")
-_journal.command(rich_help_panel=_READ)(journal.ls)
-_journal.command(rich_help_panel=_READ)(journal.show)
-_journal.command(rich_help_panel=_READ)(journal.verify)
+_add(_journal, _READ, journal.ls, journal.show, journal.verify)
+_tables = _group("tables", "List and verify the sorted runs of the system tables.")
+_add(_tables, _READ, tables.ls, tables.verify)
 
-app.command(rich_help_panel=_SERVICE)(serve.serve)
-app.command(rich_help_panel=_SERVICE)(status.status)
-app.command(rich_help_panel=_SERVICE)(container.roll)
+_add(app, _SERVICE, serve.serve, status.status, container.roll)
 _containers = _group("container", "Move and reopen a service's containers.", _SERVICE)
 _containers.command()(container.move)
 _containers.command("open")(container.open_again)
@@ -95,10 +87,9 @@ _hosts.command()(container.start)
 
 app.command()(folder.init)
 app.command()(folder.doctor)
-app.command(rich_help_panel=_TRANSFER)(transfer.export)
+_add(app, _TRANSFER, transfer.export)
 app.command("import", rich_help_panel=_TRANSFER)(transfer.import_)
-app.command(rich_help_panel=_TRANSFER)(transfer.backup)
-app.command(rich_help_panel=_TRANSFER)(transfer.restore)
+_add(app, _TRANSFER, transfer.backup, transfer.restore)
 
 
 def _show_version(wanted: bool) -> None:

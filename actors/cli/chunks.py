@@ -23,7 +23,7 @@ def ls(
     prefix: Annotated[
         str,
         typer.Argument(
-            metavar="[PREFIX]", help="Only chunks whose names begin with PREFIX.", show_default=False
+            metavar="PREFIX", help="Only chunks whose names begin with PREFIX.", show_default=False
         ),
     ] = "",
     unreferenced: Annotated[
@@ -91,7 +91,7 @@ def _summary(found: SegmentLayout) -> list[str]:
 def verify(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Verify these segments; default: all.", show_default=False),
+        typer.Argument(metavar="NAME", help="Verify these segments; default: all.", show_default=False),
     ] = None,
     json: Json = False,
     data: Data = DEFAULT_DATA,
@@ -105,6 +105,7 @@ def verify(
 
     async def command() -> VerifyReport:
         async with viewing(data) as view:
+            # Without a total: it grows while chunks are listed.
             with output.progress("verifying", None) as advance:
                 return await verify_chunks(view, names or [], progress=advance)
 
@@ -137,6 +138,7 @@ def defrag(
 
         done: dict[str, DefragResult] = {}
         async with owning(data, config, take_over=take_over) as store:
+            # Only what is in chunks can be joined.
             await store.flush()
             wanted = names or await store.list_segments()
             lengths = [(await store.segment_info(name)).length for name in wanted]
@@ -202,6 +204,7 @@ def confirm(
         async with viewing(data) as view:
             return await list_unconfirmed(view)
 
+    # Read-only, so that a "no" to the question has fenced nobody.
     found = execute(find_unconfirmed)
     if not json:
         rows = [(each.container, each.chunks, output.show_bytes(each.bytes), each.reason) for each in found]
@@ -241,8 +244,15 @@ def _check_agreed(question: str, *, asks: bool) -> None:
     """Ask on the terminal. No answer, from a script's stdin at its end, does not confirm."""
     try:
         # On stderr: stdout may be a pipe.
-        if asks and typer.confirm(question, err=True):
-            return
+        if asks and sys.stdin.isatty():
+            if typer.confirm(question, err=True):
+                return
+        elif asks and (answer := sys.stdin.readline()):
+            sys.stderr.write(f"{question} {answer.rstrip()}\n")
+            if answer.strip().lower() in ("y", "yes"):
+                return
+        else:
+            asks = False  # A script asks nobody.
     except typer.Abort:
         sys.stderr.write("\n")
         asks = False

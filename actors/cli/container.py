@@ -26,7 +26,7 @@ def move(
     container: Index,
     host: Annotated[
         str | None,
-        typer.Argument(metavar="[HOST]", help="The host's id, such as host-0.", show_default=False),
+        typer.Argument(metavar="HOST", help="The host's id, such as host-0.", show_default=False),
     ] = None,
     unpin: Annotated[
         bool, typer.Option("--unpin", help="Without HOST: let the supervisor choose the host again.")

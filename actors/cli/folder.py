@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..maintenance.doctor import ContainerReport, Problem, StoreReport
 
 _CONFIG_NAME = "tierlog.toml"
+# The view itself raises it, before there is a report; the usual hint would name this very command.
 _WITHOUT_REPORT: Hints = {
     DataCorruption: "nothing can be examined without this file: restore it from a backup"
 }
@@ -28,7 +29,7 @@ def init(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="[PATH]", help="The file to write, or a folder for a tierlog.toml.", show_default=False
+            metavar="PATH", help="The file to write, or a folder for a tierlog.toml.", show_default=False
         ),
     ] = Path(_CONFIG_NAME),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -61,7 +62,9 @@ def init(
 
 
 def doctor(
-    deep: Annotated[bool, typer.Option("--deep", help="Verify the checksums of all chunks.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Verify the checksums of all chunks and sorted runs.")
+    ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
 ) -> None:
@@ -154,7 +157,9 @@ def _show_sums(screen: Console, report: StoreReport) -> None:
     held = output.show_bytes(sum(each.bytes for each in report.containers))
     unflushed = output.show_bytes(sum(each.unflushed_bytes for each in report.containers))
     screen.print(f"{output.count(segments, 'segment')} with {held}, {unflushed} of it unflushed")
-    screen.print(f"checksums of chunks: {'verified' if report.deep else 'not verified (use --deep)'}")
+    screen.print(
+        f"checksums of chunks and runs: {'verified' if report.deep else 'not verified (use --deep)'}"
+    )
 
 
 def _show_problem(screen: Console, problem: Problem) -> None:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Data, Json, whole_number
+from .options import DEFAULT_DATA, Data, Json, container_option, whole_number
 from .running import FAILED, execute, fail, viewing
 
 if TYPE_CHECKING:
     from ...journal.manifest.chain import ChainProblem, StoredElement
     from ..maintenance.journal import JournalReport
 
-Container = Annotated[
-    int | None,
-    typer.Option(
-        "--container",
-        parser=whole_number(0),
-        metavar="N",
-        help="Only this container's journal.",
-        show_default=False,
-    ),
-]
+Container = Annotated[int | None, container_option("journal")]
 
 
 def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DATA) -> None:
@@ -39,7 +31,8 @@ def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DAT
         output.print_json([_listed(index, each) for index, each in listed])
     else:
         rows = [_row(index, each) for index, each in listed]
-        output.print_table(("container", "element", "kind", "epoch", "cycle", "created", "by"), rows)
+        headers = ("container", "element", "kind", "epoch", "cycle", "created", "by")
+        output.print_table(headers, rows, ("epoch", "cycle", "created"))
         output.print_lines([_line(each) for each in damaged])
     if damaged:
         raise typer.Exit(FAILED)
@@ -55,7 +48,7 @@ def show(
     element: Annotated[
         int | None,
         typer.Argument(
-            metavar="[ELEMENT]",
+            metavar="ELEMENT",
             parser=whole_number(1),
             help="The element's number.",
             show_default="the newest",
@@ -66,6 +59,7 @@ def show(
 ) -> None:
     """Show an element of a container's journal, with all its fields."""
     (chain,) = _read(data, container).chains
+    # Damaged ones count: an older element must not be shown as the newest.
     newest = chain.listed[0].n if chain.listed else 0
     wanted = newest if element is None else element
     for problem in chain.unreadable:
@@ -81,6 +75,7 @@ def show(
     if json:
         output.print_json(fields)
     else:
+        # JSON keeps empty fields, so that scripts find every key.
         shown = {name: value for name, value in fields.items() if value not in ([], "")}
         created = output.show_time(shown.pop("created_ms"))
         output.print_fields({**shown, "kind": _shown_kind(found[0]), "created": created})
@@ -93,14 +88,19 @@ def verify(container: Container = None, json: Json = False, data: Data = DEFAULT
     uses the newest element that its log knows; `tierlog doctor` compares the two.
     """
     report = _read(data, container)
+    print_verdict(report.problems, _count(report), "element", json=json)
+
+
+def print_verdict(problems: Sequence[ChainProblem], count: int, noun: str, *, json: bool) -> None:
+    """What is wrong with ``count`` objects, in the command's exit code too."""
     if json:
-        problems = [_problem(problem) for problem in report.problems]
-        output.print_json({"sound": report.sound, "elements": _count(report), "problems": problems})
+        listed = [_problem(problem) for problem in problems]
+        output.print_json({"sound": not problems, f"{noun}s": count, "problems": listed})
     else:
-        lines = [_line(problem) for problem in report.problems]
-        verdict = "sound" if report.sound else output.count(len(lines), "problem")
-        output.print_lines([*lines, f"{output.count(_count(report), 'element')}: {verdict}"])
-    if not report.sound:
+        lines = [_line(problem) for problem in problems]
+        verdict = output.count(len(lines), "problem") if lines else "sound"
+        output.print_lines([*lines, f"{output.count(count, noun)}: {verdict}"])
+    if problems:
         raise typer.Exit(FAILED)
 
 
@@ -158,8 +158,6 @@ def _read(data: Data, container: int | None) -> JournalReport:
 
 
 def _fields(container: int, stored: StoredElement) -> dict[str, Any]:
-    from ...journal.manifest.element import StoredRunList
-
     element = stored.element
     owner, progress, runs = element.owner, element.progress, element.runs
     return {
@@ -178,6 +176,7 @@ def _fields(container: int, stored: StoredElement) -> dict[str, Any]:
         "location": owner.location,
         **{name: getattr(progress, name) for name in ("cycle", "cut", "newest_segment")},
         **{name: getattr(progress, name) for name in ("highest_version", "highest_cycle")},
-        "runs": [runs.name] if isinstance(runs, StoredRunList) else [run.name for run in runs],
+        # Names only: `tierlog tables ls` has the rest, and there may be hundreds.
+        "runs": [run.name for run in runs],
         "pins": [f"{pin.name} {pin.cycle}" for pin in element.pins],
     }

@@ -42,6 +42,12 @@ def number_option(flag: str, help: str, least: int = 0, most: int = NUMBER_MAX) 
     return typer.Option(flag, parser=whole_number(least, most), metavar="NUMBER", help=help)
 
 
+def container_option(what: str) -> Any:
+    """An option that selects one container's ``what``."""
+    help = f"Only this container's {what}."
+    return typer.Option("--container", parser=whole_number(0), metavar="N", help=help, show_default=False)
+
+
 Data = Annotated[
     Path,
     typer.Option(
@@ -85,7 +91,7 @@ Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The segment's name, such as app/events.", show_default=False)
 ]
 Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME]...", help="The segments' names.", show_default=False)
+    list[str] | None, typer.Argument(metavar="NAME", help="The segments' names.", show_default=False)
 ]
 DEFAULT_URL = "http://127.0.0.1:8470"
 Url = Annotated[

@@ -1,7 +1,7 @@
 """What commands write to stdout and stderr: bytes, tables, JSON and progress.
 
 Tables have colours on a terminal only. Progress is shown on stderr if that is a terminal. Control characters
-in names, reasons and other text are escaped, because others choose that text and a terminal obeys them. A
+in names, reasons and other text are escaped, because others choose that text and a terminal executes them. A
 stdout that takes no more ends the command with exit code 1, or with 141 if its reader is gone.
 """
 
@@ -141,6 +141,7 @@ def print_table(
 ) -> None:
     """Columns side by side, numbers aligned to the right, as wide as a terminal (``fitted``)."""
     width = terminal_width()
+    # Not cropped: a terminal wraps what is still too wide, and nothing is lost.
     console(width=width).print(fitted(headers, rows, width, least_important), crop=False)
 
 
@@ -176,6 +177,7 @@ def _table(
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index in columns:
+        # Columns are of one type, so the first row decides.
         is_number = bool(rows) and isinstance(rows[0][index], int)
         # A number in two lines reads as two numbers.
         is_wrapped = index in wrapped and not is_number
@@ -220,6 +222,7 @@ def show_time(milliseconds: int) -> str:
 def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr while the body runs. Call the yielded function with (bytes done, bytes found
     to do) since the last call."""
+    # Logs of scripts should not fill with bars.
     if not shown or not sys.stderr.isatty():
         yield lambda done, found: None
         return

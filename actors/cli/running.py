@@ -88,6 +88,7 @@ def execute(
     except BrokenPipeError:
         exit_broken_pipe()
     except KeyboardInterrupt:
+        # Without a message: the user asked for it.
         raise typer.Exit(INTERRUPTED) from None
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))

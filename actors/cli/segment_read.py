@@ -47,6 +47,7 @@ def read(
         async with reading(data, url) as view:
             info = await view.segment_info(name)
             position = info.start_offset if offset is None else offset
+            # Fixed here: a busy writer must not keep the command going.
             end = info.length if size is None else min(info.length, position + size)
             if position < info.start_offset:
                 await view.read(name, position, 1)  # raises the error that names the truncation
@@ -122,7 +123,7 @@ def info(name: Name, json: Json = False, data: Data = DEFAULT_DATA, url: Service
 
 def ls(
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only names that begin with PREFIX.", show_default=False)
+        str, typer.Argument(metavar="PREFIX", help="Only names that begin with PREFIX.", show_default=False)
     ] = "",
     long: Annotated[bool, typer.Option("--long", help="Also show lengths and seals.")] = False,
     json: Json = False,

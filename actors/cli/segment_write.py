@@ -55,6 +55,7 @@ def _print_result(number: int | None, json: bool, result: str, outcome: str) -> 
         elif number is not None:
             output.print_lines([str(number)])
     except OSError as error:
+        # Exit code 1 alone would read as "nothing was done", and a script would append again.
         known = "" if number is None else f", {result} {number}"
         fail(f"{error.filename}: {error.strerror}; but {outcome}{known}")
 
@@ -65,6 +66,7 @@ def _parse_size(text: str) -> int:
     from ..settings.configuration import WriterConfig
     from ..settings.units import Setting, UnitError
 
+    # The configuration's own parser and range, so that both accept the same sizes.
     setting = attrs.fields_dict(WriterConfig)["rolling_size"].metadata[Setting]
     try:
         return int(setting.read_text(text))
@@ -147,6 +149,7 @@ def append(
     options = AppendOptions(lines, writer, event_number, expected_offset)
 
     async def command() -> int | None:
+        # Before the store: a file that cannot be read must not fence an owner with --take-over.
         with open_input(file, text) as source:
             store = writing(data, config, take_over=take_over, url=url)
             return await append_to(store, name, source, options)
@@ -192,7 +195,7 @@ def merge(
     ],
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE...", help="Sealed segments, in this order.", show_default=False),
+        typer.Argument(metavar="SOURCE", help="Sealed segments, in this order.", show_default=False),
     ],
     data: Data = DEFAULT_DATA,
     config: Config = None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Folder = Annotated[
     Path | None,
-    typer.Argument(metavar="[PATH]", help="The data folder; the same as --data.", show_default=False),
+    typer.Argument(metavar="PATH", help="The data folder; the same as --data.", show_default=False),
 ]
 Listen = Annotated[
     str | None,
@@ -90,6 +90,7 @@ def serve(
     """
 
     async def command() -> None:
+        # The supervisor lives for months: its collector should not visit what these imports make.
         with importing():
             import attrs
 
@@ -104,6 +105,7 @@ def serve(
                 "--advertise is empty: give a name or an address, or leave it out for the one listened on"
             )
 
+        # Options override the file and the environment.
         if advertise is not None:
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, advertise=advertise))
         if host_port is not None:

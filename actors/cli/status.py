@@ -31,6 +31,7 @@ def status(
 
     async def command() -> None:
         if watch:
+            # Ctrl-C cancels it: rich must end its display in order.
             await _watch(url)
             return
 
@@ -88,6 +89,7 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
         return output.fitted(headers, rows, width, _LEAST_IMPORTANT)
 
     word = "ready" if status["ready"] else "stopping" if status["stopping"] else "not ready"
+    # The last ones only: the service remembers more than fit into a line.
     times = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:])
     tail = f", the last ones took {times}" if times else ""
     return Group(

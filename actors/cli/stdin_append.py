@@ -70,7 +70,9 @@ async def _one_block(data: bytes) -> AsyncGenerator[bytes, None]:
 
 
 def _from_descriptor(descriptor: int) -> Source:
+    # The descriptor's kind and not its name: stdin may be a file, and --file a pipe.
     found = os.fstat(descriptor)
+    # Only regular files have a size that progress can be measured by.
     size = found.st_size if stat.S_ISREG(found.st_mode) else None
     # Regular files are always readable, and epoll refuses them.
     waits = stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode) or os.isatty(descriptor)
@@ -177,6 +179,7 @@ class _Appender:
         run reads the input in other batches."""
         if self._options.writer is not None and self._number is not None:
             known = await self._store.last_event_number(self._name, self._options.writer)
+            # Lines are numbered without gaps from the first number on.
             self._known = 0 if known is None else max(0, known - self._number + 1)
 
     async def append_pieces(self, source: Source, advance: Callable[[int, int], None]) -> None:
@@ -193,6 +196,7 @@ class _Appender:
                 while len(piece) >= limit:
                     await self._append(bytes(piece[:limit]))
                     del piece[:limit]
+        # An empty event has a number too, which a repetition must find.
         if piece or self._options.writer is not None:
             await self._append(bytes(piece))
         await self._check_empty()
@@ -237,6 +241,8 @@ class _Appender:
         if batch:
             await self._append_batch(batch, size)
         else:
+            # All are duplicates, and the offset of the first byte is unknown: a later one must not stand for
+            # it.
             self._is_first = False
 
     async def _append_batch(self, batch: list[bytes], size: int) -> None:

@@ -29,7 +29,7 @@ def ls(
     prefix: Annotated[
         str,
         typer.Argument(
-            metavar="[PREFIX]",
+            metavar="PREFIX",
             help="Only transactions on targets that begin with PREFIX.",
             show_default=False,
         ),
@@ -96,6 +96,7 @@ def _print(info: TransactionInfo, json: bool) -> None:
 
     staged, token = fields.pop("staged"), fields.pop("token")
     fields |= {"token": token and f"{token['writer']} at epoch {token['epoch']}"}
+    # Fields without a value in its state are left out, such as the token of one that never had one.
     shown: dict[str, object] = {
         name: f"{value:.1f} s" if name in ("lease", "expires_in") else value
         for name, value in fields.items()

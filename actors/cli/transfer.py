@@ -125,7 +125,7 @@ def backup(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="The backup's name; default: the current time.", show_default=False
+            metavar="NAME", help="The backup's name; default: the current time.", show_default=False
         ),
     ] = None,
     to: Annotated[
@@ -164,6 +164,7 @@ def backup(
         if to is not None and read_only:
             async with viewing(data) as view, _folder_of_backups(to, write=True) as target:
                 return await _back_up_view(view, data, name, target)
+        # Other commands need the owner's right to write; a backup can do without.
         remedy = "add --read-only --to FOLDER, or stop the service"
         async with owning(data, config, take_over=take_over, remedy=remedy) as store:
             await store.flush()
@@ -193,8 +194,17 @@ async def _back_up_view(
 
     sources: list[BackupSource] = []
     for container in view.containers:
+        # One after the other: each replays a log.
         snapshot = await container.snapshot()
-        sources.append(BackupSource(container.index, snapshot.opened.epoch, snapshot.state, snapshot.storage))
+        sources.append(
+            BackupSource(
+                container.index,
+                snapshot.opened.epoch,
+                snapshot.state,
+                snapshot.metadata,
+                snapshot.storage,
+            )
+        )
     options = await _backup_options(data, name)
     with output.progress("backing up", None) as advance:
         return options.name, await create_backup(sources, target, options, advance)
@@ -307,6 +317,7 @@ def restore(
         output.print_json(output.as_json(report))
     else:
         _show_restored(report)
+    # The store is there, but scripts must notice that it is not all of it.
     if report.lost:
         raise typer.Exit(FAILED)
 

@@ -1,8 +1,9 @@
 """Admission: the gates that a client's append must pass before it enters the mailbox (rule C6).
 
-There are three, in this order: free disk space (rule W6), all unflushed bytes, and those of a segment that
-cannot be flushed (rule F4). What is not flushed is in the log, so the disk bounds it and not memory (rule
-C10). Internal requests pass no gate, because they relieve what the gates measure.
+There are four, in this order: free disk space (rule W6), records that wait to be published (rule M12), all
+unflushed bytes, and those of a segment that cannot be flushed (rule F4). What is not flushed is in the log,
+so the disk bounds it and not memory (rule C10). Internal requests pass no gate, because they relieve what the
+gates measure.
 
 From ``cycle_bytes`` on, flush cycles follow each other. Between the soft and the hard limit an append waits
 in proportion, until a flush cycle makes progress or its delay is over. Above the hard limit it is refused as
@@ -33,16 +34,24 @@ class AdmissionOptions:
     refused."""
     cycle_bytes: int = attrs.field(default=attrs.Factory(lambda self: self.soft_bytes, takes_self=True))
     """Unflushed bytes above which appends make a flush cycle due: they fill most of memory."""
+    row_bytes: int = 512 << 20
+    """Bytes of records in memory above which appends are refused: far more than a flush cycle makes, so runs
+    cannot be published (rule M12)."""
     delay_max: float = 2.0
     """Seconds that an append waits just below the hard limit."""
     space_interval: float = 1.0
     """Seconds between two checks of a full disk."""
+    publish_interval: float = 10.0
+    """Seconds between two cycles that appends refused for ``row_bytes`` request."""
 
 
 @attrs.frozen
 class AdmissionStatistics:
     delayed: int = attrs.field(metadata=counter("Appends that waited because much is unflushed."))
     throttled: int = attrs.field(metadata=counter("Appends refused because too much is unflushed."))
+    refused_rows: int = attrs.field(
+        metadata=counter("Appends refused because too many records wait in memory to be published.")
+    )
     refused_full: int = attrs.field(metadata=counter("Appends refused because the disk is nearly full."))
 
 
@@ -59,16 +68,18 @@ class Admission:
         self._cache = cache
         self._log = log
         self._writer = writer
+        self._failures = writer.failures
         self._options = options
-        self._next_check = 0.0
-        self._delayed = self._throttled = self._full = 0
+        self._next_check = self._next_publish = 0.0
+        self._delayed = self._throttled = self._rows = self._full = 0
 
     def is_open(self, size: int) -> bool:
         """Whether an append of ``size`` bytes to any segment may go on at once. Cheap: it is called for every
         append."""
         return (
             self._cache.unflushed_bytes < self._options.cycle_bytes
-            and not self._writer.failing
+            and not self._failures.has_errors
+            and self._state.table.memory < self._options.row_bytes
             and self._log.has_room(size)
         )
 
@@ -79,12 +90,14 @@ class Admission:
             self._full += 1
             raise self._log.room_error()
 
+        if self._state.table.memory >= self._options.row_bytes:
+            self._refuse_rows()
         if self._cache.unflushed_bytes >= self._options.cycle_bytes:
             # Many small segments may fill memory long before one of them is due by size or age.
             self._writer.request_cycle()
         if self._cache.unflushed_bytes >= self._options.soft_bytes:
             await self._delay()
-        if self._writer.failing:
+        if self._failures.has_errors:
             self._check_segment(name)
 
     async def _has_room_again(self, size: int) -> bool:
@@ -99,9 +112,22 @@ class Admission:
         await self._log.check_space()
         return self._log.has_room(size)
 
+    def _refuse_rows(self) -> None:
+        """Refused appends make no cycle due, so one is requested from time to time: it may have room."""
+        now = anyio.current_time()
+        if now >= self._next_publish:
+            self._next_publish = now + self._options.publish_interval
+            self._writer.request_cycle()
+        self._rows += 1
+        raise Throttled(
+            f"{self._state.table.memory} bytes of records wait in memory to be published by a flush cycle "
+            f"(limit {self._options.row_bytes}): try again later; the log event rows_not_published and "
+            f"the errors of flushes have the cause"
+        )
+
     def _check_segment(self, name: str) -> None:
         segment = self._state.segments.find(name)
-        if segment is None or segment.sid not in self._writer.failing:
+        if segment is None or segment.sid not in self._failures.errors:
             return
 
         # The speculative length: appends that are accepted and not durable yet count too.
@@ -129,9 +155,9 @@ class Admission:
 
     def _refusal(self, why: str) -> StorageFull | Throttled:
         full = next(
-            (error for error in self._writer.failing.values() if isinstance(error, StorageFull)), None
+            (error for error in self._failures.errors.values() if isinstance(error, StorageFull)), None
         )
         return Throttled(why) if full is None else StorageFull(f"{why}; flushes wait for room: {full}")
 
     def statistics(self) -> AdmissionStatistics:
-        return AdmissionStatistics(self._delayed, self._throttled, self._full)
+        return AdmissionStatistics(self._delayed, self._throttled, self._rows, self._full)

@@ -23,7 +23,13 @@ import attrs
 
 from ...journal.group_payload import PayloadBuilder
 from ...journal.log.contract import DurableDataLog
-from ...journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart, CheckpointPiece
+from ...journal.operations.checkpoint import (
+    CheckpointBegin,
+    CheckpointEnd,
+    CheckpointPart,
+    CheckpointPiece,
+    CheckpointRows,
+)
 from ...journal.operations.log_element import CheckpointManifest
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
@@ -41,7 +47,7 @@ TAG_CHECKPOINT_END = 1
 _PART_RECORDS = 256
 _PART_BYTES = 1 << 20
 _ENDS_BYTES = 512
-"""What a group adds to its records, and what begin, end and manifest take together, at most."""
+"""What a group adds to its records, and what begin and end take together, at most."""
 _FILES_MAX = 8
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
@@ -94,8 +100,10 @@ class Checkpointer:
         self._relogged = 0
 
     def is_due(self, *, closing: bool = False) -> bool:
-        if self._state.cycle != self._cycle and not self._log.has_room(0):
-            return True  # the disk is nearly full, and flushed bytes can leave the log
+        # The disk is nearly full, and files with flushed bytes can leave the log. If none can, a checkpoint
+        # would only use up the reserve (rule W6).
+        if self._state.cycle != self._cycle and self._log.can_shrink() and not self._log.has_room(0):
+            return True
 
         logged = self._log.statistics().appended_bytes - self._last_at
         enough = self._options.wal_bytes // (_CLOSING_SHARE if closing else 1)
@@ -112,7 +120,7 @@ class Checkpointer:
             return False
 
         size = self._cache.unflushed_bytes + max(self._state.checkpoint_bytes, _PART_BYTES)
-        return self._log.has_reserve(size)
+        return self._log.has_reserve(size + self._state.manifest.size)
 
     async def run(self, wake: Callable[[], anyio.Event]) -> None:
         """Write a checkpoint whenever one is due. ``wake()`` gives an event that is set when more was
@@ -132,13 +140,15 @@ class Checkpointer:
             return True
 
         # Encoded and not logged: nothing else knows the size.
-        snapshot, size = self._state.begin_snapshot(), _ENDS_BYTES
+        snapshot = self._state.begin_snapshot()
+        size = 2 * _ENDS_BYTES + snapshot.manifest.size
         try:
             while self._log.has_reserve(size):
-                if not (records := snapshot.take(_PART_RECORDS, _PART_BYTES)).size:
+                if snapshot.is_complete:
                     return True
 
-                size += records.size + _ENDS_BYTES
+                if (records := snapshot.take(_PART_RECORDS, _PART_BYTES)).size:
+                    size += records.size + _ENDS_BYTES
                 await anyio.lowlevel.checkpoint()
         finally:
             self._state.end_snapshot()
@@ -182,9 +192,8 @@ class Checkpointer:
         snapshot = self._state.begin_snapshot()
         # One part, whatever the number of its records: only its size is limited.
         records = snapshot.take(_PART_BYTES, _PART_BYTES)
-        is_whole = not snapshot.take(1, _PART_BYTES).size
         self._state.end_snapshot()
-        if not is_whole:
+        if not snapshot.is_complete:
             return
 
         self._count += 1
@@ -217,10 +226,12 @@ class Checkpointer:
     async def _write_parts(self, number: int, snapshot: Snapshot) -> int:
         """Log the snapshot in groups of about ``_PART_BYTES``; returns its size."""
         total = 0
-        while (records := snapshot.take(_PART_RECORDS, _PART_BYTES)).size:
+        while not snapshot.is_complete:
+            records = snapshot.take(_PART_RECORDS, _PART_BYTES)
             for op, size in _operations(number, records):
                 await self._ask(LogRequest(op), size)
             total += records.size
+            await anyio.lowlevel.checkpoint()
         return total
 
     async def _oldest_unflushed(self, default: int) -> int:
@@ -309,10 +320,10 @@ def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]
 def _operations(number: int, records: Records) -> Iterator[tuple[Operation, int]]:
     """What logs ``records``, with sizes: a part, or the pieces of an image that is larger than that."""
     if records.size <= _PART_BYTES or not records.images:
-        part = CheckpointPart(
-            number, tuple(records.images), tuple(records.entries), tuple(records.transactions)
-        )
-        yield part, records.size
+        if records.images or records.transactions:
+            yield CheckpointPart(number, tuple(records.images), (), tuple(records.transactions)), records.size
+        if records.rows:
+            yield CheckpointRows(number, tuple(records.rows)), records.size
         return
 
     [image] = records.images

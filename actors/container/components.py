@@ -22,6 +22,7 @@ from .leases import Leases
 from .pipeline import Pipeline, PipelineHooks
 from .publish import Listeners, Publisher
 from .sources import ContainerCollectorSource, ContainerFlushSource
+from .table_runs import TableRuns
 
 if TYPE_CHECKING:
     from .container import Container
@@ -42,6 +43,7 @@ class ContainerComponents:
     admission: Admission
     leases: Leases
     imports: SegmentImporter
+    table_runs: TableRuns
 
 
 def build_components(container: Container) -> ContainerComponents:
@@ -58,6 +60,7 @@ def build_components(container: Container) -> ContainerComponents:
         options=options.chunked,
     )
     view, ownership = ContainerFlushSource(container), container.ownership
+    table_runs = TableRuns(container, collector)
     can_append = container.chunks.capabilities.append
     # F8: beside the cache, for bytes that are in the log only.
     unflushed = UnflushedBytes(cache, log, load_bytes=options.cache_bytes // 2)
@@ -70,7 +73,7 @@ def build_components(container: Container) -> ContainerComponents:
         whole_chunks=not can_append,
     )
     writer = StorageWriter(
-        view, flusher, storage, collector, ownership.prove, ownership.complete_cycle, options.writer
+        view, flusher, storage, collector, ownership.prove, table_runs.complete_cycle, options.writer
     )
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
@@ -100,11 +103,13 @@ def build_components(container: Container) -> ContainerComponents:
         leases=leases,
         imports=SegmentImporter(
             state,
+            container.metadata,
             storage,
             container.ask_internal,
             writer.request_cycle,
             index_spacing=options.chunked.index_spacing,
         ),
+        table_runs=table_runs,
     )
 
 

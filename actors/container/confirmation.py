@@ -23,7 +23,7 @@ _LIMITS = {Reason.MOVED: 86_400.0}
 """Seconds after which a container confirms itself (rule G4)."""
 
 Metadata = Mapping[str, tuple[int, bytes]]
-"""A container's metadata: version and value by key."""
+"""Records that are resident: version and value by key."""
 
 
 def claim_records(metadata: SortedDict[str, tuple[int, bytes]]) -> dict[int, ClaimRecord]:
@@ -52,7 +52,7 @@ class Confirmation:
 
     def __init__(self, state: ContainerState, store: ChunkMetadataStore) -> None:
         self._state = state
-        self._metadata = state.metadata
+        self._metadata = state.resident
         self._store = store
         self._confirmed = anyio.Event()
         self._changing = anyio.Lock()
@@ -81,9 +81,12 @@ class Confirmation:
         writes[claim_key(self._state.epoch)] = ClaimRecord(bytes(16)).encode()
         await self._end(writes)
 
-    async def _end(self, writes: Mapping[str, bytes | None]) -> None:
+    async def _end(
+        self, writes: Mapping[str, bytes | None], expired: UnconfirmedRecord | None = None
+    ) -> None:
         async with self._changing:  # operators and the end of 24 hours may come at the same time
-            if self._version(UNCONFIRMED_KEY):
+            # Another reason may have taken the place of the one that has expired.
+            if self._version(UNCONFIRMED_KEY) and expired in (None, self.unconfirmed):
                 writes = {**writes, UNCONFIRMED_KEY: None}
                 await self._store.commit({key: self._version(key) for key in writes}, writes)
         confirmed, self._confirmed = self._confirmed, anyio.Event()
@@ -96,7 +99,7 @@ class Confirmation:
             with anyio.move_on_after(_LIMITS.get(record.reason, math.inf)) as limit:
                 await self._confirmed.wait()
             if limit.cancelled_caught:
-                await self._end({})
+                await self._end({}, record)
 
     def _version(self, key: str) -> int:
         return self._metadata.get(key, (0, b""))[0]

@@ -25,7 +25,6 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from ...journal.log.contract import DurableDataLog
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -34,6 +33,11 @@ from ...storage_backends.base.transactions import TransactionInfo, is_staged
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
+from ...storage_backends.sorted_runs.block_cache import BlockCache
+from ...storage_backends.sorted_runs.compaction_policy import FAN_OUT
+from ...storage_backends.sorted_runs.local_copies import LocalCopies
+from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ...storage_backends.sorted_runs.tail import Tail
 from ..flush.writer import WriterOptions
 from ..gc.collector import CollectorOptions, GarbageTotal
 from ..kernel.event_source import Answer, EventSource
@@ -53,6 +57,7 @@ from .history import RecoveredHistory
 from .imports import SegmentImporter
 from .leases import Leases
 from .legacy_hook import LegacyHook
+from .local_disk import LocalDisk
 from .metadata_store import LoggedMetadataStore
 from .operations.append import AppendRequest
 from .operations.create import CreateRequest
@@ -74,6 +79,7 @@ from .transaction_table import Key
 _log = get_logger("container")
 
 T = TypeVar("T")
+TABLE_CACHE_BYTES = 64 << 20
 _PAGE = 256
 """Transactions that are listed in one step."""
 
@@ -96,6 +102,10 @@ class ContainerOptions:
     read_ahead: ReadAheadOptions = ReadAheadOptions()
     read_ahead_budget: ReadAheadBudget = attrs.field(factory=ReadAheadBudget)
     """Shared by all containers that have these options."""
+    table_cache: BlockCache[Tail | bytes] = attrs.field(factory=lambda: BlockCache(TABLE_CACHE_BYTES))
+    """Of the runs of system tables; shared likewise (rule M5)."""
+    merge_fan_out: int = FAN_OUT
+    """How many runs of one size are merged into one (rule M7)."""
     close_timeout: float = 10.0
     events: Callable[[], EventSource] = EventSource
     """Makes the events that replies wait on: the running loop's cheapest kind."""
@@ -117,7 +127,7 @@ class Container:
     def __init__(
         self,
         index: int,
-        log: DurableDataLog,
+        disk: LocalDisk,
         chunks: ChunkStorage,
         identity: Identity,
         world: World,
@@ -125,7 +135,8 @@ class Container:
         legacy: LegacyHook | None = None,
     ) -> None:
         self.index = index
-        self.log = log
+        self.disk = disk
+        self.log = log = disk.log
         self.chunks = chunks
         self.world = world
         self.options = options
@@ -135,7 +146,11 @@ class Container:
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
-        self.metadata = LoggedMetadataStore(self.state, self.ask_internal)
+        self.copies = LocalCopies(
+            disk.runs.files, disk.runs.path, StoredRuns(chunks), 2 * disk.runs.low_water
+        )
+        self.runs = RunReader(self.copies, options.table_cache)
+        self.metadata = LoggedMetadataStore(self.state, self.ask_internal, self.runs)
         self.history = RecoveredHistory(self.state)
         self.confirmation = Confirmation(self.state, self.metadata)
         source = ContainerManifestSource(self)
@@ -211,6 +226,7 @@ class Container:
                 active_max=self.options.active_segments_max,
             )
             self._recovery = await recovery.run()
+            await components.table_runs.open()
             await self.history.note_lengths()
             await components.checkpointer.compact(components.publisher.publish)
             await components.leases.begin()
@@ -255,6 +271,7 @@ class Container:
                 helpers.start_soon(protect(components.checkpointer.run), lambda: self._checkpoint_due)
                 helpers.start_soon(protect(components.leases.run))
                 helpers.start_soon(protect(self._evict_idle), components.publisher)
+                helpers.start_soon(protect(components.table_runs.run))
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()
@@ -518,7 +535,13 @@ class Container:
 
             if segment.waiter is None:
                 segment.waiter = self._waiters[sid] = anyio.Event()
-            await segment.waiter.wait()
+            waiter = segment.waiter
+            try:
+                await waiter.wait()
+            finally:
+                # C4: a segment that nobody waits for any more can be evicted.
+                if segment.waiter is waiter and not waiter.statistics().tasks_waiting:
+                    segment.waiter = None
             # Find it again: an idle segment may have been evicted and loaded as a new object.
             segment = self.state.segments.find(name)
             if segment is None or segment.sid != sid:
@@ -546,4 +569,5 @@ class Container:
             read_ahead=components.read_ahead.statistics(),
             unflushed=components.unflushed.statistics(),
             journal=self.ownership.statistics(),
+            table=components.table_runs.statistics(),
         )

@@ -3,11 +3,14 @@ that is about to be created (rules J3, J5). Part of the state: changed by operat
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import attrs
 
 from ...journal.manifest.element import NOTHING, Element
 from ...journal.manifest.rules import Known
 from ...journal.operations.log_element import ElementCreated, LogElement
+from ...storage_backends.sorted_runs.run_list import RunList
 
 
 @attrs.frozen
@@ -16,6 +19,32 @@ class ManifestState:
     """The newest element that exists; None if there was none yet."""
     intent: LogElement | None = None
     """The element that is recorded and not known to exist."""
+    previous: LogElement | None = None
+    """The element before ``head``; None if it is not known, because a checkpoint has ``head`` only."""
+
+    @property
+    def runs(self) -> RunList:
+        """The runs that count."""
+        return RunList() if self.head is None else self.head.element.runs
+
+    @property
+    def intended_runs(self) -> RunList:
+        return RunList() if self.intent is None else self.intent.element.runs
+
+    @property
+    def highest_cycle(self) -> int:
+        """The highest number of a cycle that an element has used, or is about to."""
+        elements = (op.element for op in (self.head, self.intent) if op is not None)
+        return max((element.progress.highest_cycle for element in elements), default=0)
+
+    def runs_among(self, names: Collection[str]) -> Collection[str]:
+        """Which of the runs ``names`` an element names that may exist: all of them while the element before
+        ``head`` is not known (rule M11)."""
+        if self.head is not None and self.previous is None and self.head.position.n > 1:
+            return names
+
+        elements = (op for op in (self.previous, self.head, self.intent) if op is not None)
+        return {run.name for op in elements for run in op.element.runs}.intersection(names)
 
     @property
     def known(self) -> Known:
@@ -35,12 +64,13 @@ class ManifestState:
         return sum(len(op.content) for op in (self.head, self.intent) if op is not None)
 
     def recorded(self, op: LogElement) -> ManifestState:
-        op.element  # noqa: B018 - raises DecodeError unless it is one
-        return ManifestState(self.head, op)
+        """Raises ``DecodeError`` unless this code can use the element."""
+        _ = op.element  # decodes it
+        return ManifestState(self.head, op, self.previous)
 
     def created(self, op: ElementCreated) -> ManifestState:
         """Raises ``ValueError`` if another element was recorded."""
         if self.intent is None or self.intent.position != op.position:
             raise ValueError(f"element {op.position.n} was created and not recorded before (rule J3)")
 
-        return ManifestState(self.intent)
+        return ManifestState(self.intent, previous=self.head)

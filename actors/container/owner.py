@@ -21,5 +21,5 @@ class Identity:
 
     @property
     def signature(self) -> Owner:
-        """What elements say of the owner."""
+        """The owner as elements record it."""
         return Owner(self.store, self.log, self.owner, self.folder.digest, self.folder.location)

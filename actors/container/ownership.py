@@ -14,7 +14,7 @@ owner or a later one, creates it again with the same bytes and then goes on."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -30,10 +30,10 @@ from ...journal.manifest.chain import (
     read_element,
     read_newest,
 )
-from ...journal.manifest.element import NOTHING, Element, Kind, Position, Progress
+from ...journal.manifest.element import ELEMENT_BYTES_MAX, NOTHING, Element, Kind, Position, Progress
 from ...journal.manifest.rules import Known, Step, decide, next_predecessor
 from ...journal.manifest.store_record import STORE_RECORD, other_store
-from ...journal.operations.log_element import ElementCreated, LogElement
+from ...journal.operations.log_element import ElementCreated, LogElement, LogElementChange
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import (
@@ -50,6 +50,8 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.segments.records.claim import ClaimRecord
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
+from ...storage_backends.sorted_runs.compaction_policy import Merge
+from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
 from ..folder.fingerprint import Fingerprint
 from ..telemetry.logging import get_logger
@@ -63,8 +65,10 @@ from .shared_store_record import SharedStoreRecord
 _log = get_logger("container")
 
 _ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
+ChangeRuns = Callable[[RunList], RunList]
 PROOF_SECONDS = 30.0
 """A write of a flush needs a check of the chain that is no older."""
+_BLOCK_BYTES = 4096
 _ROUNDS_MAX = 8
 """Steps in which one element comes to count, at most: four if nobody else creates or deletes any."""
 _OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
@@ -88,8 +92,9 @@ class ManifestSource(Protocol):
         """Of the claims of earlier versions, by epoch."""
         ...
 
-    def some_chunk(self) -> str | None:
-        """A chunk that the log refers to; None if there is none."""
+    async def some_chunk(self) -> str | None:
+        """A chunk that the log refers to; None if there is none. Raises ``Unavailable`` if its record cannot
+        be read, and ``DataCorruption``."""
 
     def now_ms(self) -> int: ...
     async def log(self, op: Operation) -> object:
@@ -213,6 +218,11 @@ def _no_room(name: str) -> StorageFull:
     )
 
 
+def _blocks(op: LogElement) -> int:
+    """What the element takes of a file system."""
+    return -(-len(op.content) // _BLOCK_BYTES)
+
+
 def moved_from(manifest: ManifestState, listed: ListedChain, folder: Fingerprint) -> UnconfirmedRecord | None:
     """The record of a container whose last owner had another folder (rule G4); None if it had ``folder``.
     Ask only if ``listed`` continues what the log knows."""
@@ -235,7 +245,7 @@ class StorageOwnership:
         *,
         adopt: bool,
     ) -> None:
-        """``adopt``: an operator has decided that this folder lives, whatever the chain says (rule J6)."""
+        """``adopt``: an operator has decided that this folder goes on, whatever the chain holds (rule J6)."""
         self._chunks = chunks
         self.container = source.container
         self.identity = identity
@@ -256,7 +266,8 @@ class StorageOwnership:
         self._lock, self._proving = anyio.Lock(), anyio.Lock()
         """``_lock``: while an element comes to count, which may take as long as long-term storage does.
         Checks of the chain do not wait for it."""
-        self._proven_until = -math.inf
+        self._proven_at = -math.inf
+        """When the last check of the chain began."""
         self.epoch = 0
         """The epoch of the ownership, once the log is open."""
         self._created = 0
@@ -330,10 +341,11 @@ class StorageOwnership:
 
     # --- later -----------------------------------------------------------------------------------
 
-    async def prove(self) -> None:
-        """``ensure``, and that no other history has gone on until now (rule J7)."""
+    async def prove(self, age: float = 0.0) -> None:
+        """``ensure``, and that no other history had gone on ``age`` seconds ago, or later (rule J7)."""
         await self.ensure()
-        await self._check_chain()
+        if anyio.current_time() >= self._proven_at + age:
+            await self._check_chain()
 
     async def check_chain(self) -> None:
         """``prove``, before a listing of chunks and before deletions that are tried again. Finds what dead
@@ -345,16 +357,15 @@ class StorageOwnership:
 
     async def keep_proven(self) -> None:
         """``prove``, unless that was done in the last 30 seconds: for writes that take long (rule J7)."""
-        if anyio.current_time() < self._proven_until:
+        if anyio.current_time() < self._proven_at + PROOF_SECONDS:
             return
 
         async with self._proving:
-            if anyio.current_time() >= self._proven_until:
-                await self.prove()
+            await self.prove(PROOF_SECONDS)
 
     async def _check_chain(self, *, whole: bool = False) -> None:
         while True:
-            until, known = anyio.current_time() + PROOF_SECONDS, self._known
+            began, known = anyio.current_time(), self._known
             listed = await self._list_chain(whole=whole, reads=whole)
             step = decide(self._known, listed.position)
             if step in _OURS:
@@ -365,17 +376,31 @@ class StorageOwnership:
                 await self._refuse(step, listed)
                 break
 
-        self._proven_until = until
+        self._proven_at = began
 
-    async def complete_cycle(self, cut: int) -> None:
-        """Return once an element counts that says: a cycle is complete up to ``cut`` (rule J5).
+    async def complete_cycle(self, cut: int, runs: Sequence[RunEntry] = ()) -> None:
+        """Return once an element counts that records a complete cycle up to ``cut`` (rule J5). It names
+        ``runs`` besides those that counted before (rule M10), unless one that was recorded earlier serves.
 
         It takes as long as long-term storage does. Checks, and so flushes, go on beside it; elements are
         created one after the other. Raises ``CLAIM_REFUSED`` if this owner must not go on; after any other
         error call it again, with the same cut or a newer one: what was recorded is settled first."""
         async with self._lock:
             await self._ensure()
-            await self._advance(Kind.CYCLE_COMPLETE, ListedChain(self._seen), cut)
+            await self._advance(
+                Kind.CYCLE_COMPLETE, ListedChain(self._seen), cut, lambda before: before.replaced((), runs)
+            )
+
+    async def replace_runs(self, merge: Merge, added: Sequence[RunEntry]) -> None:
+        """Return once an element counts that names ``added`` in place of the runs of ``merge`` (rule M7),
+        or an earlier result of the same merge."""
+        async with self._lock:
+            await self._ensure()
+            await self._advance(
+                Kind.COMPACTED,
+                ListedChain(self._seen),
+                change=lambda before: merge.applied_to(before, added),
+            )
 
     async def prove_anew(self) -> None:
         """Return once an element counts that this owner has recorded since the call (rule J9). An ``Open`` is
@@ -404,7 +429,7 @@ class StorageOwnership:
         if seen is not None and numbers[-1:] == [seen.position.n] and not reads:
             return ListedChain(seen, numbers)
 
-        newest = await read_newest(self._chunks, self.container, numbers)
+        newest = await read_newest(self._chunks, self.container, numbers, seen)
         claims = () if newest else await list_claims(self._chunks, self.container)
         return self._found_newest(newest, numbers, claims)
 
@@ -418,15 +443,18 @@ class StorageOwnership:
             self._seen = newest
         return listed
 
-    async def _advance(self, kind: Kind, listed: ListedChain, cut: int = 0) -> None:
-        """Create the next element; first the one that was recorded before and never counted."""
+    async def _advance(
+        self, kind: Kind, listed: ListedChain, cut: int = 0, change: ChangeRuns = lambda before: before
+    ) -> None:
+        """Create the next element; first the one that was recorded before and never counted. ``change`` makes
+        its run list from the one that counts when it is recorded, so changes of several callers add up."""
         own: LogElement | None = None
         for _ in range(_ROUNDS_MAX):
             known, op = self._known, self._source.manifest.intent
             match decide(known, listed.position):
                 case Step.CONFIRM if op is not None and op.position == self._durable:
                     await self._count(op)
-                    if op is own or self._serves(op, kind, cut):
+                    if op == own or self._serves(op, kind, cut):
                         await self._delete_old()
                         return
 
@@ -436,16 +464,16 @@ class StorageOwnership:
                     # its element in the page cache of a file system only (rule J5).
                     await self._source.wait_durable()
                 case Step.CREATE_NEXT:
-                    op = own = await self._log_next(kind, known.base, listed, cut)
+                    op = own = await self._log_next(kind, known.base, listed, cut, change)
                 case step:
                     await self._refuse(step, listed)
                     predecessor = next_predecessor(known, listed.position)
-                    op = own = await self._log_next(kind, predecessor, listed, cut)
+                    op = own = await self._log_next(kind, predecessor, listed, cut, change)
             listed = await self._create(op)
         raise _hidden(element_name(self.container, self._known.base.n + 1))
 
     def _serves(self, op: LogElement, kind: Kind, cut: int) -> bool:
-        """Whether an element that was recorded earlier says what the next one would."""
+        """Whether an element that was recorded earlier has what the next one would have."""
         element = op.element
         return (
             kind is element.kind is not Kind.PROOF
@@ -453,10 +481,12 @@ class StorageOwnership:
             and element.progress.cut >= cut
         )
 
-    async def _log_next(self, kind: Kind, predecessor: Position, listed: ListedChain, cut: int) -> LogElement:
+    async def _log_next(
+        self, kind: Kind, predecessor: Position, listed: ListedChain, cut: int, change: ChangeRuns
+    ) -> LogElement:
         published = self._source.manifest.newest
         found = None if listed.newest is None else listed.newest.element
-        op = LogElement(
+        op = LogElement.of(
             Element(
                 n=predecessor.n + 1,
                 kind=kind,
@@ -465,11 +495,19 @@ class StorageOwnership:
                 predecessor=predecessor,
                 time_ms=self._source.now_ms(),
                 progress=self._progress(published, found, kind, cut),
-                runs=RunList() if published is None else published.runs,
+                runs=change(self._source.manifest.runs),
                 pins=() if published is None else published.pins,
-            ).encode()
+            )
         )
-        await self._log_whole(op)
+        if (size := len(op.content)) > ELEMENT_BYTES_MAX:  # nobody could read it (rule J2)
+            raise StorageFull(
+                f"an element of the journal has at most {ELEMENT_BYTES_MAX} bytes, this one would have "
+                f"{size}: there is room once runs are merged"
+            )
+        head = self._source.manifest.head
+        # Without runs it is short, and is logged as earlier versions do it.
+        has_runs = head is not None and len(self._source.manifest.runs) > 0
+        await self._log_whole(LogElementChange.between(head, op) if head is not None and has_runs else op)
         return op
 
     def _progress(self, published: Element | None, found: Element | None, kind: Kind, cut: int) -> Progress:
@@ -497,7 +535,7 @@ class StorageOwnership:
         except ChunkExists:
             # By an earlier attempt, or another history.
             try:
-                newest = await read_element(self._chunks, self.container, n)
+                newest = await read_element(self._chunks, self.container, n, newest)
             except ChunkNotFound:
                 return await self._list_chain()
 
@@ -512,8 +550,9 @@ class StorageOwnership:
         try:
             await self._chunks.create_with_content(name, [op.content])
         except StorageFull as error:
-            # The element before the head is the reserve: its room is enough for another one.
-            if not await self._delete_old(kept=1):
+            # Those before the head are the reserve: their room is enough for another one.
+            head = self._source.manifest.head
+            if head is None or not await self._old.delete_below(head.position.n):
                 raise _no_room(name) from error
             try:
                 await self._chunks.create_with_content(name, [op.content])
@@ -538,9 +577,11 @@ class StorageOwnership:
         # A successor that came meanwhile is not foreign: it fenced the log before it created anything.
         self._log.check_owner()
         chosen = self._adopt and not self._is_open
-        can_adopt = self._source.some_chunk() is None
-        if step is Step.EMPTY and not (chosen and can_adopt):
-            raise empty(self.container, can_adopt=can_adopt)
+        if step is Step.EMPTY:
+            # Only here: its runs may be gone, which is no reason to go on with what is another's.
+            can_adopt = await self._has_no_chunk()
+            if not (chosen and can_adopt):
+                raise empty(self.container, can_adopt=can_adopt)
 
         if step is Step.WENT_BACK:
             await self._check_is_gone(self._known.base)
@@ -549,6 +590,12 @@ class StorageOwnership:
 
         self._check_epoch(listed.epoch)
         await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, listed.folder.location))
+
+    async def _has_no_chunk(self) -> bool:
+        try:
+            return await self._source.some_chunk() is None
+        except (Unavailable, DataCorruption):
+            return False  # They cannot be read; there may be some.
 
     async def _check_is_gone(self, position: Position) -> None:
         """That long-term storage was put back is no conclusion from a listing alone."""
@@ -584,7 +631,7 @@ class StorageOwnership:
 
         records = self._source.claim_records()
         if not listed.claims and listed.newest is None:
-            chunk = self._source.some_chunk()
+            chunk = await self._source.some_chunk()
             was_claimed = any(record.storage_claimed for record in records.values())
             if was_claimed or (chunk is not None and not await self._chunks.exists(chunk)):
                 raise empty(self.container, can_adopt=False)
@@ -609,9 +656,13 @@ class StorageOwnership:
         self._check_epoch(newest.epoch)
         await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, newest.identity.folder.location))
 
-    async def _delete_old(self, kept: int = 2) -> bool:
-        head = self._source.manifest.head
-        return head is not None and await self._old.delete_below(head.position.n + 1 - kept)
+    async def _delete_old(self) -> None:
+        """Delete those below the one before the head, but not one more while the room of that one is not
+        enough for another head (rule J8)."""
+        head, previous = self._source.manifest.head, self._source.manifest.previous
+        if head is not None:
+            is_larger = previous is not None and _blocks(previous) < _blocks(head)
+            await self._old.delete_below(head.position.n - 1 - is_larger)
 
     def statistics(self) -> JournalStatistics:
         manifest = self._source.manifest

@@ -174,6 +174,7 @@ class Pipeline:
         group, state, decisions = self._building, self._state, self._decide.get
         # Looked up once: the loop runs for every request.
         add, apply = group.add, state.apply
+        answered, answers = group.replies.append, group.values.append
         for request in batch:
             decide = decisions(type(request))
             if decide is None:
@@ -201,8 +202,8 @@ class Pipeline:
             else:
                 apply(op)
                 add(op)
-            group.replies.append(request.reply)
-            group.values.append(answer)
+            answered(request.reply)
+            answers(answer)
 
     def _step_internal(self, request: Request, group: Group) -> None:
         if type(request) is SnapshotRequest:

@@ -14,7 +14,7 @@ failed one changes nothing."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 
 import anyio.lowlevel
@@ -23,15 +23,21 @@ import attrs
 from ...journal.group_payload import decode_group
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.append import Append
-from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart, CheckpointPiece
+from ...journal.operations.checkpoint import (
+    CheckpointEnd,
+    CheckpointPart,
+    CheckpointPiece,
+    CheckpointRows,
+)
 from ...journal.operations.log_element import CheckpointManifest, LogElement
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus, decode_image
 from ...journal.operations.transaction_image import decode_transaction
-from ...storage_backends.base.codec import DecodeError
-from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.codec import DecodeError, NewerFormat
+from ...storage_backends.base.errors import DataCorruption, StoreMismatch
 from ...storage_backends.base.statistics import gauge
+from ...storage_backends.sorted_runs.rows import Row
 from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from .checkpoint import TAG_CHECKPOINT_END
@@ -58,6 +64,8 @@ class RecoveryReport:
 def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:
     try:
         return decode_group(payload)
+    except NewerFormat as error:
+        raise StoreMismatch(f"group {number} of the log has an {error}: use a newer tierlog") from error
     except (DecodeError, ValueError) as error:
         raise DataCorruption(
             f"group {number} of the log does not decode: {error}", file=f"group {number}"
@@ -66,7 +74,7 @@ def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:
 
 @attrs.define
 class _CheckpointRecords:
-    """What the parts and pieces of one checkpoint hold. Metadata entries go into the state as they come,
+    """What the parts and pieces of one checkpoint hold. Elements and rows go into the state as they come,
     because segments are restored after them."""
 
     checkpoint: int
@@ -75,16 +83,16 @@ class _CheckpointRecords:
     size: int = 0
     images: deque[bytes] = attrs.field(factory=deque)
     transactions: deque[bytes] = attrs.field(factory=deque)
-    manifest: ManifestState = ManifestState()
     _pieces: list[bytes] = attrs.field(factory=list)
 
     def add(self, op: Operation) -> None:
         if type(op) is CheckpointPart and op.checkpoint == self.checkpoint:
             self.images += op.images
             self.transactions += op.transactions
-            self.state.metadata.update((key, (version, value)) for key, version, value in op.entries)
             self.size += sum(map(len, (*op.images, *op.transactions)))
-            self.size += sum(len(key) + len(value) for key, _, value in op.entries)
+            self._restore_rows(Row(key.encode(), version, value) for key, version, value in op.entries)
+        elif type(op) is CheckpointRows and op.checkpoint == self.checkpoint:
+            self._restore_rows(op.rows)
         elif type(op) is CheckpointPiece and op.checkpoint == self.checkpoint:
             self._pieces.append(op.data)
             self.size += len(op.data)
@@ -92,11 +100,16 @@ class _CheckpointRecords:
                 self.images.append(b"".join(self._pieces))
                 self._pieces.clear()
         elif type(op) is CheckpointManifest and op.checkpoint == self.checkpoint:
-            head, intent = (LogElement(each) if each else None for each in (op.head, op.intent))
-            self.manifest = ManifestState(head, intent)
+            manifest = ManifestState(LogElement(op.head) if op.head else None)
+            self.state.know_elements(manifest.recorded(LogElement(op.intent)) if op.intent else manifest)
             self.size += len(op.head) + len(op.intent)
         elif type(op) is CheckpointEnd and op.checkpoint == self.checkpoint:
             self.is_complete = True
+
+    def _restore_rows(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.state.restore_row(row)
+            self.size += len(row.key) + len(row.value or b"")
 
 
 def _taken(items: deque[bytes]) -> Iterator[bytes]:
@@ -123,6 +136,8 @@ class Recovery:
         self._publisher = publisher
         self._cache = cache
         self._active_max = active_max
+        self._divided = state.manifest
+        """What was known of the chain when the memtable was divided last."""
 
     async def run(self) -> RecoveryReport:
         end = await self._newest_checkpoint()
@@ -147,6 +162,7 @@ class Recovery:
                     operations += self._replay(number, first, ops, begin_sequence)
                 # Replay is bound by the CPU; the other containers of the process must run too.
                 await anyio.lowlevel.checkpoint()
+                await self._free_clean_rows()
                 # Replay loads what it changes: a long log would bring every segment into memory.
                 while self._publisher.evict_idle(self._active_max):
                     await anyio.lowlevel.checkpoint()
@@ -177,21 +193,17 @@ class Recovery:
         records = _CheckpointRecords(end.checkpoint, self._state)
         # These groups are read once more, for the operations between the parts: to keep them would take the
         # memory of all appends since the begin.
-        async with aclosing(self._log.read(end.begin_group)) as groups:
-            async for number, payload in groups:
-                for op in _decode(number, payload)[1]:
-                    records.add(op)
-
-                if records.is_complete:
-                    break
-
-                await anyio.lowlevel.checkpoint()
-
         try:
-            for element in (records.manifest.head, records.manifest.intent):
-                if element is not None:
-                    element.element  # noqa: B018 - raises DecodeError unless it is one
-            self._state.manifest = records.manifest
+            async with aclosing(self._log.read(end.begin_group)) as groups:
+                async for number, payload in groups:
+                    for op in _decode(number, payload)[1]:
+                        records.add(op)
+
+                    if records.is_complete:
+                        break
+
+                    await anyio.lowlevel.checkpoint()
+
             # Transactions first: restoring a staged segment adds it to its transaction.
             for transactions in in_slices(_taken(records.transactions), _STEP):
                 for data in transactions:
@@ -208,6 +220,21 @@ class Recovery:
             ) from error
 
         self._state.restored(end.begin_sequence, end.cycle, records.size)
+        await self._free_clean_rows()
+
+    async def _free_clean_rows(self) -> None:
+        """Release the rows that the runs have. Those that the runs of a recorded element have are moved into
+        a memtable of their own, as in the owner that recorded it, and released together when it counts."""
+        table, manifest = self._state.table, self._state.manifest
+        if manifest is self._divided:
+            return
+
+        for runs in (manifest.runs, manifest.intended_runs):
+            for _ in table.divide(runs.clean_to):
+                await anyio.lowlevel.checkpoint()
+        while table.free():
+            await anyio.lowlevel.checkpoint()
+        self._divided = manifest
 
     def _restore_segment(self, data: bytes) -> None:
         segment = SegmentState.from_image(decode_image(data))

@@ -25,7 +25,7 @@ from ...journal.operations.segment_image import (
 )
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.base.segments import SegmentInfo
-from ...storage_backends.base.sharded_dict import SLOTS, ShardedDict
+from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.sorted_dict import FrozenView, SortedKeys, with_prefix
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SegmentRecord
@@ -262,7 +262,7 @@ class _ById(ShardedDict[int, SegmentState]):
     def __getitem__(self, sid: int) -> SegmentState:
         # Hot path: written out, because a call costs as much as the rest.
         try:
-            return self._slots[hash(sid) % SLOTS][sid]
+            return self._slots[self._mask and hash(sid) & self._mask][sid]
         except KeyError:
             return self._load(sid)
 
@@ -282,7 +282,8 @@ class SegmentTable:
         """Every segment that is not clean, and some that changed and are."""
         self._turns: deque[int] = deque()
         """The segments in memory, in the order in which eviction visits them; removed ones may linger."""
-        self._by_name: ShardedDict[str, int] = ShardedDict()
+        self._by_name: ShardedDict[str, SegmentState | int] = ShardedDict()
+        """The live segments; of evicted ones the id."""
         self._names: SortedKeys[str] = SortedKeys()
         self._ids: SortedKeys[int] = SortedKeys()
         self._on_load = on_load
@@ -295,8 +296,8 @@ class SegmentTable:
         return sid in self.by_id or sid in self.evicted
 
     def find(self, name: str) -> SegmentState | None:
-        sid = self._by_name.get(name)
-        return None if sid is None else self.by_id[sid]
+        found = self._by_name.get(name)
+        return self._load(found) if isinstance(found, int) else found
 
     def require(self, name: str) -> SegmentState:
         segment = self.find(name)
@@ -307,7 +308,8 @@ class SegmentTable:
 
     def sid_of(self, name: str) -> int | None:
         """The id of the live segment of that name. Does not load it."""
-        return self._by_name.get(name)
+        found = self._by_name.get(name)
+        return found.sid if isinstance(found, SegmentState) else found
 
     def get(self, sid: int) -> SegmentState | None:
         """The segment of that id, loaded if it was evicted; None if there is none."""
@@ -323,7 +325,6 @@ class SegmentTable:
         if not segment.is_clean:
             self.list_dirty(segment)
         if segment.status is SegmentStatus.LIVE:
-            self._by_name[segment.name] = segment.sid
             self._names.add(segment.name)
 
     def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
@@ -415,7 +416,10 @@ class SegmentTable:
     def replace_by_image(self, sid: int, image: bytes) -> None:
         """Evict a segment that has this image."""
         self.evicted[sid] = image
-        self.unlist_dirty(self.by_id.pop(sid))
+        segment = self.by_id.pop(sid)
+        self.unlist_dirty(segment)
+        if segment.status is SegmentStatus.LIVE:
+            self._by_name[segment.name] = sid
 
     def _load(self, sid: int) -> SegmentState:
         segment = SegmentState.from_image(decode_image(self.evicted.pop(sid)))
@@ -426,3 +430,5 @@ class SegmentTable:
     def _keep(self, segment: SegmentState) -> None:
         self.by_id[segment.sid] = segment
         self._turns.append(segment.sid)
+        if segment.status is SegmentStatus.LIVE:
+            self._by_name[segment.name] = segment

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
+from ...journal.manifest.chain import runs_prefix
 from ...journal.operations.barrier import Barrier
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.chunk_storage import ChunkInfo
 from ...storage_backends.base.errors import DataCorruption
-from ...storage_backends.base.sorted_dict import with_prefix
-from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from ...storage_backends.segments.records import ReleasedRecord, chunk_key, released_key
 from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
 from ...storage_backends.segments.records.claim import ClaimRecord
@@ -25,6 +24,7 @@ from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .confirmation import claim_records
 from .manifest_state import ManifestState
+from .metadata_store import LoggedMetadataStore
 from .state import ContainerState
 
 if TYPE_CHECKING:
@@ -33,50 +33,53 @@ if TYPE_CHECKING:
 _log = get_logger("gc")
 
 
-class ReferencedChunks:
-    """The chunk names that metadata knows."""
+class ReferencedNames:
+    """The objects that the container's records and elements refer to."""
 
-    def __init__(self, state: ContainerState) -> None:
-        self._metadata = state.metadata
+    def __init__(self, state: ContainerState, store: LoggedMetadataStore) -> None:
+        self._state = state
+        self._store = store
+        self._runs = runs_prefix(state.container)
 
-    def __contains__(self, name: object) -> bool:
-        return chunk_key(str(name)) in self._metadata
+    async def among(self, names: Sequence[str]) -> set[str]:
+        """Which of ``names`` are referred to. Raises ``Unavailable`` if that cannot be read."""
+        runs = [name for name in names if name.startswith(self._runs)]
+        _, found = await self._store.look_up(chunk_key(name) for name in names if name not in runs)
+        return {key.removeprefix(CHUNK_PREFIX) for key in found}.union(self._state.manifest.runs_among(runs))
 
 
 class ReleasedRecords:
-    """The files that were released according to metadata (rule S19); ``forget`` is one commit of
-    ``store``."""
+    """The files that were released according to metadata (rule S19); ``forget`` is one commit."""
 
-    def __init__(self, state: ContainerState, store: ChunkMetadataStore) -> None:
-        self._metadata = state.metadata
+    def __init__(self, store: LoggedMetadataStore) -> None:
         self._store = store
 
-    def __contains__(self, name: object) -> bool:
-        return released_key(str(name)) in self._metadata
+    async def among(self, names: Sequence[str]) -> list[str]:
+        _, found = await self._store.look_up(map(released_key, names))
+        return [key.removeprefix(RELEASED_PREFIX) for key in found]
 
     async def names(self) -> Sequence[str]:
-        found: list[str] = []
-        for keys in in_slices(with_prefix(self._metadata.runs_from(RELEASED_PREFIX), RELEASED_PREFIX)):
-            found += [key.removeprefix(RELEASED_PREFIX) for key in keys if self._is_readable(key)]
-            await anyio.lowlevel.checkpoint()
-        return found
-
-    def _is_readable(self, key: str) -> bool:
-        if key not in self._metadata:
-            return False
-
-        try:
-            decode_record(ReleasedRecord, key, self._metadata[key][1])
-        except DataCorruption as error:
-            # It may be of a newer version, which will know what to do with it.
-            _log.error("released_unreadable", record=key, error=str(error))
-            return False
-
-        return True
+        records = await self._store.records(RELEASED_PREFIX)
+        return [
+            key.removeprefix(RELEASED_PREFIX)
+            for key, (_, value) in records.items()
+            if _is_readable(key, value)
+        ]
 
     async def forget(self, names: Sequence[str]) -> None:
-        versions = {key: self._metadata[key][0] for key in map(released_key, names)}
-        await self._store.commit(versions, dict.fromkeys(versions))
+        _, found = await self._store.look_up(map(released_key, names))
+        await self._store.commit({key: version for key, (version, _) in found.items()}, dict.fromkeys(found))
+
+
+def _is_readable(key: str, value: bytes) -> bool:
+    try:
+        decode_record(ReleasedRecord, key, value)
+    except DataCorruption as error:
+        # It may be of a newer version, which will know what to do with it.
+        _log.error("released_unreadable", record=key, error=str(error))
+        return False
+
+    return True
 
 
 class ContainerFlushSource:
@@ -97,6 +100,10 @@ class ContainerFlushSource:
     @property
     def client_sequence(self) -> int:
         return self._state.client_sequence
+
+    @property
+    def refuses_rows(self) -> bool:
+        return self._state.table.memory >= self._container.options.admission.row_bytes
 
     def dirty_segments(self) -> Iterator[FlushableSegment]:
         return self._state.segments.dirty_segments()
@@ -138,11 +145,11 @@ class ContainerManifestSource:
         return self._state.sequence
 
     def claim_records(self) -> Mapping[int, ClaimRecord]:
-        return claim_records(self._state.metadata)
+        return claim_records(self._state.resident)
 
-    def some_chunk(self) -> str | None:
-        keys = with_prefix(self._state.metadata.runs_from(CHUNK_PREFIX), CHUNK_PREFIX)
-        return next((key.removeprefix(CHUNK_PREFIX) for key in keys), None)
+    async def some_chunk(self) -> str | None:
+        key = await self._container.metadata.first(CHUNK_PREFIX)
+        return None if key is None else key.removeprefix(CHUNK_PREFIX)
 
     def now_ms(self) -> int:
         return max(0, int(self._container.world.wall_clock() * 1000))
@@ -160,9 +167,9 @@ class ContainerCollectorSource:
     def __init__(self, container: Container) -> None:
         self._container = container
         self.epoch = container.state.epoch
-        self.chunk_prefix = f"containers/{container.index:04d}/"
-        self.referenced = ReferencedChunks(container.state)
-        self.released = ReleasedRecords(container.state, container.metadata)
+        self.prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
+        self.referenced = ReferencedNames(container.state, container.metadata)
+        self.released = ReleasedRecords(container.metadata)
         self._confirmation = container.confirmation
         self._history = container.history
 

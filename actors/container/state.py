@@ -1,4 +1,4 @@
-"""The state of a container: segments, transactions, chunk metadata, and the counters for ids and sequences.
+"""The state of a container: segments, transactions, the system table, and the counters for ids and sequences.
 
 There is one state, the *speculative* one: it includes every operation that was given a sequence, durable or
 not. Operations are applied in sequence order, each once and synchronously, with the same code live and in
@@ -7,7 +7,7 @@ replay (``operations/``). The pipeline makes operations durable; the tail cache 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,35 +20,34 @@ from ...journal.operations.transaction_image import TransactionImage, encode_tra
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
 from ...storage_backends.base.sorted_dict import FrozenView, SortedDict
 from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX
+from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
+from ...storage_backends.sorted_runs.rows import Row
+from ...storage_backends.sorted_runs.table import Table, TableView
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
 from .segments import SegmentState, SegmentTable
 from .transaction_table import Key, TransactionTable
 
+RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY)
+"""Of records that synchronous steps need: to load an evicted segment, to claim long-term storage, and to
+delete."""
 NO_CYCLE = CycleComplete(0, 0, 0, False)
+_Item = tuple[str, int, Any]
+"""A record of a snapshot: the list of ``Records`` that it goes to, its size in bytes, and itself."""
+_END: _Item = ("", 0, None)
 
 
 @attrs.define
 class Records:
-    """Records of a snapshot that are logged together: at most ``count_max``, of ``size_max`` bytes. A larger
-    one comes alone."""
+    """Records of a snapshot that are logged together."""
 
-    count_max: int
-    size_max: int
     size: int = 0
+    """Of all, in bytes."""
     images: list[bytes] = attrs.field(factory=list)
-    entries: list[tuple[str, int, bytes]] = attrs.field(factory=list)
+    rows: list[Row] = attrs.field(factory=list)
     transactions: list[bytes] = attrs.field(factory=list)
-
-    def count_in(self, size: int) -> bool:
-        """Count one more record of ``size`` bytes, if there is room for it."""
-        count = len(self.images) + len(self.entries) + len(self.transactions)
-        if count and (count == self.count_max or self.size + size > self.size_max):
-            return False
-
-        self.size += size
-        return True
 
 
 class Snapshot:
@@ -61,33 +60,54 @@ class Snapshot:
         cycle: CycleComplete,
         manifest: ManifestState,
         segments: FrozenView[int, bytes],
-        entries: FrozenView[str, tuple[int, bytes]],
+        resident: FrozenView[str, tuple[int, bytes]],
+        table: TableView,
         transactions: FrozenView[Key, TransactionImage],
     ) -> None:
         self.sequence = sequence
         self.cycle = cycle
         self.manifest = manifest
         self.segments = segments
-        self._left = chain(
+        self.table = table
+        clean_to = table.runs.clean_to
+        clean = (
+            Row(key.encode(), version, value) if version <= clean_to else None
+            for key, (version, value) in resident
+        )
+        self._left: Iterator[_Item | None] = chain(
             (("images", len(image), image) for _, image in segments),
-            (("entries", len(key) + len(value), (key, version, value)) for key, (version, value) in entries),
+            (
+                None if row is None else ("rows", len(row.key) + len(row.value or b""), row)
+                for row in chain(clean, table.dirty_rows())
+            ),
             (
                 ("transactions", len(encoded), encoded)
                 for encoded in (encode_transaction(transaction) for _, transaction in transactions)
             ),
         )
-        self._held: tuple[str, int, Any] | None = None
+        self._held: _Item | None = None
         """The record for which the last part had no room."""
+        self.is_complete = False
+        """Whether all records were taken."""
 
     def take(self, count: int, size: int) -> Records:
-        """Remove the next records, at most ``count``, of ``size`` bytes; none at the end."""
-        found = Records(count, size)
-        while (item := self._held or next(self._left, None)) is not None:
+        """Remove the next records, at most ``count``, of ``size`` bytes; a larger one comes alone. Records
+        that do not belong to the snapshot count too, so there may be none although it is not complete."""
+        found = Records()
+        for _ in range(count):
+            item = self._held or next(self._left, _END)
+            if item is _END:
+                self.is_complete = True
+                break
+            if item is None:
+                continue
+
             kind, record_size, record = self._held = item
-            if not found.count_in(record_size):
+            if found.size and found.size + record_size > size:
                 break
 
             getattr(found, kind).append(record)
+            found.size += record_size
             self._held = None
         return found
 
@@ -104,8 +124,11 @@ class ContainerState:
         self.epoch = epoch
         self.segments = SegmentTable(self._load_segment)
         self.transactions = TransactionTable()
-        self.metadata: SortedDict[str, tuple[int, bytes]] = SortedDict()
-        """Chunk metadata: key -> (version, encoded record)."""
+        self.table = Table()
+        """The records of long-term storage, as rows; those that runs have are not in memory (rule M8)."""
+        self.resident: SortedDict[str, tuple[int, bytes]] = SortedDict()
+        """Key -> (version, encoded record): records that are in the table too, and always in memory, because
+        synchronous steps need them."""
         self.sequence = 0
         """The sequence of the newest operation."""
         self.client_sequence = 0
@@ -165,11 +188,10 @@ class ContainerState:
 
     def change(self, sid: int) -> SegmentState:
         """The segment, about to be changed. ``KeyError`` if there is none."""
-        segments = self.segments
-        segment = segments.by_id[sid]
+        segment = self.segments.by_id[sid]
         segment.touched = self.sequence
         if not segment.is_listed:
-            segments.list_dirty(segment)
+            self.segments.list_dirty(segment)
         if self.snapshot is not None:
             self.snapshot.segments.before_change(sid)
 
@@ -184,13 +206,43 @@ class ContainerState:
 
     def load_record(self, segment: SegmentState) -> None:
         """Load the record in long-term storage of a segment that was made from an image."""
-        entry = self.metadata.get(f"{SEGMENT_PREFIX}{segment.sid:016x}")
+        entry = self.resident.get(f"{SEGMENT_PREFIX}{segment.sid:016x}")
         if entry is not None:
             segment.load_record(entry[1])
 
     def _load_segment(self, segment: SegmentState) -> None:
         self.load_record(segment)
         self._on_load(segment)
+
+    # --- the system table (rules M8 to M10) -------------------------------------------------------
+
+    def write_records(self, writes: Sequence[tuple[str, bytes | None]]) -> None:
+        """The present operation writes these records; None removes one."""
+        version = self.sequence
+        self.table.put([Row(key.encode(), version, value) for key, value in writes])
+        for key, value in writes:
+            if key.startswith(RESIDENT_PREFIXES):
+                self._keep_resident(key, version, value)
+
+    def find_record(self, key: str) -> Row | None:
+        """The newest row of ``key``, a tombstone too; None if it is not in memory."""
+        row = self.table.find_in_memory(key.encode())
+        if row is None and key.startswith(RESIDENT_PREFIXES):
+            version, value = self.resident.get(key, (0, None))
+            return Row(key.encode(), version, value)
+
+        return row
+
+    def _keep_resident(self, key: str, version: int, value: bytes | None) -> None:
+        if value is None:
+            self.resident.pop(key, None)
+        else:
+            self.resident[key] = (version, value)
+
+    def know_elements(self, manifest: ManifestState) -> None:
+        """An element counts: its runs are those of the table. Raises ``DecodeError``."""
+        self.table.use(manifest.runs)
+        self.manifest = manifest
 
     # --- checkpoints and recovery ----------------------------------------------------------------
 
@@ -204,15 +256,25 @@ class ContainerState:
             self.cycle,
             self.manifest,
             self.segments.freeze(),
-            self.metadata.freeze(),
+            self.resident.freeze(),
+            self.table.begin_view(),
             self.transactions.records.freeze(),
         )
         return self.snapshot
 
     def end_snapshot(self) -> None:
+        if self.snapshot is not None:
+            self.table.end_view(self.snapshot.table)
         self.snapshot = None
-        self.metadata.end_view()
+        self.resident.end_view()
         self.transactions.records.end_view()
+
+    def restore_row(self, row: Row) -> None:
+        """Recovery: add a row of a checkpoint, whose elements are known."""
+        if row.version > self.table.runs.clean_to:
+            self.table.put((row,))
+        if (key := row.key.decode()).startswith(RESIDENT_PREFIXES):
+            self._keep_resident(key, row.version, row.value)
 
     def restore(self, segment: SegmentState) -> None:
         """Recovery: add a segment of a checkpoint. Its metadata entries and transactions are restored
@@ -230,6 +292,6 @@ class ContainerState:
         self.checkpoint_bytes = size
         self.sequence = sequence
         self.cycle = cycle
-        # A checkpoint does not say which operations clients caused. If all segments are clean, none makes a
-        # cycle due, so an idle store stays quiet after its opening (F5).
+        # A checkpoint does not record which operations clients caused. If all segments are clean, none of
+        # them makes a cycle due, so an idle store stays quiet after its opening (F5).
         self.client_sequence = sequence if self.segments.dirty else min(sequence, cycle.cut)

@@ -19,6 +19,7 @@ from .leases import TransactionStatistics
 from .ownership import JournalStatistics
 from .pipeline import PipelineStatistics
 from .recovery import RecoveryReport
+from .table_runs import TableStatistics
 
 
 @attrs.frozen
@@ -41,3 +42,4 @@ class ContainerStatistics:
     read_ahead: ReadAheadStatistics
     unflushed: UnflushedStatistics
     journal: JournalStatistics
+    table: TableStatistics

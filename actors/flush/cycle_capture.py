@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ..kernel.slices import in_slices, list_in_slices
+from ..kernel.slices import in_slices, list_in_slices, turn_after
 from .aggregation import FlushableSegment, SegmentFlush, capture
 
 _SLICE = 64
@@ -46,7 +46,7 @@ async def capture_all(
                     leave_out(segment.sid)
                 else:
                     single[segment.sid] = capture(segment, cut)
-        await anyio.lowlevel.checkpoint()
+        await turn_after(segments)
 
     closures: ShardedDict[int, SegmentFlush] = ShardedDict()
     plans: list[SegmentFlush] = []

@@ -1,10 +1,10 @@
-"""Lets long-term storage say which flush cycle is complete, beside the cycles (rule J5).
+"""Records in long-term storage which flush cycle is complete, beside the cycles (rule J5).
 
 The creation of an element takes as long as long-term storage does; nothing that is flushed waits for it (rule
 F7). The callers of a flush do: they are answered once an element counts whose cut is at or after their call.
 Of several cycles that complete meanwhile only the newest gets an element.
 
-Cancellation: the callers are left to ``fail``. Crash: the next owner settles an element that was recorded."""
+Cancellation: the callers are left to ``fail``. Crash: the next owner creates an element that was recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CyclePublisher:
     def __init__(
         self, publish: Callable[[int], Awaitable[None]], retry_in: Callable[[], float], error_pause: float
     ) -> None:
-        """``publish(cut)`` returns once long-term storage says that a cycle with this cut is complete.
+        """``publish(cut)`` returns once an element counts that records a complete cycle with this cut.
         ``retry_in()``: for how many seconds long-term storage refuses every change; ``error_pause``: seconds
         between two attempts, at least."""
         self._publish = publish
@@ -65,15 +65,17 @@ class CyclePublisher:
 
             # Only the newest: each element replaces the one before it, so one for every cycle would cost more
             # creations and promise nothing more (J5).
-            cut = self.completed
+            cut, asked = self.completed, len(self._waiting)
             try:
                 await self._publish(cut)
             except CLAIM_REFUSED:
                 raise
             except TierlogError as error:
-                # The outage may last for hours: these callers get its error. The element is tried again for
-                # later ones.
-                self.fail(error)
+                # The outage may last for hours: who asked before the attempt gets its error. The element is
+                # tried again for later callers.
+                failed, self._waiting = self._waiting[:asked], self._waiting[asked:]
+                for _, reply in failed:
+                    reply.fail(error)
                 await anyio.sleep(max(self._error_pause, self._retry_in()))
                 continue
 

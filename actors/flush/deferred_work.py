@@ -39,6 +39,10 @@ class DeferredWorkStorage(Protocol):
         """Some of the changes since they were last given; empty if none is left."""
         ...
 
+    def has_deferred_changes(self) -> bool:
+        """Whether ``deferred_changes`` may give some."""
+        ...
+
     def newer_deferred_work(self) -> frozenset[str]: ...
     async def run_deferred(self, work: DeferredWorkRecord) -> bool: ...
 
@@ -58,9 +62,9 @@ class DeferredWork:
         pause: float,
         error_pause: float,
     ) -> None:
-        """``claim()`` returns once this owner may write to long-term storage (rule W8). ``steps``: in one
-        cycle. ``pause`` and ``error_pause``: seconds between two cycles for deferred work, and after the
-        first failure of one."""
+        """``claim()`` returns once this owner may write to long-term storage (rules W8 and J7). ``steps``:
+        in one cycle. ``pause`` and ``error_pause``: seconds between two cycles for deferred work, and after
+        the first failure of one."""
         self._storage = storage
         self._claim = claim
         self._steps = steps
@@ -81,6 +85,11 @@ class DeferredWork:
     def open(self) -> int:
         """How many items there were when they were last read."""
         return len(self._queue)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether ``run`` would find nothing to do, and nothing that changed."""
+        return not self._queue and not self._storage.has_deferred_changes()
 
     async def load(self) -> None:
         """Read the deferred work that an earlier owner left (rule F6)."""

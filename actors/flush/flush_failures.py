@@ -24,13 +24,20 @@ class FlushFailures:
         self._segment_of = segment_of
         self.errors: ShardedDict[int, TierlogError] = ShardedDict()
         """By segment, those of flushes that failed and were not repeated successfully."""
+        self.has_errors = False
+        """Whether there are some. Admission reads it for every append."""
         self._unflushed: ShardedDict[int, None] = ShardedDict()
         """Segments that the last cycle with them did not flush, tried or not."""
         self.is_failing = False
         """Whether some segments could not be flushed, as of the last cycle."""
 
+    def failed(self, sid: int, error: TierlogError) -> None:
+        self.errors[sid] = error
+        self.has_errors = True
+
     def flushed(self, sid: int) -> None:
         self.errors.pop(sid, None)
+        self.has_errors = bool(self.errors)
         self._unflushed.pop(sid, None)
 
     async def note(self, failed: Mapping[int, TierlogError], *, is_refused: bool) -> None:
@@ -46,6 +53,7 @@ class FlushFailures:
             error = str(failed[new[0]])
             _log.warning("flush_failed", count=len(self._unflushed), segments=names, error=error)
         await self._drop_gone(self.errors)
+        self.has_errors = bool(self.errors)
         await self._drop_gone(self._unflushed)
         if self.is_failing and not self._unflushed:
             _log.info("flush_recovered")

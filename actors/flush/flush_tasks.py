@@ -22,7 +22,7 @@ import attrs
 from ...journal.operations.segment_image import MergedRange
 from ...storage_backends.base.errors import TierlogError, Unavailable
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ..kernel.slices import in_slices
+from ..kernel.slices import in_slices, turn_after
 from .aggregation import SegmentFlush
 from .flush_order import FlushOrder
 
@@ -105,10 +105,10 @@ class FlushTasks:
         left: ShardedDict[int, SegmentFlush] = ShardedDict()
         for part in in_slices(plans):
             left.update((plan.sid, plan) for plan in part)
-            await anyio.lowlevel.checkpoint()
+            await turn_after(part)
         order = self._order = FlushOrder()
-        for _ in in_slices(_added(order, plans, left)):
-            await anyio.lowlevel.checkpoint()
+        for added in in_slices(_added(order, plans, left)):
+            await turn_after(added)
         done_before, in_time, had_plans = self.done, True, bool(left)
         while True:
             # The slot first: what is taken from the order must be begun.

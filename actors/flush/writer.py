@@ -6,7 +6,7 @@ the order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one 
 
 A cycle: fix the cut and capture what is to be flushed; wait until that is durable; claim long-term
 storage (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. Beside the
-next cycles long-term storage gets to say so (``cycle_publisher.py``). A segment that fails does not stop
+next cycles this is recorded in long-term storage (``cycle_publisher.py``). A segment that fails does not stop
 the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later cycle, and a
 requested flush gets its error. One that hangs does not hold it up (rule F7). Only ``NotOwner``, and a
 claim that is not this owner's, end the writer.
@@ -65,6 +65,11 @@ class FlushSource(Protocol):
     def sequence(self) -> int: ...
     @property
     def client_sequence(self) -> int: ...
+    @property
+    def refuses_rows(self) -> bool:
+        """Whether appends are refused until records are published."""
+        ...
+
     def dirty_segments(self) -> Iterable[FlushableSegment]:
         """Those of which long-term storage lacks something as of the call, sources of merges included. To be
         worked through in slices."""
@@ -89,6 +94,9 @@ class WriterOptions:
     """Seconds between a cycle with a failure and the next one."""
     segment_deadline: float = 1.0
     """Seconds for which a cycle waits for one segment, and for one cycle's deferred work (rule F7)."""
+    check_interval: float = 1.0
+    """Seconds between two checks of the chain by cycles that segments made due by their size, and by steps of
+    deferred work: those follow each other in milliseconds (rule J7)."""
     deferred_steps: int = 32
     """Steps of deferred work in one cycle, at most (rule F6)."""
     deferred_pause: float = 0.1
@@ -123,6 +131,9 @@ class _Caller:
 
     sequence: int
     client_sequence: int
+    is_during_full: bool
+    """Whether a full cycle is under way that began before the call: it may complete what the call asks for,
+    but its error may be of before the call."""
     reply: Reply[None] = attrs.field(factory=Reply)
 
 
@@ -133,12 +144,13 @@ class StorageWriter:
         flusher: SegmentFlusher,
         storage: DeferredWorkStorage,
         observer: CycleObserver,
-        claim: Callable[[], Awaitable[None]],
+        claim: Callable[[float], Awaitable[None]],
         publish: Callable[[int], Awaitable[None]],
         options: WriterOptions,
     ) -> None:
-        """``claim()`` returns once this owner may write to long-term storage, ``publish(cut)`` once long-term
-        storage says that a cycle with this cut is complete (rule J5)."""
+        """``claim(age)`` returns once this owner may write to long-term storage, as of ``age`` seconds ago at
+        most (rule J7); ``publish(cut)`` once an element counts that records a complete cycle with this cut
+        (rule J5)."""
         self._source = source
         self._flusher = flusher
         self._storage = storage
@@ -159,7 +171,7 @@ class StorageWriter:
         )
         self._deferred = DeferredWork(
             storage,
-            claim,
+            lambda: claim(options.check_interval),
             steps=options.deferred_steps,
             pause=options.deferred_pause,
             error_pause=options.error_pause,
@@ -181,9 +193,8 @@ class StorageWriter:
         self._full_left: ShardedDict[int, None] = ShardedDict()
         """Segments that are not flushed up to it."""
         self._recorded_cut = 0  # Of the newest ``CycleComplete``: cuts only grow.
-        self._failures = FlushFailures(source.segment_of)
-        self.failing = self._failures.errors
-        """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append."""
+        self.failures = FlushFailures(source.segment_of)
+        """Segments whose last flush failed (rule F4)."""
         self._waiting: list[_Caller] = []
         self._requested = False
         self._stopped: TierlogError | None = None
@@ -203,7 +214,7 @@ class StorageWriter:
             self._waiting_for_late[sid] = None
         # A failing segment waits for the full cycle after the pause (F4): its bytes grow on, and their size
         # would make one cycle after the other due.
-        elif sid not in self._due and sid not in self.failing:
+        elif sid not in self._due and sid not in self.failures.errors:
             self._due[sid] = None
             self._wake.set()
 
@@ -221,11 +232,12 @@ class StorageWriter:
 
     async def flush(self) -> None:
         """Return when a full cycle is complete whose cut is at or after everything acked so far. Raises the
-        error that kept a segment from being flushed."""
+        error that kept a segment from being flushed in a cycle that began after the call."""
         if self._stopped is not None:
             raise self._stopped
 
-        caller = _Caller(self._source.sequence, self._source.client_sequence)
+        is_during_full = self._full_cut is not None
+        caller = _Caller(self._source.sequence, self._source.client_sequence, is_during_full)
         self._waiting.append(caller)
         self.request_cycle()
         await caller.reply.wait()
@@ -283,7 +295,7 @@ class StorageWriter:
         is_whole = not self._flushes.late
         cut, plans = await self._fix_cut(full)
         is_empty = not plans
-        is_whole &= await self._flush_to(tasks, plans)
+        is_whole &= await self._flush_to(tasks, plans, full=full)
         await clear_in_slices(plans)
         await self._run_deferred(tasks)
         steps = self._unrecorded_steps
@@ -299,9 +311,9 @@ class StorageWriter:
             self._recorded_steps += steps
             self._room_made = False
             is_full = full and is_whole and not failed
-            settled, before, self._recorded_cut = self._settled_cut(), self._recorded_cut, cut
+            settled, before, self._recorded_cut = self._completed_cut(), self._recorded_cut, cut
             # Late flushes that ended since the last cycle may be the last that an earlier full cycle was
-            # missing: then its cut is complete, and this record says so.
+            # missing: then its cut is complete, which this record notes.
             if not is_full and settled is not None and settled >= before:
                 self._recorded_cut, is_full = settled, True
             record = CycleComplete(self._source.epoch, number, self._recorded_cut, is_full)
@@ -309,12 +321,13 @@ class StorageWriter:
             self._observer.cycle_completed(number)
             self._report_progress()
             # F5: the store's own operations need no element: an idle store creates none.
-            if is_full and (progressed or self._source.client_sequence > self._publisher.completed):
+            changed = progressed or self._source.client_sequence > self._publisher.completed
+            if is_full and (changed or self._source.refuses_rows):
                 self._publisher.complete(self._recorded_cut)
         if full:
             self._end_full_cycle(cut, failed, is_whole=is_whole)
         else:
-            self._settle_full(failed)
+            self._complete_full_cycle(failed)
 
     def _begin_cycle(self) -> None:
         """Everything that is committed from now on belongs to the next ``CycleComplete`` (rule F2)."""
@@ -367,7 +380,7 @@ class StorageWriter:
 
         return cut, plans
 
-    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush]) -> bool:
+    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush], *, full: bool) -> bool:
         """Flush what was captured. Returns whether nothing was late, not even if it has ended since: what it
         is merged into was left out (rule F7)."""
         if not plans:
@@ -377,7 +390,7 @@ class StorageWriter:
         # storage must not have them then (C1).
         await self._source.wait_durable()
         try:
-            await self._claim()
+            await self._claim(0.0 if full else self._options.check_interval)
         except CLAIM_REFUSED:
             raise
         except StorageFull as error:
@@ -393,7 +406,7 @@ class StorageWriter:
         """Flush what is not in memory (rule F8). Returns whether some segments were late, or wait for late
         ones."""
         left = await self._spilled.flush(
-            tasks, plans, is_probe=lambda: self._failures.is_failing and not self._flushes.done
+            tasks, plans, is_probe=lambda: self.failures.is_failing and not self._flushes.done
         )
         self._wait_for_late(left.waiting)
         self._due.update(left.ended)
@@ -406,7 +419,7 @@ class StorageWriter:
 
     async def _run_deferred(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do some steps of deferred work. A step that is late goes on by itself (rule F7)."""
-        if self._deferred_is_late:
+        if self._deferred_is_late or self._deferred.is_idle:
             return
 
         is_over = False
@@ -437,7 +450,7 @@ class StorageWriter:
         self._due.update(waiting)
         if failed:
             self._not_before = anyio.current_time() + self._options.error_pause
-            self._settle_full(failed)
+            self._complete_full_cycle(failed)
         self._report_progress()
         self._wake.set()
 
@@ -454,7 +467,7 @@ class StorageWriter:
             is_deleted = segment is None or segment.status is SegmentStatus.DELETED
             is_refused = isinstance(error, SegmentNotFound | MetadataConflict)
             if not is_refused and (plan.deleted or not is_deleted):
-                self.failing[plan.sid] = error
+                self.failures.failed(plan.sid, error)
                 if isinstance(error, StorageFull):
                     await self._make_room(plan)
                 return error
@@ -471,7 +484,7 @@ class StorageWriter:
         finally:
             self._flusher.release(plan.sid)
 
-        self._failures.flushed(plan.sid)
+        self.failures.flushed(plan.sid)
         if self._full_cut is not None and plan.cut >= self._full_cut:
             self._full_left.pop(plan.sid, None)
         return None
@@ -494,7 +507,7 @@ class StorageWriter:
                 if plan.deleted:
                     deleted.append(plan)
                 else:
-                    self.failing[plan.sid] = error
+                    self.failures.failed(plan.sid, error)
                     await self._make_room(plan)
             await anyio.lowlevel.checkpoint()
         await self._flushes.fail((plan.sid for plan in plans if not plan.deleted), error)
@@ -507,24 +520,24 @@ class StorageWriter:
             now = anyio.current_time()
             self._not_before = now + max(self._options.error_pause, refused_for)
             self._dirty_since = now - self._options.flush_age
-        await self._failures.note(failed, is_refused=bool(refused_for))
+        await self.failures.note(failed, is_refused=bool(refused_for))
 
     def _end_full_cycle(self, cut: int, failed: Mapping[int, TierlogError], *, is_whole: bool) -> None:
         if failed or is_whole:
             self._answer(cut, next(iter(failed.values()), None))
             self._full_cut = None
         else:
-            self._settle_full({})
+            self._complete_full_cycle({})
         if is_whole and not failed:
             self._is_flushed_to(cut)
         self.operations_logged()
         self._requested |= any(caller.sequence > cut for caller in self._waiting)
 
-    def _settle_full(self, failed: Mapping[int, TierlogError]) -> None:
+    def _complete_full_cycle(self, failed: Mapping[int, TierlogError]) -> None:
         """Answer the callers of a full cycle that ended before late segments, if those are flushed now or
         have failed."""
         error = next((failed[sid] for sid in failed if sid in self._full_left), None)
-        cut = self._settled_cut() if error is None else self._full_cut
+        cut = self._completed_cut() if error is None else self._full_cut
         if cut is None:
             # A late flush had captured all that is left, or it is merged by now: a full cycle settles it.
             self._requested |= bool(self._waiting) and not (self._flushes.late or self._due)
@@ -543,7 +556,7 @@ class StorageWriter:
         if self._source.client_sequence <= cut:
             self._dirty_since = None  # only the cycle's own operations started the timer (rule F5)
 
-    def _settled_cut(self) -> int | None:
+    def _completed_cut(self) -> int | None:
         """The cut of a full cycle that ended before late segments, if those are flushed now."""
         is_left = any(self._source.segment_of(sid) is not None for sid in self._full_left)
         return None if is_left else self._full_cut
@@ -554,12 +567,16 @@ class StorageWriter:
         for caller in waiting:
             if caller.sequence > cut:
                 self._waiting.append(caller)
+            elif error is not None and caller.is_during_full:
+                # The next full cycle is the first that began after the call.
+                self._waiting.append(attrs.evolve(caller, is_during_full=False))
+                self._requested = True
             elif error is not None:
                 caller.reply.fail(error)
             elif caller.client_sequence <= self._publisher.completed:
                 self._publisher.answer(caller.reply)
             else:
-                # Flushed, by late flushes, and no cycle says so yet.
+                # Flushed, by late flushes, and not recorded by a cycle yet.
                 self._waiting.append(caller)
                 self._requested = True
 
@@ -571,7 +588,7 @@ class StorageWriter:
         return WriterStatistics(
             self._cycle,
             self._flushed_bytes,
-            len(self.failing),
+            len(self.failures.errors),
             self._flushes.late,
             self._cut,
             len(self._due),

@@ -11,7 +11,6 @@ A folder without a record keeps its chunks in ``lts/``. The record is TOML and c
 
 from __future__ import annotations
 
-import tomllib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -22,15 +21,13 @@ from ...storage_backends.base.errors import ConfigError, DataCorruption, StoreMi
 from ...storage_backends.base.files import (
     Close,
     Files,
-    MakeFolder,
     Open,
     Program,
     Read,
-    Rename,
     Size,
-    Sync,
-    SyncFolder,
-    Write,
+    make_folder,
+    remake_name,
+    with_folder,
 )
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
@@ -104,7 +101,7 @@ async def create_chunk_folder(
     """Make ``lts/`` for a new store. Raises ``InvalidArgument`` if that is impossible, ``Unavailable`` if it
     is now."""
     if not location.chunks:
-        await run_program(files, _make_folder(folder.chunks), folder.path)
+        await run_program(files, make_folder(folder.chunks, with_parent=True), folder.path)
         storage = make_chunk_storage(location, files, folder, world, create=True)
         await storage.open()
         await storage.close()
@@ -116,10 +113,6 @@ async def check_location(location: ChunkLocation, files: Files, folder: StoreFol
         storage = make_chunk_reader(location, files, folder, world)
         await storage.open()
         await storage.close()
-
-
-def _make_folder(path: str) -> Program[None]:
-    yield MakeFolder(path)
 
 
 def _s3_options(location: ChunkLocation) -> S3Options:
@@ -143,19 +136,23 @@ def _path(folder: StoreFolder) -> str:
 
 
 def _resolve(folder: StoreFolder, configured: ChunkLocation, temporary: str) -> Program[ChunkLocation]:
+    # The identity is written last, so a record without one is of an opening that did not finish.
     is_new = (yield from read_identity(folder.wal)) is None
     recorded = (yield from _read(folder)) or ChunkLocation()
     location = configured if is_new else _decide(folder, recorded, configured)
-    if location != recorded:
+    # The one that a new folder has may have lost its name (rule W11).
+    if location != recorded or (is_new and location.chunks):
         yield from _write(folder, location, temporary)
     return location
 
 
 def _decide(folder: StoreFolder, recorded: ChunkLocation, configured: ChunkLocation) -> ChunkLocation:
     """The location of an existing store."""
+    # Also a store in a bucket: commands without a configuration must find it.
     if not configured.chunks:
         return recorded
 
+    # A trailing slash does not make another prefix.
     if configured.chunks.rstrip("/") != recorded.chunks.rstrip("/"):
         raise StoreMismatch(
             f"the chunks of {folder.path} are in {recorded.shown(folder)}, not in {configured.chunks}: "
@@ -179,14 +176,11 @@ def _read(folder: StoreFolder) -> Program[ChunkLocation | None]:
 
 
 def _write(folder: StoreFolder, location: ChunkLocation, temporary: str) -> Program[None]:
-    path = f"{folder.wal}/{temporary}"
-    yield MakeFolder(folder.wal)
-    handle = yield Open(path, write=True, create=True)
-    yield Write(handle, 0, [_encode(location)])
-    yield Sync(handle)
-    yield Close(handle)
-    yield Rename(path, _path(folder))
-    yield SyncFolder(folder.wal)
+    yield from with_folder(
+        folder.wal,
+        lambda: remake_name(_path(folder), f"{folder.wal}/{temporary}", _encode(location)),
+        with_parent=True,
+    )
 
 
 def _encode(location: ChunkLocation) -> bytes:
@@ -204,6 +198,8 @@ def _toml(value: str | bool | int) -> str:
 
 
 def _decode(data: bytes, path: str) -> ChunkLocation:
+    import tomllib  # a folder with its own ``lts/`` has no record
+
     try:
         fields = tomllib.loads(data.decode())
         location = ChunkLocation(str(fields.pop("chunks")), S3Config(**fields))

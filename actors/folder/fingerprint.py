@@ -33,8 +33,9 @@ class Fingerprint:
         return any(self.digest) and any(other.digest) and self.digest != other.digest
 
 
-def read_fingerprint(folder: str, host: str) -> Program[Fingerprint]:
-    """The fingerprint of the existing ``folder``; ``host`` is for display only."""
+def read_fingerprint(folder: str, host: str, final: str = "") -> Program[Fingerprint]:
+    """The fingerprint of the existing ``folder``. For display only: ``host``, and ``final``, its name once it
+    is complete."""
     _, inode = yield FileNumbers(folder)
     machine = b""
     with suppress(OSError):  # there is none outside of Linux; the other parts are enough
@@ -42,5 +43,7 @@ def read_fingerprint(folder: str, host: str) -> Program[Fingerprint]:
         machine = yield Read(handle, 0, _MACHINE_ID_BYTES_MAX)
         yield Close(handle)
     parts = Encoder().blob(machine).text(str(inode)).finish()
-    location = f"{host}:{folder}".encode("utf-8", "replace")[:LOCATION_BYTES_MAX].decode("utf-8", "ignore")
-    return Fingerprint(blake2b(parts, digest_size=FINGERPRINT_BYTES).digest(), location)
+    # Cut in bytes, as it is stored; the cut may split a character, which is dropped.
+    location = f"{host}:{final or folder}".encode("utf-8", "replace")[:LOCATION_BYTES_MAX]
+    digest = blake2b(parts, digest_size=FINGERPRINT_BYTES).digest()
+    return Fingerprint(digest, location.decode("utf-8", "ignore"))

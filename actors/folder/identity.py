@@ -9,6 +9,7 @@ Layout: ``magic u32, version u16, store id 16 bytes, log id 16 bytes, containers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import attrs
@@ -18,15 +19,18 @@ from ...storage_backends.base.codec import Decoder, Encoder
 from ...storage_backends.base.errors import DataCorruption, StoreMismatch
 from ...storage_backends.base.files import (
     Close,
+    FileHandle,
+    FolderEntry,
     Link,
     ListFolder,
+    Lock,
     Open,
     Program,
     Read,
     SyncFolder,
     Unlink,
-    make_folder,
-    sync_name,
+    remake_name,
+    with_folder,
     write_file,
 )
 
@@ -91,6 +95,7 @@ def read_identity(folder: str) -> Program[StoreIdentity | None]:
         yield from _refuse_orphaned_logs(folder)
         return None
 
+    # One byte more than an identity has, so that a longer file is refused.
     data = yield Read(handle, 0, _BYTES + 1)
     yield Close(handle)
     return decode(data, path)
@@ -102,7 +107,7 @@ def _refuse_orphaned_logs(folder: str) -> Program[None]:
     except FileNotFoundError:
         return
 
-    if any(entry.is_folder and entry.name.isdigit() for entry in entries):
+    if _has_logs(entries):
         raise DataCorruption(
             "the store's identity is missing although there are logs: restore it from a backup",
             file=identity_file(folder),
@@ -112,17 +117,35 @@ def _refuse_orphaned_logs(folder: str) -> Program[None]:
 
 def create_identity(folder: str, identity: StoreIdentity, temporary: str) -> Program[StoreIdentity]:
     """Make the folder a store. If two processes try, one wins, and both return the winner's identity."""
-    path = identity_file(folder)
-    yield from make_folder(folder)
-    # If it was there, its creator may have died before it did this.
-    yield SyncFolder(folder.rpartition("/")[0] or "/")
-    yield from write_file(f"{folder}/{temporary}", encode(identity))
+    path, draft = identity_file(folder), f"{folder}/{temporary}"
+    yield from with_folder(folder, lambda: write_file(draft, encode(identity)), with_parent=True)
     # If another process won, its identity is read below; it may have removed our temporary file.
     with suppress(FileExistsError, FileNotFoundError):
-        yield Link(f"{folder}/{temporary}", path)
+        # A rename would replace the identity of another process; a link fails.
+        yield Link(draft, path)
     with suppress(FileNotFoundError):
-        yield Unlink(f"{folder}/{temporary}")
+        yield Unlink(draft)
+    yield SyncFolder(folder)
     found = yield from read_identity(folder)
     assert found is not None
-    yield from sync_name(path, f"{folder}/{temporary}", encode(found))
     return found
+
+
+def confirm_identity(folder: str, identity: StoreIdentity, temporary: str) -> Program[None]:
+    """Make the name of an existing identity durable, if nothing shows that it is: its creator may have been
+    killed before, or have failed. Folders of logs are made after it (rule W11).
+
+    An opening that holds the identity's lock counts on the file, so it is replaced by a copy under the lock.
+    """
+    path = identity_file(folder)
+    held: FileHandle = yield Open(path)
+    try:
+        yield Lock(held)
+        if not _has_logs((yield ListFolder(folder))):
+            yield from remake_name(path, f"{folder}/{temporary}", encode(identity))
+    finally:
+        yield Close(held)
+
+
+def _has_logs(entries: Sequence[FolderEntry]) -> bool:
+    return any(entry.is_folder and entry.name.isdigit() for entry in entries)

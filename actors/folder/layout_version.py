@@ -11,19 +11,16 @@ relies on it syncs the folder. A leftover temporary file is removed by the next 
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from ...storage_backends.base.errors import DataCorruption, StoreMismatch
 from ...storage_backends.base.files import (
+    FULL,
     Close,
     Files,
-    Link,
     Open,
     Program,
     Read,
-    Unlink,
-    sync_name,
-    write_file,
+    SyncFolder,
+    remake_name,
 )
 from ...storage_backends.base.world import World
 from ..settings.layout_mode import LayoutMode
@@ -51,11 +48,15 @@ def _apply(folder: StoreFolder, mode: LayoutMode, temporary: str) -> Program[Non
         )
 
     if mode is LayoutMode.LAYOUT_UPGRADE:
-        while not upgraded:
-            yield from _create(folder, temporary)
-            upgraded = yield from _read(folder)
-        # Also if the file was there: its creator may have crashed before this sync (rule S18).
-        yield from sync_name(f"{folder.wal}/layout", f"{folder.wal}/{temporary}", _CONTENT)
+        # Also if the file is there: its creator may have crashed before its sync, or have failed (rules S18,
+        # W11).
+        try:
+            yield from remake_name(f"{folder.wal}/layout", f"{folder.wal}/{temporary}", _CONTENT)
+        except OSError as error:
+            # An opening on a full disk makes room (rule W6).
+            if not upgraded or error.errno not in FULL:
+                raise
+            yield SyncFolder(folder.wal)
 
 
 def _read(folder: StoreFolder) -> Program[bool]:
@@ -65,19 +66,10 @@ def _read(folder: StoreFolder) -> Program[bool]:
     except FileNotFoundError:
         return False
 
+    # One byte more, so that a longer file is refused.
     content = yield Read(handle, 0, len(_CONTENT) + 1)
     yield Close(handle)
     if content != _CONTENT:
         raise DataCorruption("the layout version is damaged: restore it from a backup", file=path)
 
     return True
-
-
-def _create(folder: StoreFolder, temporary: str) -> Program[None]:
-    """Try to create the file. Another opening may create it first or remove the temporary file, so the caller
-    checks again."""
-    yield from write_file(f"{folder.wal}/{temporary}", _CONTENT)
-    with suppress(FileExistsError, FileNotFoundError):
-        yield Link(f"{folder.wal}/{temporary}", f"{folder.wal}/layout")
-    with suppress(FileNotFoundError):
-        yield Unlink(f"{folder.wal}/{temporary}")

@@ -18,6 +18,7 @@ from ...storage_backends.base.files import (
     NOT_A_FILE,
     Close,
     FileHandle,
+    IsNamed,
     ListFolder,
     Lock,
     MakeFolder,
@@ -87,7 +88,8 @@ def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[F
     lock on the file ``identity`` makes the check and the creation one step."""
     guard: FileHandle = yield Open(identity)
     try:
-        if not (yield Lock(guard, wait=False)):
+        # Without a name it was replaced meanwhile by another opening (rule W11).
+        if not ((yield Lock(guard, wait=False)) and (yield IsNamed(guard))):
             raise NotOwner(
                 "the folder is being opened, in this process or another: open it once, or fence the other "
                 "opening with take_over=True"
@@ -147,6 +149,8 @@ def _inspect(folder: str, name: str) -> Program[Owner | None]:
             return None  # closed meanwhile, or nobody's lock file
         raise
 
+    # The lock shows whether the process lives, not its number: numbers are used again, and one from another
+    # machine names another process here.
     free = yield Lock(handle, wait=False)
     data = yield Read(handle, 0, _FILE_BYTES_MAX)
     yield Close(handle)

@@ -89,6 +89,8 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
     try:
         return await files.run(program)
     except OSError as error:
+        # The file layer refuses to open what is not a regular file: a pipe would block, a link lead
+        # elsewhere.
         if error.errno in NOT_A_FILE:
             raise DataCorruption(
                 "this is not a regular file", file=error.filename or path, offset=0

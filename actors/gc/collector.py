@@ -23,7 +23,7 @@ removes records whose file is gone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Protocol
 
@@ -32,19 +32,20 @@ import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
-from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, StorageFull, TierlogError
+from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, NotOwner, StorageFull, TierlogError
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .garbage_queue import GarbageQueue
 from .retry_later import RetryLater
-from .rules import Garbage, is_ready, orphans, parse_chunk_name
+from .rules import Garbage, creator_of, is_ready, is_run, orphans
 
 _log = get_logger("gc")
 
 _TAKEN = 128
-"""Names that one step of the event loop takes from the queue, at most."""
+"""Names that one step of the event loop takes from the queue or from a listing, at most."""
+_COUNTED_AT_ONCE = 1000
 _NAMED = 10
 """The most chunks that one log event names."""
 
@@ -90,10 +91,14 @@ class CollectorStatistics:
     )
 
 
-class ReleasedFiles(Protocol):
-    """The durable records of released files that no listing finds (rule S19)."""
+class KnownNames(Protocol):
+    async def among(self, names: Sequence[str]) -> Collection[str]:
+        """Which of ``names`` are known. Raises ``Unavailable`` if that cannot be read now."""
+        ...
 
-    def __contains__(self, name: object) -> bool: ...
+
+class ReleasedFiles(KnownNames, Protocol):
+    """The durable records of released files that no listing finds (rule S19)."""
 
     async def names(self) -> Sequence[str]:
         """The names in records that can be read."""
@@ -109,13 +114,13 @@ class CollectorSource(Protocol):
     @property
     def epoch(self) -> int: ...
     @property
-    def chunk_prefix(self) -> str:
-        """The prefix of the container's chunks."""
+    def prefixes(self) -> Sequence[str]:
+        """The prefixes of the container's chunks, and of its runs."""
         ...
 
     @property
-    def referenced(self) -> Container[str]:
-        """The chunk names in durable metadata."""
+    def referenced(self) -> KnownNames:
+        """The names of chunks in metadata, and of runs in elements."""
         ...
 
     @property
@@ -145,6 +150,22 @@ class CollectorSource(Protocol):
         """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
 
 
+async def list_parts(
+    chunks: ChunkStorage, prefixes: Sequence[str], size: int
+) -> AsyncGenerator[list[ChunkInfo], None]:
+    """The objects below ``prefixes``, in lists of at most ``size``."""
+    part: list[ChunkInfo] = []
+    for prefix in prefixes:
+        async with aclosing(chunks.list(prefix)) as listed:
+            async for info in listed:
+                part.append(info)
+                if len(part) == size:
+                    yield part
+                    part = []
+    if part:
+        yield part
+
+
 @attrs.frozen
 class GarbageTotal:
     chunks: int
@@ -152,13 +173,18 @@ class GarbageTotal:
 
 
 async def count_garbage(
-    chunks: ChunkStorage, prefix: str, is_garbage: Callable[[str], bool], released: Sequence[str]
+    chunks: ChunkStorage,
+    prefixes: Sequence[str],
+    garbage_among: Callable[[Sequence[str]], Awaitable[Collection[str]]],
+    released: Sequence[str],
 ) -> GarbageTotal:
-    """The chunks below ``prefix`` that are garbage, and the files ``released`` that still exist."""
+    """The objects below ``prefixes`` that are garbage, and the files ``released`` that still exist."""
     count = size = 0
-    async for info in chunks.list(prefix):
-        if is_garbage(info.name):
-            count, size = count + 1, size + info.length
+    async with aclosing(list_parts(chunks, prefixes, _COUNTED_AT_ONCE)) as parts:
+        async for part in parts:
+            lengths = {info.name: info.length for info in part}
+            for name in await garbage_among(list(lengths)):
+                count, size = count + 1, size + lengths[name]
     for name in released:
         with suppress(ChunkNotFound):
             size += (await chunks.info(name)).length
@@ -187,6 +213,8 @@ class Collector:
         """Whether listings include this owner's names too, because some found no room once."""
         self._is_history_checked = False
         self._waits_for_room = False
+        self._lacks_records = False
+        """Whether records could not be read when they were last looked up."""
         self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
 
     # --- GarbageSink -----------------------------------------------------------------------------
@@ -237,7 +265,7 @@ class Collector:
         """
         await self._source.wait_confirmed()
         # From records, so it needs no listing and works while long-term storage is down.
-        await self._take_over(await self._source.released.names(), request_cycle)
+        await self._take_over(await self._released_names(), request_cycle)
         begin = anyio.current_time()
         self._listings = [begin + seconds for seconds in self._options.listings]
         while True:
@@ -256,19 +284,38 @@ class Collector:
             with anyio.move_on_after(self._wait_seconds()):
                 await self._wake.wait()
 
+    async def _released_names(self) -> Sequence[str]:
+        while True:
+            try:
+                return await self._source.released.names()
+            except NotOwner:
+                raise
+            except TierlogError as error:
+                self._warn_of_records(error)
+                await anyio.sleep(self._pause)
+
     async def count_garbage(self) -> GarbageTotal:
         """What is deleted in the end, once the container is confirmed (rule G4)."""
         source = self._source
-        released = [name for name in await source.released.names() if name not in source.referenced]
+        released = await source.released.names()
+        referenced = await source.referenced.among(released)
+
+        async def garbage_among(names: Sequence[str]) -> list[str]:
+            return [name for name in names if name in self._queue] + [
+                name for name in await self._garbage_among(names) if name not in self._queue
+            ]
+
         return await count_garbage(
             self._chunks,
-            source.chunk_prefix,
-            lambda name: name in self._queue or self._is_garbage(name),
-            released,
+            source.prefixes,
+            garbage_among,
+            [name for name in released if name not in referenced],
         )
 
     async def _ready(self) -> list[Garbage]:
-        """The next batch, taken in slices: two heaps make each name expensive."""
+        """The next batch, taken in slices: two heaps make each name expensive. A name that is not referenced
+        stays so until it is deleted: its transaction is over, and imports refuse released files (rules S2,
+        S19)."""
         now, completed, found = anyio.current_time(), self._completed, list[Garbage]()
         while len(found) < self._options.batch:
             limit = min(_TAKEN, self._options.batch - len(found))
@@ -276,12 +323,13 @@ class Collector:
             if not taken and self._queue.next_due() > now:
                 break
 
+            referenced = await self._referenced_among([garbage.name for garbage in taken])
             for garbage in taken:
                 if is_ready(
                     garbage,
                     now=now,
                     completed_cycle=completed,
-                    referenced=self._source.referenced,
+                    referenced=referenced,
                     in_transaction=self._open,
                 ):
                     found.append(garbage)
@@ -291,6 +339,24 @@ class Collector:
                     self._queue.put(attrs.evolve(garbage, due=now + self._pause))
             await anyio.lowlevel.checkpoint()
         return found
+
+    async def _referenced_among(self, names: Sequence[str]) -> Collection[str]:
+        """Those of ``names`` that are referenced; all of them if that cannot be read now."""
+        try:
+            referenced = await self._source.referenced.among(names)
+        except NotOwner:
+            raise
+        except TierlogError as error:
+            self._warn_of_records(error)
+            return names
+
+        self._lacks_records = False
+        return referenced
+
+    def _warn_of_records(self, error: TierlogError) -> None:
+        if not self._lacks_records:  # once until they can be read (rule S7)
+            _log.warning("gc_records_unreadable", prefix=self._source.prefixes[0], error=str(error))
+        self._lacks_records = True
 
     @property
     def _pause(self) -> float:
@@ -328,6 +394,8 @@ class Collector:
         try:
             await source.check_chain()
             names = await self._list_garbage()
+            if left_out:
+                names += [name for name in await source.released.names() if not self._is_known(name)]
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
@@ -335,7 +403,7 @@ class Collector:
             if isinstance(error, StorageFull):
                 self._warn_of_room(error)
             else:
-                _log.warning("gc_listing_failed", prefix=source.chunk_prefix, error=str(error))
+                _log.warning("gc_listing_failed", prefix=source.prefixes[0], error=str(error))
             return False
 
         # G4: a listed chunk has just shown that the log is older than long-term storage.
@@ -343,8 +411,6 @@ class Collector:
             self._has_left_out |= left_out
             return False
 
-        if left_out:
-            names += [name for name in await source.released.names() if not self._is_known(name)]
         await self._take_over(names, request_cycle)
         return True
 
@@ -355,13 +421,15 @@ class Collector:
         if not names:
             return
 
-        _log.info("gc_orphans_found", prefix=self._source.chunk_prefix, count=len(names))
+        _log.info("gc_orphans_found", prefix=self._source.prefixes[0], count=len(names))
         self._orphans += len(names)
-        due = anyio.current_time() + self._options.delay
+        now = anyio.current_time()
         # The crash may have lost the ``CycleComplete`` that would have allowed the deletion.
         after_cycle = self._completed + 1
         for part in in_slices(names):
             for name in part:
+                # G2: else each of many brief ownerships would leave the runs that it merged.
+                due = now if is_run(name) else now + self._options.delay
                 self._add(Garbage(name, due, after_cycle))
             await anyio.lowlevel.checkpoint()
         self._wake.set()
@@ -371,33 +439,22 @@ class Collector:
         """The chunks that are garbage and not known yet, as many as there is room for. Filters while it
         lists: there may be millions of other names. The first listing goes on to the end, to compare all
         chunks of dead owners with the log."""
-        source, found, unchecked = self._source, list[str](), list[ChunkInfo]()
+        source, found = self._source, list[str]()
         room = self._options.names_max - len(self._queue)
-        async with aclosing(self._chunks.list(source.chunk_prefix)) as listed:
-            seen = 0
-            async for info in listed:
-                # A page may have a thousand names, and each is compared with the records.
-                seen += 1
-                if seen % _TAKEN == 0:
-                    await anyio.lowlevel.checkpoint()
-                if not self._is_history_checked and self._is_older(info.name):
-                    unchecked.append(info)
-                if len(unchecked) == self._options.batch:
-                    await source.check_history(unchecked)
-                    unchecked.clear()
-                if not self._is_garbage(info.name):
-                    continue
-
-                if len(found) < room:
-                    found += [] if self._is_known(info.name) else [info.name]
-                    continue
-
-                self._has_left_out = True
+        async with aclosing(list_parts(self._chunks, source.prefixes, _TAKEN)) as parts:
+            async for part in parts:
+                await anyio.lowlevel.checkpoint()
+                if not self._is_history_checked:
+                    await source.check_history([info for info in part if self._is_older(info.name)])
+                for name in await self._garbage_among([info.name for info in part]):
+                    if len(found) < room:
+                        found += [] if self._is_known(name) else [name]
+                    else:
+                        self._has_left_out = True
                 # The rest is for the next listing. The first one goes on, to compare all chunks with the log
                 # (G4).
-                if self._is_history_checked:
+                if self._has_left_out and self._is_history_checked:
                     break
-        await source.check_history(unchecked)
         if source.is_confirmed:
             source.history_checked()
             self._is_history_checked = True
@@ -407,21 +464,22 @@ class Collector:
         return name in self._queue or name in self._retry_later
 
     def _is_older(self, name: str) -> bool:
-        origin = parse_chunk_name(name)
-        return origin is not None and origin.epoch < self._source.epoch
+        creator = creator_of(name)
+        return creator is not None and creator < self._source.epoch
 
-    def _is_garbage(self, name: str) -> bool:
-        """Whether nothing refers to the chunk ``name`` and a dead owner left it; or this owner, which has
-        released it: then it is of no transaction under way."""
-        origin, source = parse_chunk_name(name), self._source
-        if origin is None:
-            return False
-
-        if orphans([(name, origin.epoch)], epoch=source.epoch, referenced=source.referenced):
-            return True
-
-        is_own = self._lists_own and origin.epoch == source.epoch
-        return is_own and name not in self._open and name not in source.referenced
+    async def _garbage_among(self, names: Sequence[str]) -> list[str]:
+        """Those that a dead owner left and nothing refers to, or that this owner left and has released: names
+        of its epoch that are neither referenced nor of a transaction under way."""
+        epoch, own = self._source.epoch, self._lists_own
+        created = [(name, creator) for name in names if (creator := creator_of(name)) is not None]
+        created = [(name, creator) for name, creator in created if creator < epoch + own]
+        # Before the lookup: a transaction that commits during it leaves ``_open``, and its records come too
+        # late for the view that is read.
+        in_transaction = {name for name, _ in created if name in self._open}
+        referenced = await self._source.referenced.among([name for name, _ in created])
+        found = orphans(created, epoch=epoch, referenced=referenced)
+        known = in_transaction.union(referenced)
+        return found + [name for name, creator in created if creator == epoch and name not in known]
 
     async def _collect(self, ready: list[Garbage]) -> None:
         try:
@@ -457,8 +515,13 @@ class Collector:
                 tasks.start_soon(self._delete_each, names, done)
         # G3: the record goes last. A crash between leaves a record whose file is gone, which the next owner
         # removes.
-        if recorded := [name for name in done if name in self._source.released]:
-            await self._source.released.forget(recorded)
+        try:
+            if recorded := list(await self._source.released.among(done)):
+                await self._source.released.forget(recorded)
+        except CLAIM_REFUSED:
+            raise
+        except TierlogError as error:
+            self._warn_of_records(error)
 
     async def _wait_for_room(self, ready: Sequence[Garbage], error: StorageFull) -> None:
         """Without room for an element nothing is deleted (rule J9): try again after a pause, as often as it
@@ -472,7 +535,7 @@ class Collector:
 
     def _warn_of_room(self, error: StorageFull) -> None:
         if not self._waits_for_room:  # once until there is room (rule S7)
-            _log.warning("gc_waits_for_room", prefix=self._source.chunk_prefix, error=str(error))
+            _log.warning("gc_waits_for_room", prefix=self._source.prefixes[0], error=str(error))
         self._waits_for_room = True
 
     async def _delete_each(self, names: Iterator[Garbage], done: list[str]) -> None:

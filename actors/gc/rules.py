@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable
 
 import attrs
 
+from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...storage_backends.base.codec import DecodeError, hex_number
 
 
@@ -45,6 +46,23 @@ def parse_chunk_name(name: str) -> ChunkOrigin | None:
         return ChunkOrigin(*map(hex_number, (segment.rpartition("/")[2], epoch, offset)))
     except (DecodeError, ValueError):
         return None
+
+
+def creator_of(name: str) -> int | None:
+    """The epoch of the owner that created the chunk, or the run ``.../runs/<epoch>-<cycle>-<id>...``; None
+    for a name of any other form, which is never garbage unless a record names it."""
+    if (origin := parse_chunk_name(name)) is not None:
+        return origin.epoch
+
+    try:
+        return hex_number(name.rpartition("/")[2].partition("-")[0]) if is_run(name) else None
+    except DecodeError:
+        return None
+
+
+def is_run(name: str) -> bool:
+    """Imported files have any name (rule S19), also one in a folder ``runs``."""
+    return name.startswith(CONTAINERS_PREFIX) and name.rpartition("/")[0].endswith("/runs")
 
 
 def is_ready(

@@ -117,7 +117,7 @@ class Link:
         welcomed = False
         while True:
             data = b""
-            # A process that accepts and says nothing, such as a frozen supervisor, must not hold this host.
+            # A process that accepts and sends nothing, such as a frozen supervisor, must not hold this host.
             with anyio.move_on_after(None if welcomed else _WELCOME_SECONDS):
                 data = await _receive(connection)
             if not data:

@@ -29,6 +29,7 @@ from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
+from ..kernel.process_memory import RecoveredObjects
 from ..settings.configuration import StoreConfig
 from ..settings.environment import read_config
 from ..store.opening import open_host, system_world
@@ -122,6 +123,7 @@ class _Rounds:
         self._orders = orders
         self._monitor = monitor
         self._heap = heap
+        self._recovered = RecoveredObjects(orders.ownerships)
         self._checked = self._measured = 0.0
 
     def __call__(self, late: float) -> None:
@@ -134,6 +136,7 @@ class _Rounds:
             self._measured = now
             self._monitor.statistics = self._orders.statistics()
         self._heap.check()
+        self._recovered.check()
 
 
 class HostService:

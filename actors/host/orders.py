@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import anyio
@@ -75,6 +76,10 @@ class Orders:
                 else:
                     self._epochs[index] = container.active.state.epoch
 
+    def ownerships(self) -> AbstractSet[tuple[int, int]]:
+        """(index, epoch) of what was opened, and has not ended as far as is known."""
+        return self._epochs.items()
+
     def statistics(self) -> dict[str, Any]:
         """For the heartbeats: the facts that the supervisor shows of each container, and the health of
         long-term storage."""
@@ -111,7 +116,7 @@ class Orders:
         try:
             await container.wait_started()
         except TierlogError as error:
-            # Its own end says whether the fault is permanent; the error that was raised may be a symptom.
+            # Its exit shows whether the fault is permanent; the error that was raised may be a symptom.
             ended = await container.wait_ended()
             await self._forget(index)
             self._answer(order, Failed(index, order.request, _kind(ended), str(error)))

@@ -48,5 +48,6 @@ class EventSource:
 
     def _first(self) -> OneShot:
         event = anyio.Event()
+        # The running loop's own class: later events skip the lookup.
         self.new = type(event)
         return event

@@ -38,6 +38,7 @@ RESTARTABLE: Mapping[ExitKind, bool] = {
 }
 """Which exits a supervisor may answer with a restart."""
 
+# Without FULL, which no exception stands for: only the beginning of a container reports it.
 _SEVERITY = (ExitKind.CLEAN, ExitKind.FAILED, ExitKind.POISONED, ExitKind.FENCED, ExitKind.CORRUPT)
 
 

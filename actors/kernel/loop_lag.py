@@ -37,6 +37,7 @@ class LoopLag:
             self.note(now, now - due)
 
     def note(self, now: float, lag: float) -> None:
+        # An earlier lag that is not longer than this one is never the longest again.
         while self._peaks and self._peaks[-1][1] <= lag:
             self._peaks.pop()
         self._peaks.append((now, lag))

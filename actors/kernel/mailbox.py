@@ -111,12 +111,14 @@ class _LaneQueue(Generic[T]):
 
     def has_room(self, charge: int) -> bool:
         held = self.held
+        # An item larger than the bound is admitted alone; otherwise it would wait forever (A1).
         return not held or (held < self.bounds.count and self.charged + charge <= self.bounds.size_bytes)
 
     def add(self, item: T, charge: int) -> bool:
         """Put ``item`` if there is room and no putter waits. It makes no other call, because every append
         comes through here."""
         held = self.held
+        # Behind putters that wait or were granted room: a new item must not pass them (A2).
         if held and (
             held >= self.bounds.count
             or self.charged + charge > self.bounds.size_bytes
@@ -280,6 +282,7 @@ class Mailbox(Generic[T]):
         try:
             await putter.event.wait()
         except BaseException:
+            # A3: a cancelled put leaves no trace, and those behind it may have room now.
             if queue.abandon(putter):
                 self._wake_consumer()
             raise
@@ -287,6 +290,7 @@ class Mailbox(Generic[T]):
         if putter.error is not None:
             self._raise_closed(putter.error)
 
+        # Not when room was granted: a cancellation up to this line must leave nothing inside (A3).
         putter.confirmed = True
         if queue.admit():
             self._wake_consumer()
@@ -361,6 +365,7 @@ class Mailbox(Generic[T]):
             taken[queue][1] += charge
             self._streak = self._streak + 1 if queue is self._internal else 0
 
+        # Once for each lane: each release offers the room to the lane's putters.
         for queue, (count, charge) in taken.items():
             queue.release(count, charge)
         return batch
@@ -369,6 +374,7 @@ class Mailbox(Generic[T]):
         if not self._internal.items:
             return self._normal
 
+        # Counted across batches: short ones must not put normal items off forever (A2).
         normal_is_due = self._normal.items and self._streak >= self._burst
         return self._normal if normal_is_due else self._internal
 
@@ -383,6 +389,7 @@ class Mailbox(Generic[T]):
         if self._closed is not None:
             return []
 
+        # First: what the steps below wake must find it closed.
         self._closed = reason
         remaining = self._internal.close(reason) + self._normal.close(reason)
         self._wake_consumer()

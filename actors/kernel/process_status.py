@@ -21,6 +21,7 @@ def process_start(pid: int) -> str:
     """Identifies the process among all that ever have its number: the boot of the machine, and the clock
     ticks from there to the start. Empty if the system does not report them."""
     fields = status_fields(pid)
+    # The start time is field 22 of proc(5), and fields begin at 3 here.
     if len(fields) < 20:
         return ""
     try:
@@ -34,6 +35,7 @@ def holds_lock(pid: int, path: str) -> bool:
     """Whether the process has the file ``path`` open under a flock. False if the system does not report it,
     as of processes of another user."""
     with suppress(OSError):
+        # Compared by device and inode: the process may have opened the file by another path.
         wanted = os.stat(path)
         for number in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):  # closed meanwhile

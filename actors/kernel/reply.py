@@ -77,6 +77,7 @@ class Reply(Generic[T]):
     async def wait(self) -> T:
         """Return the answer, or raise it. Does not suspend if it is there; there may be several waiters."""
         if not self._done:
+            # Made here and not with the slot: most answers come before anybody waits.
             event: OneShot = anyio.Event() if self._events is None else self._events.new()
             if self._event is None:
                 self._event = event

@@ -82,9 +82,11 @@ class RestartPlan:
         while self._recent and self._recent[0] <= ended - policy.window:
             self._recent.popleft()
 
+        # A10: so many in the window show that restarts do not help.
         if len(self._recent) >= policy.restarts_max:
             return None
 
+        # A10: after a healthy run this is a new failure, not the previous one again.
         if ended - started >= policy.healthy_after:
             self._attempt = 0
         delay = policy.backoff.delay(self._attempt, self._random)

@@ -27,6 +27,7 @@ async def body_group() -> AsyncIterator[anyio.abc.TaskGroup]:
         try:
             yield tasks
         except BaseException as error:  # noqa: BLE001 - raised again below
+            # Raised below: the task group would wrap it.
             failure = error
 
     if failure is not None:
@@ -38,6 +39,7 @@ async def work_through(items: Iterable[T], count: int, act: Callable[[T], Awaita
 
     The first ``TierlogError`` cancels the others and is raised by itself, not in a group.
     """
+    # One iterator for all workers, so that each item goes to one of them.
     pending = iter(items)
     errors: list[TierlogError] = []
 

@@ -78,6 +78,7 @@ class _GuardedContext(AbstractAsyncContextManager[T, bool | None]):
         self._context = context
 
     async def __aenter__(self) -> T:
+        # On entry and not in `__init__`: the context may be made in one thread and entered in another.
         self._guard = UseGuard(self._what)
         return await self._context.__aenter__()
 
@@ -114,6 +115,7 @@ _guards: WeakSet[UseGuard] = WeakSet()
 
 
 def _forked() -> None:
+    # No lock is needed: a forked child has only the thread that forked.
     for guard in _guards:
         guard.thread = 0
 

@@ -41,7 +41,7 @@ class Importer(Protocol):
         """One import of a name at a time."""
         ...
 
-    def check_free(self, name: str, files: Iterable[str] = ()) -> None:
+    async def check_free(self, name: str, files: Iterable[str] = ()) -> None:
         """Raises ``SegmentExists``, ``InvalidArgument`` or ``Unavailable`` if ``files`` cannot become
         ``name``."""
         ...

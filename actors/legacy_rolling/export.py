@@ -71,7 +71,9 @@ async def export_segment(container: ContainerAccess, name: str, *, replace: bool
     await container.wait_durable()
     if not segment.has_record:
         raise Unsupported(f"nothing of {name!r} is in long-term storage yet: flush, then export it")
+    # S14: before the header exists, which would bring the segment back after its deletion.
     await mark_imported(container, name, segment.sid)
+    # The record of it too, before the header.
     await container.wait_durable()
     storage = container.storage
     record = await storage.info(segment.sid)
@@ -113,6 +115,7 @@ async def export_header(
     await _check_files(chunks, chain[-1:] if trusted else chain)
     file = header_name(name)
     was_there = await _put(chunks, file, format_header(header), replace=replace)
+    # Also if it is not sealed: a header that was there may be read-only from an earlier segment.
     sealed = await _show_seal(chunks, file, sealed=segment.sealed) if segment.sealed or was_there else False
     start = chain[0][0] if chain else 0
     return Exported(file, len(chain), segment.length, start, segment.start_offset - start, sealed)
@@ -171,6 +174,7 @@ async def _put(chunks: ChunkStorage, file: str, content: bytes, *, replace: bool
     try:
         await chunks.create_with_content(file, [content])
     except ChunkExists:
+        # One byte more, so that a longer header is not taken for this one.
         found = await chunks.read(file, 0, len(content) + 1)
         if found == content:
             return True

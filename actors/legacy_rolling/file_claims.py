@@ -49,6 +49,7 @@ async def _claim(chunks: ChunkStorage, name: str, segment: str) -> None:
     try:
         await chunks.create_with_content(claim, [f"{segment}\0{name}".encode()])
     except ChunkExists:
+        # It may be our own, of an import that a crash ended.
         _check(await chunks.read(claim, 0, _BYTES_MAX), claim, name, segment)
 
 

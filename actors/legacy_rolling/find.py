@@ -67,6 +67,7 @@ async def find(chunks: ChunkStorage, name: str) -> LegacySegment | None:
 async def list_segments(chunks: ChunkStorage, prefix: str = "") -> list[str]:
     """The names of the segments that begin with ``prefix`` and have a header, sorted. Segments without a
     header look like other files."""
+    # An empty header is a creation that was interrupted: there is no segment.
     names = [
         info.name async for info in chunks.list(prefix) if info.name.endswith(HEADER_SUFFIX) and info.length
     ]
@@ -111,6 +112,8 @@ async def _find_plain(chunks: ChunkStorage, name: str) -> LegacySegment | None:
 
 async def _measure(chunks: ChunkStorage, name: str, info: ChunkInfo, header: LegacyHeader) -> LegacySegment:
     _check_names(header, info.name)
+    # A header has no lengths: a file ends where the next one starts, and the last one where the file itself
+    # ends.
     ends = [*(chunk.start for chunk in header.chunks), None][1:]
     found: list[FoundChunk] = []
     position: int | None = None
@@ -118,6 +121,7 @@ async def _measure(chunks: ChunkStorage, name: str, info: ChunkInfo, header: Leg
     for chunk, end in zip(header.chunks, ends, strict=True):
         measured = await _measure_chunk(chunks, chunk, end)
         if measured is None:
+            # Missing at the front means truncated away. A missing file of no bytes leaves no gap.
             if position is not None and end != position:
                 raise DataCorruption(f"a data file of segment {name!r} is missing", file=chunk.name)
             continue
@@ -128,6 +132,7 @@ async def _measure(chunks: ChunkStorage, name: str, info: ChunkInfo, header: Leg
     if header.chunks and position is None:
         raise DataCorruption(f"all data files of segment {name!r} are missing", file=header.chunks[-1].name)
 
+    # A header without data files is an empty segment.
     length = position or 0
     if length > _LENGTH_MAX:
         raise DataCorruption(f"segment {name!r} would be {length} bytes long", file=info.name)

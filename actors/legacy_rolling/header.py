@@ -129,6 +129,7 @@ class _Reader:
     def take(self, position: int, key: str, value: str) -> None:
         kind = key.lower()
         if kind == _MAX_SIZE:
+            # Copies of sources' headers follow concats, each with a size of its own.
             if self.max_size is None:
                 self.max_size = self._size(position, value)
         elif kind == _CONCAT:
@@ -143,6 +144,7 @@ class _Reader:
         self._is_fresh = False
         if self._left:
             self._left -= 1
+            # Starts in a source's header are relative to the source.
             start += self._shift
         if self.chunks and start < self.chunks[-1].start:
             raise DataCorruption(

@@ -78,6 +78,7 @@ class HeaderUpdates:
         for names in in_slices(segments.listing("")):
             self._due |= {sid: name for name in names if (sid := segments.sid_of(name)) is not None}
             await anyio.lowlevel.checkpoint()
+        # Also those that were deleted while no owner kept headers up to date.
         for dirty in in_slices(segments.dirty_segments()):
             self._due |= {segment.sid: segment.name for segment in dirty if segment.is_gone}
             await anyio.lowlevel.checkpoint()
@@ -91,10 +92,12 @@ class HeaderUpdates:
         """Write what is due now. What fails stays due; an error about one segment does not hold up the
         others."""
         async with self._lock:
+            # What becomes due meanwhile may be newer than what is written now.
             due, self._due = self._due, {}
             failed: dict[int, str] = {}
             try:
                 if due:
+                    # Once for all of them: a fenced owner writes none.
                     await container.claim_storage()
                     await container.wait_durable()
                 while due:
@@ -112,6 +115,7 @@ class HeaderUpdates:
             except TierlogError as error:
                 _log.warning("headers_delayed", count=len(due) + len(failed), error=str(error))
             finally:
+                # Those that became due meanwhile last: their names are the newest.
                 self._due = due | failed | self._due
 
     async def _write(self, container: ContainerAccess, sid: int, name: str) -> None:
@@ -124,6 +128,7 @@ class HeaderUpdates:
             await self._remove(container, name)
         elif segment.has_record:
             record = await container.storage.info(sid)
+            # Most flushes append to the last chunk, which leaves the header as it is.
             if self._written.get(sid) != _outline(record):
                 await self._export(container, name, record)
                 self._written[sid] = _outline(record)
@@ -137,6 +142,7 @@ class HeaderUpdates:
             _log.warning("header_unsupported", segment=name, error=str(error))
 
     async def _remove(self, container: ContainerAccess, name: str) -> None:
+        # The name may belong to a newer segment, whose header this is.
         if container.segments.sid_of(name) is None:
             with suppress(ChunkNotFound):
                 await container.chunks.delete(header_name(name))

@@ -87,11 +87,12 @@ async def import_missing(container: ContainerAccess, name: str) -> None:
 
 
 async def _import(container: ContainerAccess, name: str, progress: Progress) -> int:
-    container.imports.check_free(name)  # the one before in line may have imported it
+    await container.imports.check_free(name)  # the one before in line may have imported it
     found = await _find(container.chunks, name)
     # Before the reading too: a file that is released now may be gone, with its record, when the import is
     # decided.
-    container.imports.check_free(name, (chunk.name for chunk in found.chunks))
+    await container.imports.check_free(name, (chunk.name for chunk in found.chunks))
+    # Before anything is claimed: a damaged file refuses the import and leaves no trace.
     chain = await read_chain(container.chunks, found, container.rolling_size, progress)
     # W8: the claims of the files are the first thing that this import writes to long-term storage.
     await container.claim_storage()

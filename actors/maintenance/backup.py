@@ -22,16 +22,16 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, Unavailable
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records import (
+    RELEASED_PREFIX,
     ChunkRecord,
     ReleasedRecord,
     SegmentRecord,
-    released_key,
-    released_names,
 )
 from ...storage_backends.segments.records.imported import imported_key
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.segments.transaction import decode_record
 from ..container.container import Container
+from ..container.metadata_store import LoggedMetadataStore
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..kernel.task_groups import work_through
@@ -64,6 +64,7 @@ class BackupSource:
     container: int
     epoch: int
     state: ContainerState
+    metadata: LoggedMetadataStore
     storage: ChunkedSegmentStorage
 
 
@@ -81,7 +82,9 @@ async def back_up_store(
     """Back up what is flushed of all segments to ``target``; None: to the store's long-term storage."""
 
     async def source_of(container: Container) -> BackupSource:
-        return BackupSource(container.index, container.state.epoch, container.state, container.storage)
+        return BackupSource(
+            container.index, container.state.epoch, container.state, container.metadata, container.storage
+        )
 
     sources = [await store.on_container(index, source_of) for index in range(store.containers)]
     return await create_backup(sources, target or await chunks_of(store), options, progress)
@@ -103,10 +106,12 @@ async def create_backup(
         raise InvalidArgument(f"there is already a backup {name!r}: choose another name")
 
     # Objects without a manifest are left over from a backup that was not finished.
+    # Listed first: what a listing yields while objects are deleted is not defined.
     for left in [info.name async for info in target.list(f"{BACKUPS}{name}/")]:
         await target.delete(left)
 
     segments = [(source, segment) for source in sources for segment in source.state.segments.listing("")]
+    # By number: they are finished in any order, and a manifest has that of the segments.
     written: dict[int, tuple[BackupObject, SegmentBackup]] = {}
 
     async def write(item: tuple[int, tuple[BackupSource, str]]) -> None:
@@ -123,12 +128,13 @@ async def create_backup(
         progress(size, 0)
 
     await work_through(enumerate(segments), _WORKERS, write)
-    manifest = _manifest(sources, options, [written[number] for number in sorted(written)])
+    manifest = await _manifest(sources, options, [written[number] for number in sorted(written)])
+    # S16: this makes it a backup.
     await target.create_with_content(manifest_name(name), [encode_manifest(manifest)])
     return manifest
 
 
-def _manifest(
+async def _manifest(
     sources: Sequence[BackupSource],
     options: BackupOptions,
     backups: Sequence[tuple[BackupObject, SegmentBackup]],
@@ -146,21 +152,18 @@ def _manifest(
         unflushed=sum(backup.unflushed for _, backup in backups),
         staged=sum(is_staged(name) for source in sources for name in source.state.segments.names("")),
         imported=tuple(
-            key.removeprefix(prefix)
-            for source in sources
-            for key in sorted(source.state.metadata)
-            if key.startswith(prefix)
+            [key.removeprefix(prefix) for source in sources for key in await source.metadata.scan(prefix)]
         ),
         objects=tuple(each for each, _ in backups),
-        released=tuple(released for source in sources for released in _released(source)),
+        released=tuple([released for source in sources for released in await _released(source)]),
     )
 
 
-def _released(source: BackupSource) -> list[ReleasedFile]:
-    metadata = source.state.metadata
-    keys = map(released_key, released_names(metadata))
+async def _released(source: BackupSource) -> list[ReleasedFile]:
+    records = await source.metadata.records(RELEASED_PREFIX)
     return [
-        ReleasedFile(source.container, decode_record(ReleasedRecord, key, metadata[key][1])) for key in keys
+        ReleasedFile(source.container, decode_record(ReleasedRecord, key, value))
+        for key, (_, value) in records.items()
     ]
 
 
@@ -173,6 +176,8 @@ async def _read(source: BackupSource, name: str) -> SegmentBackup | None:
 
         record = await source.storage.info(segment.sid) if segment.has_record else None
         chain = [] if record is None else await source.storage.chunks(segment.sid)
+        # A flush or a truncation may have committed between the two reads: then they describe no state that
+        # ever was.
         if record is None or await source.storage.info(segment.sid) == record:
             return segment_backup(source.container, segment, record, chain)
 
@@ -201,6 +206,7 @@ def segment_backup(
         *_writers(segment, length),
         (),
     )
+    # Chunks before the start may be deleted at any time, so a restore must not need them.
     live = tuple((at, chunk) for at, chunk in chunks if at + chunk.length > start)
     unflushed = segment.length - max(length, segment.start_offset)
     return SegmentBackup(container, unflushed, image, live)

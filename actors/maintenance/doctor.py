@@ -2,8 +2,8 @@
 read-only.
 
 Each container's snapshot is taken first, then its chunks and its chain are listed. If an owner changed the
-log meanwhile, the findings are dropped and the container is examined again, so that only what remains is
-reported. A broken container does not hide the others."""
+log meanwhile, the container is examined again, and only what is found each time is reported. A broken
+container does not hide the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...journal.manifest.rules import Known, Step, decide
 from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
 from ...storage_backends.base.files import Files
-from ...storage_backends.segments.records import ChunkRecord, released_names
+from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
 from ..container.confirmation import unconfirmed_record
 from ..container.ownership import empty, list_chain, mismatch, moved_from
@@ -29,6 +29,7 @@ from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
 from .journal import check_record
 from .report import chunk_records
+from .tables import check_objects
 
 _ATTEMPTS_MAX = 3
 T = TypeVar("T")
@@ -172,16 +173,19 @@ async def _record_problems(view: StoreView, is_claimed: bool) -> list[Problem]:
 
 async def _examine(view: StoreView, container: ContainerView, verify: Progress | None) -> ContainerReport:
     report = ContainerReport(container.index)
+    found: set[Problem] | None = None
     for _ in range(_ATTEMPTS_MAX):
         try:
             snapshot = await container.snapshot()
         except TierlogError as error:
             return _with_log(attrs.evolve(report, problems=(_problem(error, _ADVICE_LOG),)), container)
 
-        report = await _Examination(view, container.index, snapshot, verify).run()
-        if report.problems and await container.refresh():
-            continue  # an owner changed the log meanwhile, so the problems may be none
-        break
+        report = await _Examination(view, container, snapshot, verify).run()
+        # Only those of every attempt: an owner at work makes others come and go.
+        found = set(report.problems).intersection(report.problems if found is None else found)
+        report = attrs.evolve(report, problems=tuple(each for each in report.problems if each in found))
+        if not found or not await container.refresh():
+            break  # else an owner has changed the log meanwhile: the problems may be none
     return _with_log(report, container)
 
 
@@ -195,6 +199,7 @@ def _problem(error: TierlogError, advice: str) -> Problem:
     if isinstance(error, DataCorruption):
         return Problem(error.reason, advice, error.file, error.offset)
 
+    # A mismatch contains its own advice.
     return Problem(str(error), "" if isinstance(error, StoreMismatch) else advice)
 
 
@@ -202,22 +207,29 @@ class _Examination:
     """One examination of a container's snapshot and of its chunks and chain in long-term storage."""
 
     def __init__(
-        self, view: StoreView, index: int, snapshot: ContainerSnapshot, verify: Progress | None
+        self, view: StoreView, container: ContainerView, snapshot: ContainerSnapshot, verify: Progress | None
     ) -> None:
         self._view = view
-        self._index = index
+        self._container = container
+        self._index = container.index
         self._snapshot = snapshot
         self._verify = verify
         self._problems: list[Problem] = []
-        self._unconfirmed = unconfirmed_record(snapshot.state.metadata)
+        self._unconfirmed = unconfirmed_record(snapshot.state.resident)
 
     async def run(self) -> ContainerReport:
-        records, errors = chunk_records(self._snapshot)
+        found = await self._records()
+        if found is None:
+            return attrs.evolve(self._counts(), problems=tuple(self._problems))
+
+        records, errors = found
         self._problems += [_problem(error, _ADVICE_RECORD) for error in errors.values()]
         await self._check_chains()
         report = attrs.evolve(self._counts(), chunks_referenced=len(records))
         lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
+        # Else long-term storage does not answer, which is one problem and not one for each chunk.
         if lengths is not None:
+            await self._attempt(self._check_runs(deep=self._verify is not None), _ADVICE_STORAGE)
             self._check_lengths(records, lengths)
             if self._verify is not None:
                 await self._verify_chunks(
@@ -255,6 +267,23 @@ class _Examination:
             self._problems.append(_problem(error, advice))
             return None
 
+    async def _check_runs(self, *, deep: bool) -> None:
+        runs = self._snapshot.state.table.runs
+        self._problems += [
+            Problem(each.message, each.advice, f"{self._view.chunk_location}/{each.name}", each.offset)
+            for each in await check_objects(self._view, self._container, runs, deep=deep)
+        ]
+
+    async def _records(self) -> tuple[dict[str, ChunkRecord], dict[str, DataCorruption]] | None:
+        """As ``chunk_records``; None if they cannot be read, because of problems that were added."""
+        try:
+            return await chunk_records(self._snapshot)
+        except TierlogError as error:
+            await self._attempt(self._check_runs(deep=True), _ADVICE_STORAGE)
+            if not self._problems:
+                self._problems.append(_problem(error, _ADVICE_STORAGE))
+            return None
+
     async def _check_chains(self) -> None:
         """Every segment's record leads to the records of all its chunks."""
         storage = self._snapshot.storage
@@ -265,7 +294,8 @@ class _Examination:
         """The lengths of the container's chunks on storage, by name."""
         prefix = f"containers/{self._index:04d}/"
         lengths = {info.name: info.length async for info in self._view.chunks.list(prefix)}
-        for name in {*records, *released_names(self._snapshot.state.metadata)}:
+        released = released_names(await self._snapshot.metadata.scan(RELEASED_PREFIX))
+        for name in {*records, *released}:
             if not name.startswith(prefix):  # an imported file, which keeps its name
                 with suppress(ChunkNotFound):
                     lengths[name] = (await self._view.chunks.info(name)).length
@@ -276,6 +306,7 @@ class _Examination:
             length = lengths.get(name)
             if length is None:
                 self._add_chunk_problem(f"a chunk of {record.length} B is missing", name, 0)
+            # Longer is sound: a flush writes before it commits.
             elif length < record.length:
                 self._add_chunk_problem(
                     f"the chunk is shorter than the {record.length} bytes that were committed", name, length

@@ -3,6 +3,8 @@ alone. It is read-only."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from ...journal.manifest.chain import ChainProblem, ChainReport, element_name, read_chain
@@ -25,14 +27,18 @@ class JournalReport:
         return not self.problems
 
 
-async def read_journals(view: StoreView, container: int | None = None) -> JournalReport:
-    """Read the chain of ``container``, or of all. Raises ``InvalidArgument`` for a number too high."""
+def container_numbers(view: StoreView, container: int | None) -> Sequence[int]:
+    """``container``, or all of the store. Raises ``InvalidArgument`` for a number too high."""
     count = view.identity.containers
     if container is not None and container >= count:
         raise InvalidArgument(f"there is no container {container}: the store has {count}")
 
-    indexes = range(count) if container is None else [container]
-    chains = [await read_chain(view.chunks, index) for index in indexes]
+    return range(count) if container is None else [container]
+
+
+async def read_journals(view: StoreView, container: int | None = None) -> JournalReport:
+    """Read the chain of ``container``, or of all. Raises ``InvalidArgument`` for a number too high."""
+    chains = [await read_chain(view.chunks, index) for index in container_numbers(view, container)]
     problems = [
         *await _record_problems(view),
         *(problem for chain in chains for problem in _check(chain, view)),

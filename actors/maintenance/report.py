@@ -13,10 +13,17 @@ from enum import Enum
 
 import attrs
 
+from ...journal.manifest.chain import runs_prefix
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.errors import DataCorruption, TierlogError
 from ...storage_backends.base.segments import SegmentInfo
-from ...storage_backends.segments.records import ChunkRecord, SegmentRecord, chunk_key, released_names
+from ...storage_backends.segments.records import (
+    RELEASED_PREFIX,
+    ChunkRecord,
+    SegmentRecord,
+    chunk_key,
+    released_names,
+)
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import Flaw, find_flaws
 from ..container.confirmation import unconfirmed_record
@@ -107,8 +114,8 @@ class UnconfirmedContainer:
     container: int
     reason: str
     chunks: int
-    """Chunks in long-term storage that no segment of the container refers to: confirming lets it delete
-    them."""
+    """Chunks that no segment of the container refers to, and sorted runs that its table does not: confirming
+    lets it delete them."""
     bytes: int
 
 
@@ -224,7 +231,9 @@ async def _verify(
             ChunkProblem(container.index, segment, record.name, flaw.message, flaw.offset)
             for flaw in await _flaws(view, record, progress)
         ]
-    unreferenced = GarbageTotal(0, 0) if wanted else await _unreferenced(view, container.index, index)
+    unreferenced = GarbageTotal(0, 0)
+    if not wanted:
+        unreferenced = await _unreferenced(view, index, [_own_chunks(container.index)])
     segments = {index.positions[record.name].segment for record in records if record.name in index.positions}
     return VerifyReport(
         len(segments), len(records), size, unreferenced.chunks, unreferenced.bytes, tuple(problems)
@@ -237,15 +246,16 @@ async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
     found = []
     for container in view.containers:
         snapshot = await container.snapshot()
-        record = unconfirmed_record(snapshot.state.metadata)
+        record, manifest = unconfirmed_record(snapshot.state.resident), snapshot.state.manifest
         if record is None:
-            manifest = snapshot.state.manifest
             listed = await list_chain(view.chunks, container.index)
             if listed.continues(manifest.known):
                 record = moved_from(manifest, listed, view.fingerprint)
         if record is not None:
             index = await _index_chunks(container.index, snapshot)
-            total = await _unreferenced(view, container.index, index)
+            prefixes = [_own_chunks(container.index), runs_prefix(container.index)]
+            named = {run.name for run in (*manifest.runs, *manifest.intended_runs)}
+            total = await _unreferenced(view, index, prefixes, named)
             found.append(UnconfirmedContainer(container.index, record.explanation, total.chunks, total.bytes))
     return found
 
@@ -257,14 +267,25 @@ async def _flaws(view: StoreView, record: ChunkRecord, progress: Progress) -> li
         return [Flaw(f"the chunk cannot be read: {error}")]
 
 
-async def _unreferenced(view: StoreView, container: int, index: _ChunkIndex) -> GarbageTotal:
-    """The container's chunks without a record, and released files that still exist."""
-    prefix, released = f"{_OWN_CHUNKS}{container:04d}/", sorted(index.released - index.records.keys())
-    return await count_garbage(view.chunks, prefix, lambda name: name not in index.records, released)
+def _own_chunks(container: int) -> str:
+    return f"{_OWN_CHUNKS}{container:04d}/"
+
+
+async def _unreferenced(
+    view: StoreView, index: _ChunkIndex, prefixes: Sequence[str], runs: AbstractSet[str] = frozenset()
+) -> GarbageTotal:
+    """Objects below ``prefixes`` without a record that are not among ``runs``, and released files that still
+    exist."""
+    released = sorted(index.released - index.records.keys())
+
+    async def garbage_among(names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in index.records and name not in runs]
+
+    return await count_garbage(view.chunks, prefixes, garbage_among, released)
 
 
 async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:
-    records, errors = chunk_records(snapshot)
+    records, errors = await chunk_records(snapshot)
     problems = [
         ChunkProblem(container, "", key.removeprefix(_CHUNK_KEY), error.reason)
         for key, error in errors.items()
@@ -279,22 +300,23 @@ async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIn
             problems.append(ChunkProblem(container, segment, file, f"the chain of chunks is broken: {error}"))
         else:
             positions |= {chunk.name: _Position(segment, start) for start, chunk in chain}
-    released = frozenset(released_names(snapshot.state.metadata))
+    released = frozenset(released_names(await snapshot.metadata.scan(RELEASED_PREFIX)))
     return _ChunkIndex(records, positions, released, tuple(problems))
 
 
-def chunk_records(snapshot: ContainerSnapshot) -> tuple[dict[str, ChunkRecord], dict[str, DataCorruption]]:
+async def chunk_records(
+    snapshot: ContainerSnapshot,
+) -> tuple[dict[str, ChunkRecord], dict[str, DataCorruption]]:
     """The records of all chunks by chunk name, and what is wrong with the others by metadata key."""
     records: dict[str, ChunkRecord] = {}
     errors: dict[str, DataCorruption] = {}
-    for key, (_, value) in snapshot.state.metadata.items():
-        if key.startswith(_CHUNK_KEY):
-            try:
-                record = decode_record(ChunkRecord, key, value)
-            except DataCorruption as error:
-                errors[key] = error
-            else:
-                records[record.name] = record
+    for key, (_, value) in (await snapshot.metadata.records(_CHUNK_KEY)).items():
+        try:
+            record = decode_record(ChunkRecord, key, value)
+        except DataCorruption as error:
+            errors[key] = error
+        else:
+            records[record.name] = record
     return records, errors
 
 

@@ -16,7 +16,7 @@ of the same store is refused from then on, as a copy is."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import attrs
@@ -43,7 +43,6 @@ from ...storage_backends.segments.records.imported import ImportedRecord, import
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.segments.verify import find_flaws, find_missing
 from ..container.container import Container
-from ..container.operations.metadata import CommitMetadataRequest
 from ..container.ownership import list_chain
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity
@@ -133,6 +132,7 @@ async def _check_empty(folder: StoreFolder, files: Files) -> None:
     for entry in entries:
         if entry.is_folder and entry.name.startswith(RESTORE_TEMPORARY):
             await run_program(files, _remove(f"{folder.path}/{entry.name}"), folder.path)
+    # After the leftovers are removed: a restore that ended before its last step counts as none.
     if any(entry.name == "wal" for entry in entries):
         raise InvalidArgument(
             f"{folder.path} already has the logs of a store: restore into a folder without wal/"
@@ -164,10 +164,16 @@ def _remove(path: str) -> Program[None]:
 
 
 def _publish(building: StoreFolder, folder: StoreFolder) -> Program[None]:
-    """The emptied folder is synced first, so that a crash never leaves the logs in both places."""
+    """The emptied folder is synced first, so that a crash never leaves the logs in both places. If the name
+    does not become durable, there is no store (rule W11)."""
     yield Rename(building.wal, folder.wal)
-    yield SyncFolder(building.path)
-    yield from sync_ancestry(folder.path)
+    try:
+        yield SyncFolder(building.path)
+        yield from sync_ancestry(folder.path)
+    except OSError:
+        with suppress(OSError):
+            yield Rename(folder.wal, building.wal)
+        raise
 
 
 class _Restore:
@@ -185,6 +191,7 @@ class _Restore:
         self._folder = folder
         self._building = building
         self._location = location
+        # Until all segments are there, their chunks look like garbage.
         self._config = attrs.evolve(config, gc=attrs.evolve(config.gc, delay=_NO_COLLECTION))
         self._files = files
         self._world = world
@@ -193,6 +200,7 @@ class _Restore:
         self, backups: ChunkStorage | None, options: RestoreOptions, progress: Progress
     ) -> RestoreReport:
         reader = make_chunk_reader(self._location, self._files, self._folder, self._world)
+        # Only a reader, until everything is checked: a refused restore changes nothing in long-term storage.
         async with _opened(reader):
             manifest, segments = await _read_backup(backups or reader, options.backup)
             await _check_store(reader, manifest)
@@ -205,6 +213,7 @@ class _Restore:
                 f"with --partial"
             )
 
+        # From here on only in the temporary folder, until `_publish`.
         identity = await self._make_folder(manifest)
         await self._fill(identity, manifest, whole, released)
         await run_program(self._files, _publish(self._building, self._folder), self._folder.path)
@@ -256,6 +265,7 @@ class _Restore:
         chunks = make_chunk_storage(self._location, self._files, self._folder, self._world, create=True)
         opener = StoreOpener(
             folder=self._building,
+            moves_to=self._folder,
             config=self._config,
             storage=chunks,
             # The old owners' elements are still there.
@@ -268,6 +278,7 @@ class _Restore:
                 await store.on_container(index, _keep_unknown_chunks)
             for segment in segments:
                 await _import(store, segment)
+            # So that these names are never imported again (rule S14).
             for name in manifest.imported:
                 container = container_of(name, store.containers)
                 await _write(store, container, imported_key(name), ImportedRecord(0).encode())
@@ -303,6 +314,7 @@ async def _read_backup(backups: ChunkStorage, name: str) -> tuple[Manifest, list
 
 async def _check_store(chunks: ChunkStorage, manifest: Manifest) -> None:
     for index in range(len(manifest.epochs)):
+        # The journals name the store whose chunks these are.
         for store in (await list_chain(chunks, index)).stores - {manifest.store_id}:
             raise StoreMismatch(
                 f"the chunks belong to store {store.hex()}, the backup to {manifest.store_id.hex()}: "
@@ -331,6 +343,7 @@ async def _check_chunks(
     await work_through(
         [(each.image.name, chunk) for each in segments for _, chunk in each.chunks], _WORKERS, check
     )
+    # By segment, which is restored whole or not at all.
     whole = [segment for segment in segments if segment.image.name not in reasons]
     return whole, [LostSegment(name, reasons[name]) for name in sorted(reasons)]
 
@@ -349,7 +362,7 @@ async def _write(store: SegmentStore, container: int, key: str, value: bytes) ->
     """Write a record that does not exist yet."""
 
     async def act(owner: Container) -> None:
-        await owner.ask_internal(CommitMetadataRequest({key: 0}, {key: value}), len(key) + len(value))
+        await owner.metadata.commit({key: 0}, {key: value})
 
     await store.on_container(container, act)
 

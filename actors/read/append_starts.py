@@ -75,34 +75,26 @@ class AppendStarts:
     def _plan(self, segment: DividedSegment, start: int, end: int) -> _Plan:
         flushed: list[_Flushed] = []
         known: list[int] = []
-        self._add(segment, 0, start, end, flushed, known)
+        left = [(segment, 0, start, end)]
+        # Without recursion: merges may be nested deeper than Python's stack.
+        while left:
+            each, base, start, end = left.pop()
+            if start < min(end, each.flushed):
+                flushed.append(_Flushed(each.sid, base, start, min(end, each.flushed)))
+            known += [
+                base + boundary
+                for boundary in each.append_boundaries
+                if max(start, each.flushed) <= boundary < end
+            ]
+            for merge in each.merges:
+                source = self._segment_of(merge.source)
+                # The splice is flushed: the target's own records have the starts.
+                if source is None or merge.offset < each.flushed:
+                    continue
+
+                inside = max(start - merge.offset, 0), min(end - merge.offset, merge.length)
+                left.append((source, base + merge.offset, *inside))
         return _Plan(tuple(flushed), tuple(known))
-
-    def _add(
-        self,
-        segment: DividedSegment,
-        base: int,
-        start: int,
-        end: int,
-        flushed: list[_Flushed],
-        known: list[int],
-    ) -> None:
-        """Add the starts between ``start`` and ``end`` of the segment, which begins at ``base``."""
-        if start < min(end, segment.flushed):
-            flushed.append(_Flushed(segment.sid, base, start, min(end, segment.flushed)))
-        known += (
-            base + boundary
-            for boundary in segment.append_boundaries
-            if max(start, segment.flushed) <= boundary < end
-        )
-        for merge in segment.merges:
-            source = self._segment_of(merge.source)
-            # The splice is flushed: the target's own records have the starts.
-            if source is None or merge.offset < segment.flushed:
-                continue
-
-            inside = max(start - merge.offset, 0), min(end - merge.offset, merge.length)
-            self._add(source, base + merge.offset, *inside, flushed, known)
 
     async def _carry_out(self, plan: _Plan) -> list[int]:
         found = list(plan.known)

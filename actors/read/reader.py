@@ -7,6 +7,7 @@ as the layout changes. Cancellation leaves nothing behind."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -68,9 +69,8 @@ class Reader:
     async def read(self, segment: ReadableSegment, offset: int, size: int) -> Buffer:
         """Up to ``size`` durable bytes at ``offset``; ``b""`` at or past the tail. Not copied where possible:
         a view keeps its whole block or window alive. Raises ``SegmentTruncated`` before the start."""
-        seen: object = None
+        known: object = None
         while True:
-            before, seen = seen, self._layout(segment)
             self._check_start(segment, offset)
             try:
                 return await self._read_once(segment, offset, size)
@@ -80,16 +80,22 @@ class Reader:
                 # again. If the layout has not changed, it is corruption.
                 # By its id: another segment may have the name by now.
                 segment = self._reloaded(segment)
-                if seen == before:
+                before, known = known, self._layout(segment)
+                if known == before:
                     raise self._refusal(segment, error) from None
 
     def _layout(self, segment: ReadableSegment) -> object:
-        """A value that changes whenever bytes of the segment move."""
-        sources = [(merge.offset, merge.source, self._segment_of(merge.source)) for merge in segment.merges]
-        inner = tuple(
-            (offset, sid, None if source is None else self._layout(source)) for offset, sid, source in sources
-        )
-        return segment.start_offset, segment.flushed, inner
+        """A value that changes whenever bytes of the segment move. Made after a failure only: a segment may
+        have 65,536 merges."""
+        found: list[object] = []
+        left = [segment]
+        while left:
+            each = left.pop()
+            merges = [(merge.offset, merge.source) for merge in each.merges]
+            found.append((each.sid, each.start_offset, each.flushed, merges))
+            sources = (self._segment_of(source) for _, source in merges)
+            left += (source for source in sources if source is not None)
+        return found
 
     def _reloaded(self, segment: ReadableSegment) -> ReadableSegment:
         """The segment's present object: an idle segment may have been evicted and loaded again."""
@@ -122,31 +128,26 @@ class Reader:
 
     async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> Buffer:
         end = min(offset + size, segment.durable_length)
-        if offset >= end:
-            return b""
+        # A source may have merged sources itself, nested deeper than Python's stack.
+        while offset < end:
+            index = bisect_right(segment.merges, offset, key=_end)
+            if index == len(segment.merges):
+                return await self._read_own(segment, offset, end)
 
-        for merge in segment.merges:
-            if merge.offset <= offset < merge.offset + merge.length:
-                return await self._read_merged(segment, merge, offset, end)
-
-            if merge.offset > offset:
+            merge = segment.merges[index]
+            if offset < merge.offset:
                 # A read has one source: what follows comes with the next one.
-                end = min(end, merge.offset)
-                break
+                return await self._read_own(segment, offset, min(end, merge.offset))
 
-        return await self._read_own(segment, offset, end)
+            source = self._segment_of(merge.source)
+            if source is None:
+                raise DataCorruption(
+                    f"segment {segment.name!r} refers to merged segment {merge.source:#x}, which is unknown"
+                )
 
-    async def _read_merged(
-        self, segment: ReadableSegment, merge: PendingMerge, offset: int, end: int
-    ) -> Buffer:
-        source = self._segment_of(merge.source)
-        if source is None:
-            raise DataCorruption(
-                f"segment {segment.name!r} refers to merged segment {merge.source:#x}, which is unknown"
-            )
-
-        stop = min(end, merge.offset + merge.length)
-        return await self._read_once(source, offset - merge.offset, stop - offset)
+            end = min(end - merge.offset, merge.length, source.durable_length)
+            segment, offset = source, offset - merge.offset
+        return b""
 
     async def _read_own(self, segment: ReadableSegment, offset: int, end: int) -> Buffer:
         slices: Sequence[Buffer] = self._cache.slices(segment.sid, offset, end)
@@ -172,6 +173,10 @@ class Reader:
             )
 
         return data
+
+
+def _end(merge: PendingMerge) -> int:
+    return merge.offset + merge.length
 
 
 def _deleted(segment: ReadableSegment) -> SegmentNotFound:

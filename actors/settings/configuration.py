@@ -10,11 +10,9 @@ by its full path, such as ``writer.flush_age``, the value, and what is allowed.
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 import textwrap
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from itertools import islice
@@ -267,7 +265,9 @@ class S3Config:
 class GcConfig:
     """Garbage collection: deletes chunks that nothing refers to any more."""
 
-    delay: float = _duration(60.0, 0.0, 31_536_000.0, "Garbage is deleted when it is this old.")
+    delay: float = _duration(
+        60.0, 0.0, 31_536_000.0, "Garbage is deleted when its owner has known it for so long."
+    )
     attempts: int = _count(
         3, 1, 1_000, "Attempts of a deletion before it is retried at ever longer intervals."
     )
@@ -431,9 +431,11 @@ class StoreConfig:
 
     def __attrs_post_init__(self) -> None:
         for low, high in _NOT_ABOVE:
-            (low_value, low_shown), (high_value, high_shown) = _lookup(self, low), _lookup(self, high)
-            if low_value > high_value:
-                raise ConfigError(f"{low} ({low_shown}) must not exceed {high} ({high_shown})")
+            (least, low_setting), (most, high_setting) = _lookup(self, low), _lookup(self, high)
+            if least > most:
+                raise ConfigError(
+                    f"{low} ({low_setting.show(least)}) must not exceed {high} ({high_setting.show(most)})"
+                )
 
         try:
             if self.chunks:
@@ -458,12 +460,12 @@ def setting_of(field: attrs.Attribute[Any]) -> Setting | None:
     return field.metadata.get(Setting)
 
 
-def _lookup(config: StoreConfig, path: str) -> tuple[Any, str]:
-    """The value of the setting ``path``, and how it is shown."""
+def _lookup(config: StoreConfig, path: str) -> tuple[Any, Setting]:
+    """The value of the setting ``path``, and the setting."""
     section, _, name = path.rpartition(".")
     owner = getattr(config, section) if section else config
     value = getattr(owner, name)
-    return value, attrs.fields_dict(type(owner))[name].metadata[Setting].show(value)
+    return value, attrs.fields_dict(type(owner))[name].metadata[Setting]
 
 
 def load_config(path: str | os.PathLike[str]) -> StoreConfig:
@@ -506,6 +508,8 @@ def _read(file: str) -> bytes:
 
 def decode_config(data: bytes) -> StoreConfig:
     """The configuration in a TOML file's bytes. Raises ``ConfigError``."""
+    import tomllib  # an opening without a file does not wait for it
+
     try:
         tables = tomllib.loads(data.decode())
     except (
@@ -598,6 +602,8 @@ def _table_of(field: attrs.Attribute[Any]) -> Any:
 
 
 def _did_you_mean(path: str) -> str:
+    import difflib  # only mistakes need it
+
     paths = _all_paths()
     name = path.rpartition(".")[2]
     # A right name in the wrong table is more likely than a typo.

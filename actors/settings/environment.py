@@ -32,6 +32,7 @@ def read_config(file: str | os.PathLike[str] | None, environ: Mapping[str, str])
     changes: dict[str, dict[str, Any]] = {}
     for variable, text in environ.items():
         name = variable.removeprefix(PREFIX)
+        # Without the prefix it is another program's.
         if name == variable or name in _OPTIONS:
             continue
 

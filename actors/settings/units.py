@@ -10,21 +10,22 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from ...storage_backends.base.errors import shown
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 KiB = 1 << 10
 MiB = 1 << 20
 GiB = 1 << 30
 
 _BYTES = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": 1 << 40}
-_SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "h": Fraction(3600)}
-_SHARES = {"%": Fraction(1, 100)}
+_MILLISECONDS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
+_HUNDREDTHS = {"%": 1}
 _BITS_MAX = 64
 _WITH_UNIT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,40})?)\s*([A-Za-z%]{1,8})")
 _PLAIN = re.compile(r"[0-9]{1,20}(\.[0-9]{1,40})?")
@@ -96,6 +97,7 @@ class NumberSetting(Setting):
                 has_unit = _WITH_UNIT.fullmatch(value.strip()) is not None
                 raise self._refused(repr(value), "has an unknown unit" if has_unit else "is not allowed")
 
+            # Fractions are exact: "0.1 KiB" would be 102.4 bytes.
             if self.unit.is_whole and number.denominator != 1:
                 raise self._refused(f"{value!r}, which is not a whole number of bytes,")
 
@@ -105,6 +107,7 @@ class NumberSetting(Setting):
 
     def read_text(self, text: str) -> Any:
         plain = text.strip()
+        # The environment has no types: a plain number is one, and everything else is read as text.
         is_number = _PLAIN.fullmatch(plain) is not None
         return self.read((float if "." in plain else int)(plain) if is_number else text)
 
@@ -194,10 +197,16 @@ class ChoiceSetting(Setting):
             raise UnitError(f"{shown(value)} is not allowed; write {self.range}")
 
 
-def _parser(units: Mapping[str, int | Fraction]) -> Callable[[str], Fraction | None]:
+def _parser(units: Mapping[str, int], in_one: int = 1) -> Callable[[str], Fraction | None]:
+    """``in_one`` is how many of the least unit make up one of the parsed number."""
+
     def parse(text: str) -> Fraction | None:
+        from fractions import Fraction  # the defaults are numbers: an opening does not wait for it
+
         match = _WITH_UNIT.fullmatch(text)
-        return Fraction(match[1]) * units[match[2]] if match is not None and match[2] in units else None
+        if match is None or match[2] not in units:
+            return None
+        return Fraction(match[1]) * units[match[2]] / in_one
 
     return parse
 
@@ -210,6 +219,8 @@ def _show_bytes(value: float) -> str:
 
 def _plain(value: float) -> str:
     """The shortest decimal text, without an exponent, that reads back as the same number."""
+    from decimal import Decimal
+
     return format(Decimal(repr(value)), "f").removesuffix(".0")
 
 
@@ -222,11 +233,11 @@ _SIZE = Unit(
 _DURATION = Unit(
     'a duration such as 0.5 or "500 ms" (units ms, s, min, h)',
     is_whole=False,
-    parse=_parser(_SECONDS),
+    parse=_parser(_MILLISECONDS, 1000),
     show=lambda value: f"{_plain(value)} s",
 )
 _COUNT = Unit("a whole number", is_whole=True, parse=_parser({}), show=str)
-_SHARE = Unit('a share such as 0.6 or "60 %"', is_whole=False, parse=_parser(_SHARES), show=_plain)
+_SHARE = Unit('a share such as 0.6 or "60 %"', is_whole=False, parse=_parser(_HUNDREDTHS, 100), show=_plain)
 
 
 def size(default: int, least: int, most: int, help: str) -> Setting:

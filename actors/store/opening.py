@@ -23,16 +23,19 @@ from ...journal.log.local_layout import LocalLogOptions, log_folder
 from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
-from ...storage_backends.base.files import Files
+from ...storage_backends.base.files import Files, sync_ancestry
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.defrag_rules import DefragOptions
 from ...storage_backends.segments.options import ChunkedOptions
+from ...storage_backends.sorted_runs.merge import MergeOrder
+from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ..chunk_io.options import StorageOptions
 from ..container.admission import AdmissionOptions
 from ..container.checkpoint import CheckpointOptions
 from ..container.container import ContainerOptions
+from ..container.local_disk import LocalDisk, RunFolder, run_folder
 from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
 from ..folder import lock_files
@@ -44,7 +47,7 @@ from ..folder.chunk_location import (
     resolve_location,
 )
 from ..folder.fingerprint import Fingerprint, read_fingerprint
-from ..folder.identity import StoreIdentity, create_identity, identity_file, read_identity
+from ..folder.identity import StoreIdentity, confirm_identity, create_identity, identity_file, read_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
@@ -126,15 +129,18 @@ async def identify(
 ) -> StoreIdentity:
     """The folder's identity, created if the folder is new. Raises ``StoreMismatch`` if it was created with
     another number of containers."""
+    temporary = f"{STORE_TEMPORARY}{world.new_id()}"
     found = await run_program(files, read_identity(wal), wal)
-    if found is None:
+    if found is not None:
+        await run_program(files, confirm_identity(wal, found, temporary), wal)
+    else:
         count = config.containers if containers is None else containers
         fresh = StoreIdentity(
             bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, _shown_time(world)
         )
-        found = await run_program(
-            files, create_identity(wal, fresh, f"{STORE_TEMPORARY}{world.new_id()}"), wal
-        )
+        # Not `fresh`: another process may have been first.
+        found = await run_program(files, create_identity(wal, fresh, temporary), wal)
+    # After the identity exists: another process may have created it with another number.
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
             f"{wal} was created with {found.containers} containers, not {containers}: the number is fixed "
@@ -178,6 +184,7 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         cache_bytes=cache.bytes,
         flush_bytes=config.writer.flush_bytes,
         admission=AdmissionOptions(
+            # Appends are delayed in the last quarter, so that few are ever refused (C6).
             soft_bytes=unflushed // 4 * 3,
             hard_bytes=unflushed,
             segment_bytes=unflushed // 2,
@@ -195,6 +202,7 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         checkpoint=CheckpointOptions(
             config.checkpoint.wal_bytes,
             4 * config.checkpoint.wal_bytes,
+            # A small `wal.file_size` must not make every file a small one.
             small_file_bytes=min(4 << 20, config.wal.file_size // 2),
         ),
         tombstone=config.transactions.tombstone,
@@ -387,6 +395,8 @@ class StoreOpener:
     config: StoreConfig
     storage: ChunkStorage | None = None
     """Replaces the folder's own long-term storage."""
+    moves_to: StoreFolder | None = None
+    """Where the folder will be, if it is under construction: elements name that as their owner's."""
     adopt: bool = False
     take_over: bool = False
     """Fence another process that has the folder open, instead of refusing."""
@@ -411,8 +421,10 @@ class StoreOpener:
     @asynccontextmanager
     async def runtime(self, host_id: str) -> AsyncIterator[ContainerRuntime]:
         """Serve the containers that the body begins, and no others."""
+        # A host never creates a store: the supervisor does, once for all of them.
         identity = await existing_identity(self.files, self.folder)
         chunks = await self._chunks()
+        # Always allowed beside others: the supervisor and its hosts have the folder open together.
         async with announced(self.files, self.world, self.folder, host_id) as owner_id:
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
@@ -433,12 +445,15 @@ class StoreOpener:
         return make_chunk_storage(location, self.files, self.folder, self.world, create=False)
 
     async def _prepare_folder(self) -> None:
+        # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).
+        await run_program(self.files, sync_ancestry(self.folder.wal), self.folder.wal)
         await run_program(self.files, remove_empty_restore_folders(self.folder), self.folder.path)
         await run_program(self.files, remove_temporary_files(self.folder), self.folder.wal)
         await apply_layout_mode(self.files, self.folder, LayoutMode(self.config.layout), self.world)
 
     async def _fingerprint(self) -> Fingerprint:
-        program = read_fingerprint(self.folder.wal, socket.gethostname())
+        final = (self.moves_to or self.folder).wal
+        program = read_fingerprint(self.folder.wal, socket.gethostname(), final)
         return await run_program(self.files, program, self.folder.wal)
 
     def _parts(
@@ -449,13 +464,20 @@ class StoreOpener:
             owner_id=owner_id,
             chunks=chunks,
             folder=fingerprint,
-            make_log=lambda index: self._log(identity, owner_id, index),
+            make_disk=lambda index: self._disk(identity, owner_id, index),
             options=runtime_options(self.config, adopt=self.adopt),
             world=self.world,
             span=self.span,
             loop_lag=LoopLag(),
         )
 
-    def _log(self, identity: StoreIdentity, owner_id: str, index: int) -> LocalLog:
+    def _disk(self, identity: StoreIdentity, owner_id: str, index: int) -> LocalDisk:
         folder, log_id = log_folder(self.folder.wal, index), identity.container_log_id(index)
-        return LocalLog(self.files, folder, log_id, log_options(self.config), owner=bytes.fromhex(owner_id))
+        options, owner = log_options(self.config), bytes.fromhex(owner_id)
+        log = LocalLog(self.files, folder, log_id, options, owner=owner)
+        return LocalDisk(log, RunFolder(self.files, run_folder(folder), self._merge, options.low_water))
+
+    async def _merge(self, order: MergeOrder) -> list[RunEntry]:
+        from ...storage_backends.sorted_runs import merge_helper  # an opening does not wait for it
+
+        return await merge_helper.merge(order, self.files)

@@ -41,6 +41,10 @@ from ...storage_backends.base.verbs import ReadVerbs, copy_docstrings
 from ...storage_backends.base.world import World
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
+from ...storage_backends.sorted_runs.block_cache import BlockCache
+from ...storage_backends.sorted_runs.local_copies import ForeignCopies
+from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ..container.local_disk import run_folder
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.operations.transactions import (
     ListTransactionsRequest,
@@ -66,6 +70,7 @@ from ..read.unflushed import UnflushedBytes
 POLL_SECONDS = 0.2
 """How often a tail checks whether another process changed the log, which cannot signal it."""
 _ATTEMPTS_MAX = 5
+_TABLE_CACHE_BYTES = 16 << 20
 _CACHE_BYTES = 64 << 20
 """For flushed bytes that the log still holds; unflushed ones are kept whatever they need."""
 
@@ -104,6 +109,7 @@ class ContainerSnapshot:
     opened: OpenedLog
     state: ContainerState
     cache: TailCache
+    metadata: LoggedMetadataStore
     storage: ChunkedSegmentStorage
     reader: Reader
 
@@ -118,7 +124,9 @@ class ContainerSnapshot:
         return segment
 
 
-async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -> ContainerSnapshot:
+async def take_snapshot(
+    index: int, log: DurableDataLog, chunks: ChunkStorage, runs: RunReader
+) -> ContainerSnapshot:
     """Replay a log, without opening it, into a state of its own. Raises ``DataCorruption`` (file, offset),
     ``StoreMismatch``, ``Unavailable``."""
     opened = await log.inspect()
@@ -129,7 +137,7 @@ async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -
     publisher = Publisher(state, cache, due_bytes=sys.maxsize)
     await Recovery(log, opened, state, publisher, cache, active_max=sys.maxsize).run()
     cache.evict()  # bytes that were cached before replay found them flushed
-    metadata = LoggedMetadataStore(state, _refuse_request)
+    metadata = LoggedMetadataStore(state, _refuse_request, runs)
     # A log that was never opened has epoch 0, and nothing to read.
     epoch = max(1, opened.epoch)
     storage = ChunkedSegmentStorage(
@@ -139,7 +147,7 @@ async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -
     reader = Reader(
         cache, UnflushedBytes(cache, log), ReadAhead(storage.read, ReadAheadOptions()), state.segments.get
     )
-    return ContainerSnapshot(opened, state, cache, storage, reader)
+    return ContainerSnapshot(opened, state, cache, metadata, storage, reader)
 
 
 @attrs.frozen
@@ -176,9 +184,11 @@ class ContainerView:
     ) -> None:
         self.index = index
         self.folder = folder
-        self._files = files
+        self.files = files
         self._make_log = make_log
         self._chunks = chunks
+        copies = ForeignCopies(files, run_folder(folder), StoredRuns(chunks))
+        self._runs = RunReader(copies, BlockCache(_TABLE_CACHE_BYTES))
         self._lock = anyio.Lock()
         self._snapshot: ContainerSnapshot | None = None
         self._seen = _LogFingerprint((), b"")
@@ -207,7 +217,7 @@ class ContainerView:
             await anyio.sleep(POLL_SECONDS)
 
     async def _read_fingerprint(self) -> _LogFingerprint:
-        return await run_program(self._files, _fingerprint(self.folder), self.folder)
+        return await run_program(self.files, _fingerprint(self.folder), self.folder)
 
     async def _take(self) -> ContainerSnapshot:
         """The fingerprint is read before the log: what a living owner adds meanwhile makes the next one
@@ -226,9 +236,10 @@ class ContainerView:
     async def _take_once(self, seen: _LogFingerprint) -> ContainerSnapshot:
         log = self._make_log()
         try:
-            snapshot = await take_snapshot(self.index, log, self._chunks)
+            snapshot = await take_snapshot(self.index, log, self._chunks, self._runs)
         finally:
             with anyio.CancelScope(shield=True):
+                # Without a footer: a reader writes nothing.
                 await log.close(clean=False)
         self._snapshot, self._seen = snapshot, seen
         return snapshot
@@ -307,8 +318,8 @@ class StoreView:
         snapshot = await container.snapshot()
         try:
             return bytes(await snapshot.reader.read(snapshot.find(name, sid), offset, size))
-        except DataCorruption:
-            # A living owner may have deleted a chunk that this snapshot still refers to.
+        except (DataCorruption, Unavailable):
+            # A living owner may have deleted a chunk or a run that this snapshot still refers to.
             if not await container.refresh():
                 raise
 
@@ -325,6 +336,7 @@ class StoreView:
         check_offset(offset)
         check_size(block_size, "block_size")
         container = self._container(name)
+        # The segment, not the name: one that is created later under this name is another segment.
         sid = (await container.snapshot()).find(name).sid
         while True:
             segment = (await container.snapshot()).find(name, sid)
@@ -368,6 +380,7 @@ async def open_reader(
     identity = await existing_identity(files, folder)
     fingerprint = await run_program(files, read_fingerprint(folder.wal, socket.gethostname()), folder.wal)
     location = await recorded_location(files, folder)
+    # A reader draws no ids and needs no clock.
     chunks = make_chunk_reader(location, files, folder, _NO_WORLD)
     await chunks.open()
     try:

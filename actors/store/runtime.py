@@ -16,7 +16,6 @@ from typing import Any
 import anyio
 import attrs
 
-from ...journal.log.contract import DurableDataLog
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, TierlogError
 from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
@@ -28,6 +27,7 @@ from ..chunk_io.options import StorageOptions
 from ..container.container import Container, ContainerOptions
 from ..container.legacy_hook import LegacyHook
 from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
+from ..container.local_disk import LocalDisk
 from ..container.owner import Identity
 from ..container.shared_store_record import SharedStoreRecord
 from ..folder.fingerprint import Fingerprint
@@ -64,8 +64,9 @@ class RuntimeParts:
     owner_id: str
     chunks: ChunkStorage
     folder: Fingerprint = Fingerprint()
-    make_log: Callable[[int], DurableDataLog]
-    """Returns a new, unopened log of the container with that index; called once per ownership."""
+    make_disk: Callable[[int], LocalDisk]
+    """Returns a new, unopened log of the container with that index, and where its runs are; called once per
+    ownership."""
     options: RuntimeOptions
     world: World
     span: SpanHook | None = None
@@ -117,6 +118,8 @@ class ContainerRuntime:
                 try:
                     yield self
                 finally:
+                    # Before the containers stop: later calls get ``ClosedError``, not the error of a
+                    # container that ends.
                     self.store.mark_closed()
 
     def begin(self, index: int) -> LocalContainer:
@@ -126,6 +129,7 @@ class ContainerRuntime:
             raise RuntimeError(f"container {index} is served here already, or the runtime is stopping")
 
         container = self._containers[index] = self._local_container(index)
+        # Set when the task has ended: `close` waits for that, not for the stop alone.
         self._ended[index] = anyio.Event()
         self._tasks.start_soon(self._run, container)
         return container
@@ -166,6 +170,7 @@ class ContainerRuntime:
     def forget(self, index: int) -> None:
         """Treat a container that ended by itself as one that is not served here: callers get ``NotOwner``
         instead of the reason why it ended."""
+        # One that runs keeps its place in the list until it has ended.
         if index not in self._ended:
             self._containers[index] = RemoteContainer(index)
 
@@ -180,8 +185,10 @@ class ContainerRuntime:
         try:
             await self._actor.run()
         except TierlogError as error:
+            # Later failures are those of a running actor, which end the store.
             if self._storage_opened:
                 raise
+            # Raised by `_wait_storage` instead.
             self._not_opened = error
         finally:
             self._storage_ended.set()
@@ -195,6 +202,7 @@ class ContainerRuntime:
             await self._storage_ended.wait()
             if self._not_opened is None:
                 raise
+            # With its own cause: otherwise the message would show the ``ClosedError`` that it explains.
             raise self._not_opened from self._not_opened.__cause__
         self._storage_opened = True
 
@@ -211,7 +219,7 @@ class ContainerRuntime:
             )
             return Container(
                 index,
-                parts.make_log(index),
+                parts.make_disk(index),
                 StorageClient(self._actor),
                 identity,
                 parts.world,
@@ -223,6 +231,7 @@ class ContainerRuntime:
 
     async def _supervise(self) -> None:
         async with anyio.create_task_group() as self._tasks, anyio.create_task_group() as helpers:
+            # In a group of its own: the measurement ends when the containers begin to stop.
             if (lag := self._parts.loop_lag) is not None:
                 helpers.start_soon(self._container_options.protect(lag.watch))
             self._supervising.set()
@@ -237,6 +246,7 @@ class ContainerRuntime:
 
     def _stop(self) -> None:
         self._stopping.set()
+        # All of them before any is awaited: they finish their work at the same time.
         for container in self._containers:
             container.stop()
 

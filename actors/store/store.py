@@ -516,6 +516,7 @@ class SegmentStore(SegmentVerbs):
         return self._containers
 
     def _container(self, name: str) -> LocalContainer | RemoteContainer:
+        # Other types may have no hash; the check below refuses them with the right error.
         index = self._cached_indexes.get(name) if type(name) is str else None
         if index is None or self._guard.thread != get_ident():
             index = self._check_name(name)
@@ -530,6 +531,7 @@ class SegmentStore(SegmentVerbs):
         return index
 
     async def _ask(self, verb: str, name: str, request: Request) -> Any:
+        # 256 bytes stand for the arguments of a request without data.
         return await self._call(verb, name, lambda owner: owner.ask(request, 256))
 
     async def _call(self, verb: str, name: str, act: Callable[[Container], Awaitable[T]]) -> T:

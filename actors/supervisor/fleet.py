@@ -179,8 +179,7 @@ class Fleet:
         for host in self.hosts.values():
             # Shifted, not reset: a host that was silent before stays nearly due.
             host.last_heard += seconds
-            if host.phase is HostPhase.STARTING:
-                host.since += seconds
+            host.since += seconds
 
     # --- containers ------------------------------------------------------------------------------
 

@@ -218,7 +218,7 @@ class View:
             "phase": host.phase.value,
             "url": host.url,
             "lag_seconds": round(host.lag, 4),
-            "phase_seconds": round(self.now - host.since, 3),
+            "phase_seconds": max(0.0, round(self.now - host.since, 3)),
             "containers": self._held(host),
             "starts": facts.starts,
             "exits": facts.exits,

@@ -479,7 +479,7 @@ class Supervisor:
 
     async def _lose_connection(self, host: str) -> None:
         process = self._processes.get(host)
-        # A process that ends closes its socket first. Its exit says more than the loss of a connection.
+        # A process that ends closes its socket first. Its exit is more precise than the loss of a connection.
         if process is not None:
             with anyio.move_on_after(_EXIT_FIRST):
                 await process.ended.wait()
@@ -498,14 +498,13 @@ class Supervisor:
             planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))
             # Before the wait: an event that comes from now on is not lost.
             self._woken = anyio.Event()
-            with anyio.move_on_at(planned) as waiting:
+            with anyio.move_on_at(planned):
                 await self._woken.wait()
             now = anyio.current_time()
-            # Only a timer shows lateness; an event may come at any time.
-            if waiting.cancelled_caught:
-                lag = now - planned
-                if lag > _LATE:
-                    self.fleet.extend_deadlines(lag)
+            # An event comes before the planned time, or the loop was late: the timer would have come first.
+            lag = now - planned
+            if lag > _LATE:
+                self.fleet.extend_deadlines(lag)
             self._check_frozen(now)
             if now >= self.fleet.next_due(now):
                 self._execute(self.fleet.tick(now))

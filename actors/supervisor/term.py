@@ -24,11 +24,11 @@ from ...storage_backends.base.files import (
     FileHandle,
     Files,
     Lock,
-    MakeFolder,
     Open,
     Program,
     Read,
     Write,
+    with_folder,
 )
 from ..folder.identity import StoreIdentity
 from ..folder.paths import StoreFolder, run_program
@@ -81,8 +81,7 @@ async def claim_term(files: Files, folder: StoreFolder, identity: StoreIdentity)
 
 
 def _lock(path: str) -> Program[FileHandle]:
-    yield MakeFolder(path)
-    handle = yield from _open(f"{path}/lock")
+    handle = yield from with_folder(path, lambda: _open(f"{path}/lock"))
     free = yield Lock(handle, wait=False)
     if not free:
         # For the message only: the lock decides, whatever the file holds.

@@ -71,6 +71,7 @@ class _JsonLines(logging.Formatter):
         self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
+        # Values of the event override the fields of the process, and both never the level and the time.
         line = dict(self._fields)
         if isinstance(record.msg, Event):
             line |= {**record.msg.values, "event": record.msg.name}
@@ -105,6 +106,7 @@ def log_to_stderr(level: str | None = None, **fields: object) -> None:
         formatter = _JsonLines(fields)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
+    # Other libraries log warnings only: their information is for their own developers.
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logger = logging.getLogger("tierlog")
     logger.setLevel(level.upper() if level else logger.level or logging.INFO)

@@ -39,7 +39,7 @@ Labels = tuple[tuple[str, str], ...]
 Snapshots = Callable[[], Iterable[object]]
 """Returns the snapshots of one scrape, all of them attrs instances."""
 
-_WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @attrs.frozen
@@ -119,6 +119,7 @@ def _of_snapshot(snapshot: Any, outer: Labels) -> Iterator[Sample]:
     classes = [type(value) for _, value in fields]
     for field, value in fields:
         if attrs.has(type(value)):
+            # Snapshots of one class would give the same series: the field's name distinguishes them.
             apart = ((_subsystem(type(value)), field.name),) if classes.count(type(value)) > 1 else ()
             yield from _of_snapshot(value, _merged(labels, apart))
         elif not _is_label(field, subsystem):
@@ -167,7 +168,7 @@ def _base_name(name: str, kind: str) -> str:
 
 def _subsystem(kind: type) -> str:
     """``ChunkStorageStatistics`` gives ``chunk_storage``."""
-    return _WORD_BORDER.sub("_", kind.__name__.removesuffix("Statistics")).lower()
+    return _WORD_BOUNDARY.sub("_", kind.__name__.removesuffix("Statistics")).lower()
 
 
 def _word(value: Any) -> str:

@@ -153,6 +153,7 @@ class OpenTelemetryTracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._tracer = tracer
+        # Kept, so that spans need no import of their own.
         self._trace = trace
         self._root = Context()
         self._propagator = TraceContextTextMapPropagator()
@@ -189,6 +190,7 @@ class OpenTelemetryTracing:
         links: Sequence[object] = (),
     ) -> Iterator[Span]:
         context, recorded = self._root if links else None, _recorded(links)
+        # A request for one call alone belongs into that call's trace.
         if len(recorded) == 1:
             context, recorded = self._trace.set_span_in_context(recorded[0].raw, self._root), []
         with self._entered(

@@ -144,6 +144,10 @@ class DurableDataLog(ABC):
     def has_reserve(self, size: int) -> bool:
         """Whether internal groups of ``size`` bytes in all can be appended even if the disk is full."""
 
+    def can_shrink(self) -> bool:
+        """Whether ``truncate`` would free space if no group before the next one was needed."""
+        return True
+
     @abstractmethod
     async def check_space(self) -> bool:
         """Measure free space now, without appending. Returns whether there is room for user appends; always

@@ -20,6 +20,8 @@ class LogState(enum.Enum):
     BROKEN = "broken"
     FENCED = "fenced"
     CLOSED = "closed"
+    # Of the enum itself it is a Python function, which the table would call four times for each group.
+    __hash__ = object.__hash__
 
 
 class LogEvent(enum.Enum):
@@ -31,6 +33,7 @@ class LogEvent(enum.Enum):
     BREAK = "break"
     FENCE = "fence"
     CLOSE = "close"
+    __hash__ = object.__hash__
 
 
 _LIVE = (LogState.OPENING, LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)

@@ -134,7 +134,7 @@ class LocalLog(DurableDataLog):
     async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
         with self._ending_on_failure():
-            found = await self._files.run(self._open(above, after))
+            found, self._index = await self._files.run(self._open(above, after))
         self._history, self._register = found.history, found.register
         self._truncate_before = found.history.truncate_before
         self._own(found.epoch, found.owned)
@@ -144,9 +144,10 @@ class LocalLog(DurableDataLog):
         tags, next_group = found.history.tags(), found.history.next_group
         return OpenedLog(found.epoch, found.history_epoch, groups, tags, next_group)
 
-    def _open(self, above: int, after: Collection[int] | None) -> Program[Opened]:
+    def _open(self, above: int, after: Collection[int] | None) -> Program[tuple[Opened, GroupIndex]]:
         try:
-            return (yield from open_log(self._context, above, after))
+            found = yield from open_log(self._context, above, after)
+            return found, _index_of(found.history, found.owned.current)
         # A program runs to its end in its thread, so no cancellation arrives here. What a refused opening has
         # opened is closed by the program itself (W7).
         except Exception:
@@ -161,7 +162,6 @@ class LocalLog(DurableDataLog):
         self._current = owned.current
         self._parts = tuple(owned.parts)
         self._next_group = self._history.next_group
-        self._index = _index_of(self._history, self._current)
         self._note_room(owned.room)
 
     @property
@@ -171,13 +171,16 @@ class LocalLog(DurableDataLog):
     async def inspect(self) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
         with self._ending_on_failure():
-            found: Inspected = await self._files.run(inspect_log(self._context))
+            found, self._index = await self._files.run(self._inspect())
         self._history = found.history
         self._epoch, self._next_group = found.epoch, found.history.next_group
-        self._index = _index_of(found.history, None)
         self._life.step(LogEvent.INSPECTED)
         groups, tags = found.history.groups(), found.history.tags()
         return OpenedLog(found.epoch, found.epoch, groups, tags, found.history.next_group)
+
+    def _inspect(self) -> Program[tuple[Inspected, GroupIndex]]:
+        found = yield from inspect_log(self._context)
+        return found, _index_of(found.history, None)
 
     async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)
@@ -426,6 +429,11 @@ class LocalLog(DurableDataLog):
         current = self._current
         return self.has_room(size) or (current is not None and current.position + size <= current.allocated)
 
+    def can_shrink(self) -> bool:
+        current = self._current
+        # A full file gets no more groups: the next one begins another, if there is room for that.
+        return bool(self._parts) or (current is not None and current.position >= self._options.file_size)
+
     async def check_space(self) -> bool:
         """Measure free space and restore the reserves. For a caller that waits for room without appending."""
         self._require_owner("check_space")
@@ -524,7 +532,8 @@ class LocalLog(DurableDataLog):
 
 
 def _index_of(history: History, current: CurrentFile | None) -> GroupIndex:
-    """Of the groups that an opener found; ``current`` is the file in which it logged the last one again."""
+    """Of the groups that an opener found; ``current`` is the file in which it logged the last one again. A
+    part of the program that reads them: with a million groups it takes a second."""
     index, last = GroupIndex(), history.last
     for wal in history.files:
         for frame in wal.frames:

@@ -38,8 +38,9 @@ from .frames import (
     header_size,
     relog_salt,
 )
+from .local_index import INDEXED_BYTES, INDEXED_GROUPS
 from .local_layout import LogLayout, parse_wal_names, wal_name
-from .local_scan import WINDOW_BYTES, Ending, FrameRun, Window, find_frame, scan
+from .local_scan import Ending, FrameRun, Window, find_frame, scan
 
 T = TypeVar("T")
 
@@ -394,7 +395,9 @@ def windows(wal: WalFile, numbers: range) -> Iterator[Sequence[Frame]]:
     first = wal.header.first_group
     for index in range(max(0, numbers.start - first), min(len(wal.frames), numbers.stop - first)):
         frame = wal.frames[index]
-        if batch and frame.payload + frame.size - batch[0].position > WINDOW_BYTES:
+        if len(batch) == INDEXED_GROUPS or (
+            batch and frame.payload + frame.size - batch[0].position > INDEXED_BYTES
+        ):
             yield batch
             batch = []
         batch.append(frame)

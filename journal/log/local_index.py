@@ -1,8 +1,8 @@
 """Where the durable groups of a local log are: an index of windows, in memory.
 
-A window is a run of whole groups in one file, of about ``INDEXED_BYTES``; a larger group is a window of its
-own. It is read at once and checked frame by frame, so that no byte is given whose CRC was not verified. The
-index has two numbers per window, whatever the groups' sizes.
+A window is a run of at most ``INDEXED_GROUPS`` whole groups in one file, of about ``INDEXED_BYTES``; a larger
+group is a window of its own. It is read at once and checked frame by frame, so that no byte is given whose
+CRC was not verified. The index has two numbers per window, whatever the groups' sizes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from .frames import FRAME_HEADER_BYTES, FileId, decode_frame, decode_header, fil
 from .local_layout import wal_name
 
 INDEXED_BYTES = 1 << 20
+INDEXED_GROUPS = 512
+"""Each costs the step of the event loop that checks the window a few microseconds, however small it is."""
 
 
 @attrs.frozen
@@ -57,9 +59,13 @@ class GroupIndex:
             last = _IndexedFile(file, number, end)
             self._files.append(last)
             # The header belongs to the first window: a re-logged frame is salted with its CRC (W4), and it
-            # says whether the file is still the one that was indexed.
+            # shows whether the file is still the one that was indexed.
             start = 0
-        if not last.numbers or end - last.starts[-1] > INDEXED_BYTES:
+        if (
+            not last.numbers
+            or number - last.numbers[-1] >= INDEXED_GROUPS
+            or end - last.starts[-1] > INDEXED_BYTES
+        ):
             last.numbers.append(number)
             last.starts.append(start)
             self._newest = number

@@ -19,24 +19,26 @@ from typing import TypeVar
 
 import attrs
 
-from ...storage_backends.base.errors import DataCorruption, StorageFull, Unavailable
+from ...storage_backends.base.errors import DataCorruption, StorageFull
 from ...storage_backends.base.files import (
     Close,
     FileHandle,
     Program,
     Sync,
     Write,
-    make_folder,
-    sync_ancestry,
+    with_folder,
 )
 from ..registers.local import (
+    Raised,
+    Raising,
     RegisterImage,
     Watermark,
     confirm_epoch,
-    create_register,
     encode_watermark,
+    locked,
     open_register,
-    raise_register,
+    raise_locked,
+    raise_new,
     read_register,
     slot_offset,
 )
@@ -87,23 +89,26 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
     """The whole opening. Raises ``NotOwner`` if a later opener was faster, or if the epoch before it is not
     in ``after``."""
     layout = context.layout
-    yield from make_folder(layout.folder)
-    names = yield from list_wal_files(layout)
-    register = yield from _open_register(context, names)
-    # Before the raise, whose failure must not leak it (W7).
-    context.handles.append(register)
-    named = max((file.epoch for file in names), default=0)
-    # A seal names only epochs below its own file's, so the names cover the seals (W1).
-    before, epoch = yield from raise_register(
-        register,
-        context.log_id,
-        max(named, above),
-        owner=context.owner,
-        expected=after,
-        tried=context.own_epochs,
-    )
-    if not names:
-        yield from _confirm_name(context, epoch)
+
+    def begin() -> Program[Raised]:
+        names = yield from list_wal_files(layout)
+        # A seal names only epochs below its own file's, so the names cover the seals (W1).
+        named = max((file.epoch for file in names), default=0)
+
+        def raising(register: FileHandle) -> Program[tuple[int, int]]:
+            return raise_locked(
+                register,
+                context.log_id,
+                max(named, above),
+                owner=context.owner,
+                expected=after,
+                tried=context.own_epochs,
+            )
+
+        register, before, epoch = yield from _raise_register(context, names, raising)
+        return register, max(before, named), epoch
+
+    register, before, epoch = yield from with_folder(layout.folder, begin)
 
     def read() -> Program[tuple[History, Sequence[FileId]]]:
         image = yield from read_register(register, context.log_id)
@@ -119,7 +124,7 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
         yield from confirm_epoch(register, context.log_id, epoch, context.owner)
         raise
     owned = yield from take_over(context, register, epoch, history, found)
-    return Opened(epoch, max(before, named), history, register, owned)
+    return Opened(epoch, before, history, register, owned)
 
 
 def take_over(
@@ -166,7 +171,8 @@ def inspect_log(context: LogContext) -> Program[Inspected]:
     def read() -> Program[Inspected]:
         image, names = yield from list_state(context)
         if image is None:
-            _refuse_missing_register(context, names)
+            if names:
+                raise _missing_register(context, names)
             image = RegisterImage(0, {})
         history = yield from HistoryReader(context.layout, context.log_id, image.watermarks).read(names)
         return Inspected(image.epoch, history)
@@ -209,36 +215,25 @@ def _read_unchanged(read: Callable[[], Program[T]]) -> Program[T]:
     return (yield from read())
 
 
-def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[FileHandle]:
+def _raise_register(context: LogContext, names: Sequence[FileId], raising: Raising) -> Program[Raised]:
     layout = context.layout
+    if not names:
+        raised = yield from raise_new(layout.folder, layout.register, context.log_id, raising)
+        context.handles.append(raised[0])
+        return raised
     register = yield from open_register(layout.register, write=True)
     if register is None:
-        _refuse_missing_register(context, names)
-        register = yield from create_register(layout.folder, layout.register, context.log_id)
-    if not names:
-        # The names of the register and of the folder must be durable before a WAL file is.
-        yield from sync_ancestry(layout.folder)
-    return register
+        raise _missing_register(context, names)
+    # Before the raise, whose failure must not leak it (W7).
+    context.handles.append(register)
+    return register, *(yield from locked(register, raising))
 
 
-def _confirm_name(context: LogContext, epoch: int) -> Program[None]:
-    """W1: the register of a fresh log may have lost its name: its creator's sync of the folder failed, and
-    this opener waited for its lock."""
-    named = yield from open_register(context.layout.register, write=False)
-    if named is None:
-        raise Unavailable(f"{context.layout.register} was removed while it was opened: open the log again")
-    try:
-        yield from confirm_epoch(named, context.log_id, epoch, context.owner)
-    finally:
-        yield Close(named)
-
-
-def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> None:
+def _missing_register(context: LogContext, names: Sequence[FileId]) -> DataCorruption:
     """W1: without the register it is unknown which epochs were fenced."""
-    if names:
-        raise DataCorruption(
-            f"the register is missing beside {len(names)} WAL files", file=context.layout.register, offset=0
-        )
+    return DataCorruption(
+        f"the register is missing beside {len(names)} WAL files", file=context.layout.register, offset=0
+    )
 
 
 def _make_room(context: LogContext, history: History, names: Sequence[FileId], epoch: int) -> Program[None]:

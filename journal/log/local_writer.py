@@ -184,9 +184,15 @@ def _create(context: LogContext, path: str, size: int, scarce: bool) -> Program[
             full = error
 
     free = yield FreeSpace(context.layout.folder)
+    entries = yield ListFolder(context.layout.folder)
+    reserve_name = context.layout.reserve.rpartition("/")[2]
+    held = sum(entry.allocated for entry in entries if entry.name == reserve_name)
+    # In whole blocks, and one for the file itself.
+    missing = -(-max(0, size - held - free) // _LEAST_STEP) * _LEAST_STEP + _LEAST_STEP
     raise StorageFull(
-        f"no space for {path}, and the log's reserve is used up: its start needs {size} bytes and the disk "
-        f"has {free}: free some space on its file system, then open it again"
+        f"no space for {path}: its start, with the log's last group, needs {size} bytes; the log's reserve "
+        f"has {held} and the disk {free}: free {missing} bytes on its file system, and as many for each "
+        f"other container that is refused, then open it again"
     ) from full
 
 

@@ -1,2 +1,2 @@
-"""The manifest: what long-term storage says of the store (``_system/store``) and of each container (the chain
-of its journal), without the log."""
+"""The manifest: what long-term storage records of the store (``_system/store``) and each container (the
+chain of its journal), without the log."""

@@ -12,7 +12,7 @@ import attrs
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
-from .element import CONTAINERS_PREFIX, ELEMENT_BYTES_MAX, Element, Position, position_of
+from .element import CONTAINERS_PREFIX, ELEMENT_BYTES_MAX, Element, Position, check_crc, position_of
 
 _ATTEMPTS_MAX = 10
 """Times that a chain is listed whose newest element vanishes each time."""
@@ -20,6 +20,11 @@ _ATTEMPTS_MAX = 10
 
 def journal_prefix(container: int) -> str:
     return f"{CONTAINERS_PREFIX}{container:04d}/journal/"
+
+
+def runs_prefix(container: int) -> str:
+    """Of the runs of the container's system table."""
+    return f"{CONTAINERS_PREFIX}{container:04d}/runs/"
 
 
 def element_name(container: int, n: int) -> str:
@@ -52,12 +57,19 @@ class StoredElement:
         return self.position.n
 
 
-async def read_element(chunks: ChunkStorage, container: int, n: int) -> StoredElement:
-    """Raises ``DataCorruption`` with the object's name if it is not element ``n``, ``ChunkNotFound``."""
+async def read_element(
+    chunks: ChunkStorage, container: int, n: int, seen: StoredElement | None = None
+) -> StoredElement:
+    """Raises ``DataCorruption`` with the object's name if it is not element ``n``, ``ChunkNotFound``. If it
+    is ``seen``, it is not decoded again: with a long run list that takes 5 ms."""
     name = element_name(container, n)
     # One byte more than an element can have, so that a longer object does not pass for its beginning.
     content = await chunks.read(name, 0, ELEMENT_BYTES_MAX + 1)
     try:
+        if seen is not None and seen.n == n and seen.position == position_of(content):
+            check_crc(content)
+            return seen
+
         element = Element.decode(content)
     except DecodeError as error:
         raise DataCorruption(
@@ -73,7 +85,9 @@ async def read_element(chunks: ChunkStorage, container: int, n: int) -> StoredEl
     return StoredElement(position_of(content), element)
 
 
-async def read_newest(chunks: ChunkStorage, container: int, numbers: list[int]) -> StoredElement | None:
+async def read_newest(
+    chunks: ChunkStorage, container: int, numbers: list[int], seen: StoredElement | None = None
+) -> StoredElement | None:
     """The newest element, if ``numbers`` are those listed last; None if there is none.
 
     One that vanishes was deleted because two newer ones exist: then the chain is listed again."""
@@ -82,7 +96,7 @@ async def read_newest(chunks: ChunkStorage, container: int, numbers: list[int]) 
             return None
 
         with suppress(ChunkNotFound):
-            return await read_element(chunks, container, numbers[-1])
+            return await read_element(chunks, container, numbers[-1], seen)
 
         # In place: the caller goes on with the numbers that the element was found by.
         numbers[:] = await list_elements(chunks, container)

@@ -1,14 +1,18 @@
-"""An element of a container's chain: everything that long-term storage says of the container at one moment.
+"""An element of a container's chain: the state of the container in long-term storage at one moment.
 
 ``_system/containers/<c>/journal/<n>`` is element ``n``. It is created once, conditionally, and never changed
 (rules J1, J2). Each stands alone: no other one is needed to read it.
 
-Layout, version 1: ``magic u32, version u8, kind u8, n u64, epoch u64, store id 16 bytes, log id 16 bytes,
-owner id 16 bytes, folder 16 bytes, location text, predecessor (n u64, CRC u32), time u64, cycle u64, cut u64,
-newest segment u64, highest version u64, highest cycle u64``; then the run list: ``0 u8, 0 u32`` if there are
-no runs and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has it, or ``2 u8`` and
-the list itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle u64)``; and
-``CRC32C u32`` of everything before, which is the element's own CRC."""
+Layout: ``magic u32, version u8, kind u8, n u64, epoch u64, store id 16 bytes, log id 16 bytes, owner id 16
+bytes, folder 16 bytes, location text, predecessor (n u64, CRC u32), time u64, cycle u64, cut u64, newest
+segment u64, highest version u64, highest cycle u64``; then the run list: ``0 u8, 0 u32`` if there are no runs
+and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has it, or ``2 u8`` and the list
+itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle u64)``; and ``CRC32C u32``
+of everything before, which is the element's own CRC.
+
+The version is 1 if there are no runs and never were, else 2. Code that does not know version 2 reads no runs:
+its checkpoints would lack the tombstones of rows that runs have, and deleted records would come back. So it
+must refuse the folder."""
 
 from __future__ import annotations
 
@@ -18,16 +22,23 @@ from typing import NamedTuple
 import attrs
 
 from ...storage_backends.base.checksum import Buffer, crc32c
-from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
 from ...storage_backends.sorted_runs.run_list import RunList
 
 CONTAINERS_PREFIX = "_system/containers/"
 """Of the system objects of all containers."""
-ELEMENT_BYTES_MAX = 64 << 10
-"""A longer run list is moved to an object of its own, which the element names."""
+ELEMENT_BYTES_MAX = 256 << 10
+"""What is read of an element."""
+RUN_LIST_BYTES_MAX = 240 << 10
+"""Of the run list in an element (rule M12); the rest is for pins and the folder's location."""
 _MAGIC = 0x544C454C  # "TLEL"
-_VERSION = 1
-_NO_RUNS, _SEPARATE, _INLINE = 0, 1, 2
+_WITHOUT_RUNS, _WITH_RUNS = 1, 2
+"""Versions."""
+_NO_RUNS, _INLINE = 0, 2
+"""Forms of the run list."""
+_LOCATION_AT = 86
+CRC_BYTES = 4
+"""At the end of an element."""
 
 
 class Kind(IntEnum):
@@ -53,14 +64,6 @@ class Position(NamedTuple):
 
 NOTHING = Position(0, 0)
 """The predecessor of the first element."""
-
-
-class StoredRunList(NamedTuple):
-    """An object with the run list of an element."""
-
-    name: str
-    length: int
-    crc: int
 
 
 class Pin(NamedTuple):
@@ -108,21 +111,20 @@ class Element:
     time_ms: int
     """When it was made, in milliseconds since 1970; for display."""
     progress: Progress
-    runs: RunList | StoredRunList = RunList()
+    runs: RunList = RunList()
     """The runs that make up the system table."""
     pins: tuple[Pin, ...] = ()
 
     def encode(self) -> bytes:
         """The bytes of the object; the last four are the CRC."""
         owner, progress = self.owner, self.progress
-        out = Encoder().u32(_MAGIC).u8(_VERSION).u8(self.kind).u64(self.n).u64(self.epoch)
+        version = _WITHOUT_RUNS if self.runs == RunList() else _WITH_RUNS
+        out = Encoder().u32(_MAGIC).u8(version).u8(self.kind).u64(self.n).u64(self.epoch)
         out.raw(owner.store).raw(owner.log).raw(owner.owner).raw(owner.folder).text(owner.location)
         out.u64(self.predecessor.n).u32(self.predecessor.crc).u64(self.time_ms)
         for number in attrs.astuple(progress):
             out.u64(number)
-        if isinstance(self.runs, StoredRunList):
-            out.u8(_SEPARATE).text(self.runs.name).u64(self.runs.length).u32(self.runs.crc)
-        elif self.runs == RunList():
+        if version == _WITHOUT_RUNS:
             out.u8(_NO_RUNS).u32(0)
         else:
             out.u8(_INLINE).raw(self.runs.encode())
@@ -135,14 +137,13 @@ class Element:
     @staticmethod
     def decode(data: Buffer) -> Element:
         """Raises ``DecodeError`` for anything but a whole element of a version that this code knows."""
-        view = memoryview(data)
         # The CRC first: what is damaged is not taken for a newer version.
-        if len(view) < 4 or crc32c(view[:-4]) != int.from_bytes(view[-4:], "big"):
-            raise DecodeError(f"an element of {len(view)} bytes is damaged")
-
-        fields = Decoder(view[:-4])
+        check_crc(data)
+        fields = Decoder(memoryview(data)[:-CRC_BYTES])
         magic, version = fields.u32(), fields.u8()
-        if magic != _MAGIC or version != _VERSION:
+        if magic == _MAGIC and version > _WITH_RUNS:
+            raise NewerFormat(f"element of version {version}")
+        if magic != _MAGIC or version not in (_WITHOUT_RUNS, _WITH_RUNS):
             raise DecodeError(f"not an element of a version that this code knows: {magic:#x}, {version}")
 
         kind, n, epoch = _kind(fields.u8()), fields.u64(), fields.u64()
@@ -159,6 +160,9 @@ class Element:
             pins=tuple(Pin(fields.text(), fields.u64()) for _ in range(fields.u32())),
         )
         fields.finish()
+        # One form for each value: an element that is created again must have the same bytes (J5).
+        if (version == _WITHOUT_RUNS) != (element.runs == RunList()):
+            raise DecodeError(f"an element of version {version} has another run list")
         return element
 
 
@@ -169,23 +173,33 @@ def _kind(number: int) -> Kind:
         raise DecodeError(f"{number} is no kind of element that this code knows") from error
 
 
-def _decode_runs(fields: Decoder) -> RunList | StoredRunList:
+def _decode_runs(fields: Decoder) -> RunList:
     form = fields.u8()
-    if form == _SEPARATE:
-        return StoredRunList(fields.text(), fields.u64(), fields.u32())
-
     if form == _INLINE:
-        runs = RunList.decode(fields)
-    elif form == _NO_RUNS and fields.u32() == 0:
-        return RunList()
-    else:
+        return RunList.decode(fields)
+
+    if form != _NO_RUNS or fields.u32() != 0:
         raise DecodeError(f"the run list has no form that this code knows: {form}")
-    if runs == RunList():
-        # One form for each value: an element that is created again must have the same bytes (J5).
-        raise DecodeError("an empty run list has another form")
-    return runs
+    return RunList()
+
+
+def check_crc(content: Buffer) -> None:
+    """Raises ``DecodeError`` if ``content`` is no whole element."""
+    view = memoryview(content)
+    crc = view[-CRC_BYTES:]
+    if len(view) < CRC_BYTES or crc32c(view[:-CRC_BYTES]) != int.from_bytes(crc, "big"):
+        raise DecodeError(f"an element of {len(view)} bytes is damaged")
 
 
 def position_of(content: bytes) -> Position:
     """The position of a whole encoded element."""
     return Position(int.from_bytes(content[6:14], "big"), int.from_bytes(content[-4:], "big"))
+
+
+def runs_at(content: bytes) -> int:
+    """Where the first run of a whole encoded element begins, if it has any."""
+    fields = Decoder(content, _LOCATION_AT)
+    fields.text()
+    # Predecessor, time, progress; form, changes_from and count of the list.
+    fields.raw(12 + 8 + 40 + 13)
+    return fields.position

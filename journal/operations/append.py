@@ -46,8 +46,9 @@ def _encode_fields(op: Append) -> bytes:
 
 def encode_head(op: Append, data_size: int) -> bytes:
     """Type, length and the body up to the data; the caller writes the data right behind it."""
-    if not op.writer:  # the hot path: one pack instead of two and a join
-        return _HEAD_WITHOUT_WRITER.pack(_TYPE, _FIELDS_SIZE + data_size, op.sid, op.offset, 0)
+    sid, offset, _, writer, _, _ = op
+    if not writer:  # the hot path: one pack instead of two and a join
+        return _HEAD_WITHOUT_WRITER.pack(_TYPE, _FIELDS_SIZE + data_size, sid, offset, 0)
 
     fields = _encode_fields(op)
     return operation.HEAD.pack(_TYPE, len(fields) + data_size) + fields

@@ -1,12 +1,14 @@
-"""A checkpoint: begin, parts and pieces, end (rule C7).
+"""A checkpoint: begin, parts, rows and pieces, end (rule C7).
 
-``CheckpointBegin`` fixes the sequence whose state the checkpoint holds. Parts carry segment images, metadata
-entries and transactions as they were at that sequence. An image too large for a part comes in consecutive
-pieces. ``CheckpointEnd`` makes the checkpoint valid and names the group where replay starts. A checkpoint
-without its end is ignored.
+``CheckpointBegin`` fixes the sequence whose state the checkpoint holds. Parts carry segment images and
+transactions as they were at that sequence, ``CheckpointRows`` the rows of the system table that no run has
+and those that stay in memory (rule M8). Parts of earlier versions have all metadata records, as entries. An
+image too large for a part comes in consecutive pieces. ``CheckpointEnd`` makes the checkpoint valid and names
+the group where replay starts. A checkpoint without its end is ignored.
 
 Layouts: begin ``id u64``; part ``id u64, images u32 [blob], entries u32 [key text, version u64, value blob],
-transactions u32 [blob]``; piece ``id u64, last u8, data blob``;
+transactions u32 [blob]``; rows ``id u64, count u32, count times (key blob, version u64, present u8, (value
+blob))``; piece ``id u64, last u8, data blob``;
 end ``id u64, begin group u64, begin sequence u64, last cycle (epoch u64, cycle u64, cut u64, full u8)``.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from ...storage_backends.sorted_runs.rows import Row
 from .cycle_complete import CycleComplete
 from .operation import operation
 
@@ -62,6 +65,25 @@ class CheckpointPart(NamedTuple):
         images = tuple(fields.blob() for _ in range(fields.u32()))
         entries = tuple((fields.text(), fields.u64(), fields.blob()) for _ in range(fields.u32()))
         return CheckpointPart(checkpoint, images, entries, tuple(fields.blob() for _ in range(fields.u32())))
+
+
+@operation(26)
+class CheckpointRows(NamedTuple):
+    checkpoint: int
+    rows: tuple[Row, ...]
+
+    def encode(self) -> bytes:
+        out = Encoder().u64(self.checkpoint).u32(len(self.rows))
+        for key, version, value in self.rows:
+            out.blob(key).u64(version).optional_blob(value)
+        return out.finish()
+
+    @staticmethod
+    def decode(fields: Decoder) -> CheckpointRows:
+        checkpoint, count = fields.u64(), fields.u32()
+        return CheckpointRows(
+            checkpoint, tuple(Row(fields.blob(), fields.u64(), fields.optional_blob()) for _ in range(count))
+        )
 
 
 @operation(22)

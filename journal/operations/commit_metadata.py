@@ -20,18 +20,9 @@ class CommitMetadata(NamedTuple):
     def encode(self) -> bytes:
         out = Encoder().u32(len(self.writes))
         for key, value in self.writes:
-            out.text(key)
-            if value is None:
-                out.u8(0)
-            else:
-                out.u8(1).blob(value)
-
+            out.text(key).optional_blob(value)
         return out.finish()
 
     @staticmethod
     def decode(fields: Decoder) -> CommitMetadata:
-        return CommitMetadata(tuple((fields.text(), _decode_value(fields)) for _ in range(fields.u32())))
-
-
-def _decode_value(fields: Decoder) -> bytes | None:
-    return fields.blob() if fields.flag() else None
+        return CommitMetadata(tuple((fields.text(), fields.optional_blob()) for _ in range(fields.u32())))

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from ...storage_backends.base.codec import DecodeError, Decoder
+from ...storage_backends.base.codec import DecodeError, Decoder, NewerFormat
 
 HEAD = struct.Struct(">BI")
 """Type and body length."""
@@ -76,7 +76,7 @@ def encode_operation(op: Operation) -> bytes:
 
 def decode_operations(payload: memoryview, position: int) -> list[Operation]:
     """The operations from ``position`` to the end of ``payload``. The data of appends are views into it.
-    Raises ``DecodeError``."""
+    Raises ``DecodeError``, of which ``NewerFormat`` for a type that this code does not know."""
     operations: list[Operation] = []
     end = len(payload)
     add, unpack, decoders, head_size = operations.append, HEAD.unpack_from, _DECODERS, HEAD.size
@@ -89,8 +89,10 @@ def decode_operations(payload: memoryview, position: int) -> list[Operation]:
         stop = position + size
         decode = decoders.get(number)
         # Nothing is skipped (C5): what this code does not know may be what later operations rest on.
-        if decode is None or stop > end:
+        if stop > end:
             raise DecodeError(f"operation of type {number} and {size} bytes at {position} does not fit")
+        if decode is None:
+            raise NewerFormat(f"operation of type {number} at {position}")
 
         add(decode(payload, position, stop))
         position = stop

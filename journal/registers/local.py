@@ -14,7 +14,7 @@ that fails its check is read again a few times before it counts as damaged.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeVar
 
@@ -27,16 +27,17 @@ from ...storage_backends.base.files import (
     FileHandle,
     Files,
     IoCall,
+    IsNamed,
     Link,
     Lock,
     Open,
     Program,
     Read,
     Sync,
-    SyncFolder,
     Unlink,
     Unlock,
     Write,
+    sync_ancestry,
 )
 from .contract import Register
 
@@ -56,6 +57,10 @@ _CRC = struct.Struct(">I")
 _READS_MAX = 4
 
 P = TypeVar("P")
+Raising = Callable[[FileHandle], Program[tuple[int, int]]]
+"""``raise_locked`` with all but its handle."""
+Raised = tuple[FileHandle, int, int]
+"""The register, the epoch before, and the epoch now."""
 
 
 @attrs.frozen
@@ -100,6 +105,7 @@ def decode_taken(data: bytes, log_id: bytes, path: str) -> tuple[int, bytes]:
     magic, version, _, found_id, epoch, owner = _EPOCH.unpack_from(body)
     if magic != _MAGIC or crc32c(body) != _CRC.unpack_from(data, len(body))[0]:
         raise DataCorruption("the register's epoch record is damaged", file=path, offset=0)
+    # After the checksum: damage must not be reported as a newer format.
     if version > FORMAT_VERSION:
         raise StoreMismatch(
             f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog"
@@ -194,9 +200,53 @@ def open_register(path: str, *, write: bool) -> Program[FileHandle | None]:
     return handle
 
 
-def create_register(folder: str, path: str, log_id: bytes) -> Program[FileHandle]:
-    """Create the register with epoch 0, complete and durable before it gets its name. If another process is
-    first, its register is used.
+def locked(handle: FileHandle, body: Callable[[FileHandle], Program[P]]) -> Program[P]:
+    yield Lock(handle)
+    try:
+        return (yield from body(handle))
+    finally:
+        yield Unlock(handle)
+
+
+def raise_new(folder: str, path: str, log_id: bytes, raising: Raising) -> Program[Raised]:
+    """W1, of a log without WAL files: create the register if need be, and raise it with ``raising``, which is
+    called under its lock. Returns its handle and what ``raising`` returns.
+
+    The creator keeps the lock until the name is durable and the epoch raised. So a register that still has
+    epoch 0 may lose its name in a power loss, even if a later sync of the folder succeeds: it is removed,
+    under its lock, and created again. An opener that waited for that lock finds that its file has no name.
+    """
+    while True:
+        handle = yield from open_register(path, write=True)
+        if handle is not None:
+            raised = yield from _or_close(handle, _raise_named(handle, log_id, raising))
+        else:
+            raised = yield from _create_raised(folder, path, log_id, raising)
+        if raised is not None:
+            return raised
+
+
+def _raise_named(handle: FileHandle, log_id: bytes, raising: Raising) -> Program[Raised | None]:
+    """None if the register has to be created."""
+
+    def unless_removed(handle: FileHandle) -> Program[Raised | None]:
+        if not (yield IsNamed(handle)):
+            return None
+        # Its creator ended before the name was known to be durable.
+        if decode_epoch((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path) == 0:
+            yield Unlink(handle.path)
+            return None
+        return handle, *(yield from raising(handle))
+
+    raised = yield from locked(handle, unless_removed)
+    if raised is None:
+        yield Close(handle)
+    return raised
+
+
+def _create_raised(folder: str, path: str, log_id: bytes, raising: Raising) -> Program[Raised | None]:
+    """Create the register with epoch 0, complete and durable before it gets its name, and raise it. None if
+    another process is first.
 
     The draft is written under its flock and only while ``path`` does not exist: a creator that waited for the
     lock may hold the file that has become the register meanwhile.
@@ -205,25 +255,24 @@ def create_register(folder: str, path: str, log_id: bytes) -> Program[FileHandle
     try:
         yield Lock(draft)
         # Once more under the lock: whoever had it before may have linked the register meanwhile.
-        existing = yield from open_register(path, write=True)
+        if not (yield IsNamed(draft)):
+            return None
+        existing = yield from open_register(path, write=False)
         if existing is not None:
-            return existing
+            yield Close(existing)
+            return None
         content = encode_epoch(log_id, 0).ljust(REGISTER_BYTES, b"\0")
         yield Write(draft, 0, (content,))
         yield Sync(draft)
-        is_mine = yield from _link_draft(path)
-        try:
-            yield SyncFolder(folder)
-        except OSError:
-            # A later sync need not write the name that this one lost. Nobody has raised it: its lock is held.
-            if is_mine:
-                with suppress(OSError):
-                    yield Unlink(path)
-            raise
+        if not (yield from _link_draft(path)):
+            return None
+        # W11: before the epoch is raised, so that epoch 0 marks a name that may not be durable. The folder's
+        # own name too: another opener may have made it again while it was empty.
+        yield from sync_ancestry(folder, folder.rpartition("/")[0] or "/")
+        handle: FileHandle = yield Open(path, write=True)
+        return handle, *(yield from _or_close(handle, raising(handle)))
     finally:
         yield Close(draft)
-    handle: FileHandle = yield Open(path, write=True)
-    return handle
 
 
 def _open_draft(path: str) -> Program[FileHandle]:
@@ -250,7 +299,7 @@ def _link_draft(path: str) -> Program[bool]:
     return True
 
 
-def raise_register(
+def raise_locked(
     handle: FileHandle,
     log_id: bytes,
     floor: int,
@@ -259,27 +308,24 @@ def raise_register(
     expected: Collection[int] | None = None,
     tried: list[int] | None = None,
 ) -> Program[tuple[int, int]]:
-    """W1: set the epoch to 1 + max(epoch, ``floor``), durably; returns (epoch before, epoch now).
+    """W1, by the holder of the lock: set the epoch to 1 + max(epoch, ``floor``), durably; returns (epoch
+    before, epoch now). The lock excludes every other writer of the epoch record, so one read is enough.
 
     With ``expected`` it is a compare-and-set: raises ``NotOwner`` and writes nothing if the epoch is none of
     these or has another owner id. The new epoch is added to ``tried`` before it is written. If the write has
     no effect, the next opener takes the same number, so the number alone does not identify the owner.
     """
-    yield Lock(handle)
-    try:
-        # The flock excludes every other writer of this record, so one read is enough.
-        before, by = decode_taken((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
-        if expected is not None and (before not in expected or by != owner):
-            raise fenced(handle.path, max(expected, default=0), before)
-        epoch = 1 + max(before, floor)
-        if epoch > _EPOCH_MAX:
-            raise DataCorruption(f"the epoch {epoch - 1} has no successor", file=handle.path, offset=0)
-        if tried is not None:
-            tried.append(epoch)
-        yield Write(handle, 0, (encode_epoch(log_id, epoch, owner),))
-        yield Sync(handle)
-    finally:
-        yield Unlock(handle)
+    before, by = decode_taken((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
+    if expected is not None and (before not in expected or by != owner):
+        raise fenced(handle.path, max(expected, default=0), before)
+    epoch = 1 + max(before, floor)
+    if epoch > _EPOCH_MAX:
+        raise DataCorruption(f"the epoch {epoch - 1} has no successor", file=handle.path, offset=0)
+    if tried is not None:
+        # Before the write, which may take effect although it fails.
+        tried.append(epoch)
+    yield Write(handle, 0, (encode_epoch(log_id, epoch, owner),))
+    yield Sync(handle)
     return before, epoch
 
 
@@ -307,17 +353,28 @@ class LocalRegister(Register):
         return image.epoch
 
     def _raise(self, floor: int) -> Program[int]:
-        handle = yield from open_register(self._path, write=True)
-        if handle is None:
-            handle = yield from create_register(self._folder, self._path, self._log_id)
-        _, epoch = yield from _closing(handle, raise_register(handle, self._log_id, floor))
+        handle, _, epoch = yield from raise_new(
+            self._folder,
+            self._path,
+            self._log_id,
+            lambda handle: raise_locked(handle, self._log_id, floor),
+        )
+        yield Close(handle)
         return epoch
 
 
 def _closing(handle: FileHandle, program: Program[P]) -> Program[P]:
+    value = yield from _or_close(handle, program)
+    closing: IoCall = Close(handle)
+    yield closing
+    return value
+
+
+def _or_close(handle: FileHandle, program: Program[P]) -> Program[P]:
+    """``program``; if it fails, the handle is closed."""
     try:
-        value: P = yield from program
-    finally:
+        return (yield from program)
+    except Exception:
         closing: IoCall = Close(handle)
         yield closing
-    return value
+        raise

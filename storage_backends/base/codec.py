@@ -25,6 +25,10 @@ class DecodeError(ValueError):
     ``DataCorruption``."""
 
 
+class NewerFormat(DecodeError):
+    """The bytes are whole, and of a version of tierlog that came after this one."""
+
+
 def hex_number(text: str) -> int:
     """The 64-bit number in a key or name: exactly 16 lower-case hex digits. ``int`` alone also accepts signs,
     ``0x``, ``_`` and blanks, so that two names would mean one number."""
@@ -67,6 +71,10 @@ class Encoder:
         self._parts.append(_U32.pack(len(value)))
         self._parts.append(value)
         return self
+
+    def optional_blob(self, value: Buffer | None) -> Encoder:
+        """A flag, and the blob unless ``value`` is None."""
+        return self.u8(0) if value is None else self.u8(1).blob(value)
 
     def text(self, value: str) -> Encoder:
         """UTF-8 with a 16-bit length before it."""
@@ -139,6 +147,9 @@ class Decoder:
 
     def blob(self) -> bytes:
         return bytes(self.raw(self.u32()))
+
+    def optional_blob(self) -> bytes | None:
+        return self.blob() if self.flag() else None
 
     def text(self) -> str:
         data = bytes(self.raw(self.u16()))

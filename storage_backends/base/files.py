@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ from .checksum import Buffer
 from .statistics import counter, gauge
 
 T = TypeVar("T")
+
+_ATTEMPTS = 8
 
 NOT_A_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
 """The error numbers of an ``Open`` of a folder, a pipe, a device, a link or a socket."""
@@ -165,7 +167,8 @@ class MakeFolder(_OnPath):
 
 
 class SyncFolder(_OnPath):
-    """Make the folder's entries (creations, links, renames, unlinks in it) durable."""
+    """Make the folder's entries (creations, links, renames, unlinks in it) durable. Fails too if the same
+    call of another program failed after this program began (rule W11)."""
 
 
 class ListFolder(_OnPath):
@@ -222,6 +225,10 @@ class IsSameFile(IoCall):
     other: str
 
 
+class IsNamed(_OnHandle):
+    """Whether the path of the open file still leads to it: result ``bool``."""
+
+
 class FileNumbers(_OnPath):
     """The device and the inode of a file or folder: result ``tuple[int, int]``. A copy has others."""
 
@@ -269,27 +276,59 @@ class FilesStatistics:
     )
 
 
-def make_folder(folder: str) -> Program[None]:
+def make_folder(folder: str, *, with_parent: bool = False) -> Program[None]:
     """Make the folder and its missing parents, and their names durable before anything is in them.
 
-    After a sync that failed, a later one that succeeds need not write the names that the first one lost. So a
-    folder whose name did not become durable is removed again, and made anew by the next attempt.
+    So a folder with anything in it has a durable name. That of an empty one may be lost in a power loss,
+    although its sync succeeds: an earlier one may have failed in a process that was killed then. So an empty
+    folder is removed and made again (rule W11). Another program may do this until there is something in it.
+    ``with_parent``: its parent too, if it has nothing else in it.
     """
+
+    def end() -> Program[None]:
+        yield from ()
+
+    yield from with_folder(folder, end, with_parent=with_parent)
+
+
+def _make_folder(folder: str, with_parent: bool) -> Program[None]:
+    parent = folder.rpartition("/")[0] or "/"
     try:
-        yield ListFolder(folder)
-        return
-    except FileNotFoundError:
-        parent = folder.rpartition("/")[0] or "/"
-    yield from make_folder(parent)
-    yield MakeFolder(folder)
-    try:
-        yield SyncFolder(parent)
-    except PermissionError:
-        return  # As below.
-    except OSError:
-        with suppress(OSError):
+        if (yield ListFolder(folder)) or folder == "/":
+            return
+        with suppress(OSError):  # A mount point, or another program was faster.
             yield RemoveFolder(folder)
-        raise
+            if with_parent:
+                yield RemoveFolder(parent)
+    except FileNotFoundError:
+        pass
+    # All of them before the first sync: if one fails, the last folder is empty.
+    yield MakeFolder(folder)
+    yield from sync_ancestry(parent, (yield from _nearest_with_others(folder)))
+
+
+def _nearest_with_others(folder: str) -> Program[str]:
+    """The nearest parent that has other names too, so that its own is durable, or the root."""
+    while folder.count("/") > 1:
+        folder, _, name = folder.rpartition("/")
+        try:
+            entries: Sequence[FolderEntry] = yield ListFolder(folder)
+        except PermissionError:
+            return folder
+        if any(entry.name != name for entry in entries):
+            return folder
+    return "/"
+
+
+def with_folder(folder: str, begin: Callable[[], Program[T]], *, with_parent: bool = False) -> Program[T]:
+    """Make the folder, and run ``begin``, whose first call makes something in it. As long as it is empty,
+    another program may remove it and make it again: then ``begin``, which fails, is repeated."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(FileNotFoundError):
+            yield from _make_folder(folder, with_parent)
+            return (yield from begin())
+    yield from _make_folder(folder, with_parent)
+    return (yield from begin())
 
 
 def write_file(path: str, content: bytes) -> Program[None]:
@@ -302,21 +341,20 @@ def write_file(path: str, content: bytes) -> Program[None]:
         yield Close(handle)
 
 
-def sync_name(path: str, temporary: str, content: bytes) -> Program[None]:
-    """Make the name ``path`` of a file that has ``content`` durable. If that fails, the name is made again,
-    by way of ``temporary``: a later sync that succeeds need not write what this one lost."""
-    folder = path.rpartition("/")[0]
-    try:
-        yield SyncFolder(folder)
-    except OSError:
-        with suppress(OSError):
-            yield from write_file(temporary, content)
+def remake_name(path: str, temporary: str, content: bytes) -> Program[None]:
+    """Make the name ``path`` of a file that has ``content`` again, by way of ``temporary``, and durable: a
+    sync that succeeds need not write the name that an earlier, failed one lost (rule W11)."""
+    while True:
+        yield from write_file(temporary, content)
+        with suppress(FileNotFoundError):  # An opening removes all temporary files.
             yield Rename(temporary, path)
-        raise
+            break
+    yield SyncFolder(path.rpartition("/")[0])
 
 
-def sync_ancestry(folder: str) -> Program[None]:
-    """Make the names in ``folder``, its own name and those of all its parents durable.
+def sync_ancestry(folder: str, top: str = "/") -> Program[None]:
+    """Make the names in ``folder``, its own name and those of its parents durable, up to the names in
+    ``top``.
 
     All of them, because an earlier process may have crashed before it did: what the page cache shows proves
     nothing.
@@ -327,6 +365,6 @@ def sync_ancestry(folder: str) -> Program[None]:
             yield SyncFolder(path)
         except PermissionError:
             return  # A process that may not read this folder cannot have created anything in it.
-        if path == "/":
+        if path == top:
             return
         path = path.rpartition("/")[0] or "/"

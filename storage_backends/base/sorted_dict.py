@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from .sharded_dict import ShardedDict
+from .sharded_dict import UNDIVIDED_MAX, ShardedDict
 
 K = TypeVar("K", bound=Any)
 V = TypeVar("V")
@@ -57,6 +57,11 @@ class SortedKeys(Generic[K]):
         self._replace(index, index + 1, *((rest,) if rest else ()))
 
     def _replace(self, start: int, stop: int, *runs: tuple[K, ...]) -> None:
+        if len(runs) == 1 == stop - start:
+            self._runs[start] = runs[0]
+            self._firsts[start] = runs[0][0]
+            return
+
         self._runs[start:stop] = runs
         self._firsts[start:stop] = [run[0] for run in runs]
 
@@ -129,9 +134,13 @@ class SortedDict(ShardedDict[K, V]):
     def __setitem__(self, key: K, value: V) -> None:
         if self._view is not None:
             self._view.before_change(key)
-        if key not in self:
+        # Written out: as calls, the two lookups take longer than the rest.
+        shard = self._slots[hash(key) & self._mask]
+        if key not in shard:
             self._keys.add(key)
-        super().__setitem__(key, value)
+        shard[key] = value
+        if not self._mask and len(shard) > UNDIVIDED_MAX:
+            self._divide()
 
     def __delitem__(self, key: K) -> None:
         if self._view is not None:

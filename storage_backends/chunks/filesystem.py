@@ -23,8 +23,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from posixpath import dirname
 from typing import TypeVar
 
+import anyio
 import anyio.lowlevel
 
 from ..base.checksum import Buffer
@@ -38,15 +41,15 @@ from ..base.files import (
     FolderEntry,
     IsReadOnly,
     ListFolder,
-    MakeFolder,
     Open,
     Program,
     Read,
     SetReadOnly,
     Size,
     Sync,
-    SyncFolder,
     Write,
+    make_folder,
+    remake_name,
     sync_ancestry,
 )
 from ..base.world import World
@@ -54,6 +57,7 @@ from .base import BaseChunkStorage, ReadOnlyChunks, bad_offset, size_of
 from .filesystem_programs import (
     IDENTIFICATION,
     TEMPORARY,
+    FolderRemoved,
     Folders,
     Progress,
     copy_ranges,
@@ -67,6 +71,7 @@ from .filesystem_programs import (
 T = TypeVar("T")
 
 _THREADS = 8
+_PUBLISH_ATTEMPTS = 8
 
 
 class FileSystemChunkStorage(BaseChunkStorage):
@@ -85,13 +90,23 @@ class FileSystemChunkStorage(BaseChunkStorage):
         self._world = world
         self._may_create = create
         self._folders = Folders(self._root)
+        self._making = anyio.Lock()
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(append=True, concat=True)
 
     async def _open(self) -> None:
-        await self._run("", lambda progress: self._prepare())
+        if not self._may_create:
+            await self._run("", lambda progress: self._prepare())
+            return None
+
+        for _ in range(_PUBLISH_ATTEMPTS):
+            # Two programs: all calls of one are in the same root.
+            await self._run("", lambda progress: self._make_root())
+            with suppress(FolderRemoved):
+                return await self._run("", lambda progress: self._prepare_new())
+        raise Unavailable(f"{self._root} was not made, because another process removed it: open it again")
 
     async def _info(self, name: str) -> ChunkInfo:
         def program(progress: Progress) -> Program[ChunkInfo]:
@@ -189,43 +204,63 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     def _make_root(self) -> Program[None]:
         try:
-            yield MakeFolder(self._root)
+            yield from make_folder(self._root, with_parent=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise InvalidArgument(
                 f"no folder can be made at {self._root}, because this path, or a part of it, is a file: name "
                 f"another one"
             ) from error
 
+    def _prepare_new(self) -> Program[None]:
+        try:
+            yield from self._prepare()
+        except FileNotFoundError as error:  # Another opening makes the empty root again (rule W11).
+            raise FolderRemoved from error
+
     def _prepare(self) -> Program[None]:
-        if self._may_create:
-            yield from self._make_root()
-        else:
+        if not self._may_create:
             try:
                 yield from self._require_root()
             except Unavailable:
                 return  # Every later call reports it until the root is mounted.
 
+        identification = f"{self._root}/{IDENTIFICATION}"
         entries: Sequence[FolderEntry] = yield ListFolder(self._root)
         for entry in entries:
             if entry.name.startswith(TEMPORARY):
                 yield from discard(f"{self._root}/{entry.name}")
         if any(entry.name == IDENTIFICATION for entry in entries):
-            return
-
-        # Created last: where it exists, the root is durable, whichever process made it.
-        yield from sync_ancestry(self._root)
-        try:
-            handle = yield Open(f"{self._root}/{IDENTIFICATION}", write=True, create=True)
-        except FileExistsError:
-            return  # Another process opened the root at the same time.
-        yield Close(handle)
-        yield SyncFolder(self._root)
+            if any(can_begin_chunk_name(entry.name) for entry in entries):
+                return  # Chunks come after it, so its name is durable.
+        else:
+            # Created last: where it exists, the root is durable, whichever process made it.
+            yield from sync_ancestry(self._root)
+            with suppress(FileExistsError):  # Another process opened the root at the same time.
+                yield Close((yield Open(identification, write=True, create=True)))
+        # Also if it was there: its creator may have been killed before its sync, or have failed (rule W11).
+        yield from remake_name(identification, f"{self._root}/{TEMPORARY}{self._world.new_id()}", b"")
 
     async def _publish(self, name: str, fill: Callable[[FileHandle], Program[int]]) -> int:
+        path = self._path(name)
         temporary = f"{self._root}/{TEMPORARY}{self._world.new_id()}"
-        return await self._change(
-            name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress)
+        for _ in range(_PUBLISH_ATTEMPTS):
+            await self._make_folder(name)
+            with suppress(FolderRemoved):
+                return await self._change(
+                    name, lambda progress: publish(path, temporary, fill, self._folders, progress)
+                )
+        raise Unavailable(
+            f"{path} was not written, because another process removed its folder, or the temporary file "
+            f"{temporary}; write it again"
         )
+
+    async def _make_folder(self, name: str) -> None:
+        """Make the folder of a chunk durably."""
+        folder = dirname(self._path(name))
+        if not self._folders.knows(folder):
+            # One at a time: what one program makes another must not take for durable before it is synced.
+            async with self._making:
+                await self._change(name, lambda progress: self._folders.make(folder))
 
     async def _entries(self, path: str, prefix: str, after: str) -> Sequence[tuple[str, FolderEntry]]:
         """(chunk or folder name, entry) of one folder, in the order of the chunk names below them; only what

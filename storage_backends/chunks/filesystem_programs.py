@@ -52,7 +52,6 @@ from .base import bad_offset
 TEMPORARY = ".tmp-"
 IDENTIFICATION = ".tierlog-chunks"
 _COPY_SIZE = 4 << 20
-_LINK_ATTEMPTS = 20
 T = TypeVar("T")
 
 
@@ -110,6 +109,10 @@ def with_file(opening: Open, body: Callable[[FileHandle], Program[T]]) -> Progra
     return result
 
 
+class FolderRemoved(Exception):
+    """The folder of a chunk, which is made before, was removed meanwhile: make it again."""
+
+
 class Folders:
     """The folders below a root that are known to exist durably. Shared by the threads of one storage."""
 
@@ -117,12 +120,29 @@ class Folders:
         self.root = root
         self._known: set[str] = set()
 
+    def knows(self, folder: str) -> bool:
+        return folder == self.root or folder in self._known
+
     def make(self, folder: str) -> Program[None]:
-        """Make a folder below the root durably, level by level."""
-        if folder == self.root or folder in self._known:
+        """Make a folder below the root durably, level by level. Programs that do this must not overlap."""
+        if self.knows(folder):
             return
 
         yield from self.make(dirname(folder))
+        if not (yield from self._is_durable(folder)):
+            yield from self._make(folder)
+        self._known.add(folder)
+
+    def _is_durable(self, folder: str) -> Program[bool]:
+        """A folder with anything in it has a durable name, because its name was synced before. The name of an
+        empty one may be one that a failed sync lost: it is removed (rule W11)."""
+        try:
+            yield RemoveFolder(folder)
+        except OSError as error:
+            return error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        return False
+
+    def _make(self, folder: str) -> Program[None]:
         try:
             yield MakeFolder(folder)
         except OSError as error:
@@ -141,7 +161,6 @@ class Folders:
             with suppress(OSError):
                 yield RemoveFolder(folder)
             raise
-        self._known.add(folder)
 
     def remove_empty(self, folder: str) -> Program[None]:
         """Remove a folder and its parents below the root as far as they are empty. Need not be durable."""
@@ -190,6 +209,10 @@ def publish(
     yield from discard(temporary)
     # S2: the name is durable before the caller learns of it.
     yield SyncFolder(dirname(path))
+    if not folders.knows(dirname(path)):
+        # A delete removed the folder, and the name of the one that is there now may not be durable (W11).
+        yield from discard(path)
+        raise FolderRemoved
     return size
 
 
@@ -263,27 +286,19 @@ def _copy(source: FileHandle, *, part: ChunkRange, target: FileHandle, at: int) 
 def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Program[None]:
     """Give the object its name. ``FileExistsError`` is durable too. A concurrent delete may remove its
     folder, if that is empty."""
-    for _ in range(_LINK_ATTEMPTS):
-        try:
-            yield from folders.make(dirname(path))
-            try:
-                yield from _effect(
-                    progress, Link(temporary, path), (FileExistsError, FileNotFoundError, PermissionError)
-                )
-            except FileExistsError:
-                if not (yield from _is_linked(temporary, path, progress)):
-                    # Its creator may have died before it synced the name, and the caller counts on it.
-                    yield from _make_again(temporary, path)
-                    yield SyncFolder(dirname(path))
-                    raise
-        except FileNotFoundError:
-            folders.forget(dirname(path))
-        else:
-            return
-    raise Unavailable(
-        f"the temporary file {temporary} was swept by another process that opened this root; write {path} "
-        f"again"
-    )
+    try:
+        yield from _effect(
+            progress, Link(temporary, path), (FileExistsError, FileNotFoundError, PermissionError)
+        )
+    except FileExistsError:
+        if not (yield from _is_linked(temporary, path, progress)):
+            # Its creator may have died before it synced the name, and the caller counts on it.
+            yield from _make_again(temporary, path)
+            yield SyncFolder(dirname(path))
+            raise
+    except FileNotFoundError:
+        folders.forget(dirname(path))
+        raise FolderRemoved from None
 
 
 def _make_again(temporary: str, path: str) -> Program[None]:

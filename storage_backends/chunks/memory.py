@@ -18,6 +18,9 @@ from ..base.errors import ChunkExists, ChunkNotFound, ChunkReadOnly
 from ..base.sorted_dict import SortedDict, with_prefix
 from .base import BaseChunkStorage, bad_offset
 
+_SLICE_BYTES = 1 << 20
+"""Bytes of a new chunk that are copied in one step: about a millisecond."""
+
 
 @attrs.define
 class MemoryChunk:
@@ -64,7 +67,13 @@ class MemoryChunkStorage(BaseChunkStorage):
 
     async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
         await checkpoint()
-        return self._add(name, bytearray(b"".join(data)))
+        content, turn_at = bytearray(), _SLICE_BYTES
+        for piece in data:
+            content += piece
+            if len(content) >= turn_at:
+                turn_at = len(content) + _SLICE_BYTES
+                await checkpoint()
+        return self._add(name, content)
 
     async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         await checkpoint()

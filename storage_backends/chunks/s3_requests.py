@@ -157,6 +157,8 @@ class S3Requests:
         self._bucket = bucket
         self._options = options
         self._endpoint = options.endpoint or "the S3 service"
+        self.left_uploads: set[tuple[str, str]] = set()
+        """Keys and ids of this owner's uploads that ended, and could not be aborted."""
         self._loop: RequestLoop | None = None
         self._context: AbstractAsyncContextManager[S3Client] | None = None
         self._client: S3Client | None = None

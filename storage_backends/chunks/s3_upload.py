@@ -2,13 +2,14 @@
 
 Nothing is visible before the completion, which is conditional. An upload that does not complete is aborted,
 also when the caller is cancelled, and also when its id was lost on the way: names are never used twice (rule
-S2), so any upload of this key is ours. If the abort fails too, or the process dies, the next sweep aborts it
-(``S3Options.upload_age``).
+S2), so any upload of this key is ours. One whose abort fails too is aborted after a later upload of the same
+owner; if the process dies before that, a sweep aborts it (``S3Options.upload_age``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
@@ -19,6 +20,8 @@ from ..base.parallel import in_parallel
 from .s3_requests import S3Requests, UploadedPart
 
 _ABORT_SECONDS = 10.0
+_LOST = ""
+"""The id of an upload whose beginning was not answered: it is found by its key."""
 MakePart: TypeAlias = Callable[[str, int], Awaitable[UploadedPart]]
 """(upload id, part number) -> the part, which the service has."""
 
@@ -41,8 +44,9 @@ class Upload:
             # The only step that others can see, and conditional like a put (S2).
             await self._requests.complete_upload(self._key, self._name, upload_id, made)
         except BaseException:
-            await self._abort(upload_id)
+            await self._abort(self._key, upload_id)
             raise
+        await self._abort_left()
 
     async def _begin(self) -> str:
         """The id of a new upload. After a failure none is left, so it is ``Unavailable``: uploads are
@@ -50,26 +54,28 @@ class Upload:
         try:
             return await self._requests.begin_upload(self._key, self._name, self._put_id)
         except OutcomeUnknown as error:
-            await self._abort_lost()
+            await self._abort(self._key, _LOST)
             raise Unavailable(f"no upload was begun for chunk {self._name}: {error}") from error
         except anyio.get_cancelled_exc_class():
-            await self._abort_lost()
+            await self._abort(self._key, _LOST)
             raise
 
-    async def _abort(self, upload_id: str) -> None:
-        with anyio.move_on_after(_ABORT_SECONDS, shield=True):
-            try:
-                await self._requests.abort_upload(self._key, upload_id)
-            except TierlogError:
-                return  # Left to the next sweep; the caller gets the original error.
+    async def _abort_left(self) -> None:
+        """One that an earlier upload left, and not all: each costs the caller of this one time."""
+        left = self._requests.left_uploads
+        if left:
+            await self._abort(*left.pop())
 
-    async def _abort_lost(self) -> None:
-        """Find the upload whose id was lost, and abort it."""
-        folder = self._key[: self._key.rfind("/") + 1]  # Directory buckets support no other prefixes.
-        with anyio.move_on_after(_ABORT_SECONDS, shield=True):
-            try:
-                for upload in await self._requests.uploads(folder):
-                    if upload.key == self._key:
-                        await self._requests.abort_upload(upload.key, upload.upload_id)
-            except TierlogError:
-                return  # As above.
+    async def _abort(self, key: str, upload_id: str) -> None:
+        """What cannot be aborted is left to a later upload. The caller gets the original error."""
+        requests = self._requests
+        requests.left_uploads.add((key, upload_id))
+        with anyio.move_on_after(_ABORT_SECONDS, shield=True), suppress(TierlogError):
+            for each in await self._lost(key) if upload_id == _LOST else [upload_id]:
+                await requests.abort_upload(key, each)
+            requests.left_uploads.discard((key, upload_id))
+
+    async def _lost(self, key: str) -> list[str]:
+        """The uploads of ``key``."""
+        folder = key[: key.rfind("/") + 1]  # Directory buckets support no other prefixes.
+        return [upload.upload_id for upload in await self._requests.uploads(folder) if upload.key == key]

@@ -35,6 +35,7 @@ from ..base.files import (
     FolderEntry,
     FreeSpace,
     IoCall,
+    IsNamed,
     IsReadOnly,
     IsSameFile,
     IsShared,
@@ -59,6 +60,7 @@ from ..base.files import (
 )
 from . import modes
 from .cold_pages import ColdPages
+from .folder_syncs import FolderSyncs
 from .local_write import write_bulk, write_whole
 from .nofollow import NoFollowFolder, open_file
 
@@ -109,6 +111,7 @@ def _fd(handle: FileHandle) -> int:
 def _open(call: Open, at: NoFollowFolder | None = None) -> LocalHandle:
     flags = os.O_CLOEXEC | (os.O_RDWR if call.write or call.create else os.O_RDONLY)
     if call.create:
+        # Never an existing file: its bytes would be taken for this one's.
         flags |= os.O_CREAT | os.O_EXCL
     fd = (open_file if at is None else at.open)(call.path, flags, modes.FILE)
     return LocalHandle(call.path, fd, ColdPages() if call.cold else None)
@@ -159,8 +162,10 @@ def _find_data(call: FindData) -> int:
     try:
         return os.lseek(fd, call.offset, _SEEK_DATA)
     except OSError as error:
+        # No data up to the end of the file.
         if error.errno == errno.ENXIO:
             return max(call.offset, os.fstat(fd).st_size)
+        # A file system without the call: everything counts as data.
         if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
             return call.offset
         raise
@@ -172,6 +177,7 @@ def _allocate(call: Allocate) -> None:
 
     while _fallocate(_fd(call.handle), _KEEP_SIZE, call.offset, call.size):
         code = ctypes.get_errno()
+        # Blocks are then allocated by the writes.
         if code in (errno.EOPNOTSUPP, errno.ENOSYS):
             return
         if code != errno.EINTR:
@@ -180,6 +186,7 @@ def _allocate(call: Allocate) -> None:
 
 def _extend(call: Extend) -> None:
     fd = _fd(call.handle)
+    # Never shorter: another program may have extended it further.
     if os.fstat(fd).st_size < call.size:
         os.ftruncate(fd, call.size)
 
@@ -198,14 +205,18 @@ def _lock(call: Lock) -> bool:
     return True
 
 
-def _sync_folder(call: SyncFolder, at: NoFollowFolder | None = None) -> None:
+_FOLDER_SYNCS = FolderSyncs()
+"""Of this process: what one ``LocalFiles`` lost is lost for all."""
+
+
+def _sync_folder(call: SyncFolder, began: int, at: NoFollowFolder | None = None) -> None:
     fd = (
         os.open(call.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if at is None
         else at.open_folder(call.path)
     )
     try:
-        os.fsync(fd)
+        _FOLDER_SYNCS.sync(call.path, began, lambda: os.fsync(fd))
     finally:
         os.close(fd)
 
@@ -229,6 +240,7 @@ def _entries(folder: str | int) -> list[tuple[FolderEntry, bool]]:
     with os.scandir(folder) as found:
         for entry in found:
             try:
+                # A link counts as what it is: its target may lie anywhere.
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # It was removed after it was listed.
@@ -247,6 +259,13 @@ def _mode(call: SetReadOnly) -> int:
     return modes.READ_ONLY_FILE if call.read_only else modes.FILE
 
 
+def _is_named(call: IsNamed, status: Callable[[str], os.stat_result]) -> bool:
+    try:
+        return os.path.samestat(os.fstat(_fd(call.handle)), status(call.handle.path))
+    except FileNotFoundError:
+        return False
+
+
 def _file_numbers(call: FileNumbers) -> tuple[int, int]:
     info = os.stat(call.path)
     return info.st_dev, info.st_ino
@@ -254,10 +273,11 @@ def _file_numbers(call: FileNumbers) -> tuple[int, int]:
 
 def _free_space(call: FreeSpace) -> int:
     info = os.statvfs(call.path)
+    # Not `f_bfree`, which has blocks that only root may use.
     return info.f_bavail * info.f_frsize
 
 
-_PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
+_PERFORM: dict[type[IoCall], Callable[..., Any]] = {
     Open: _open,
     Close: _close,
     Read: _read,
@@ -281,17 +301,18 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     IsReadOnly: lambda call: not os.stat(call.path).st_mode & 0o222,
     IsShared: lambda call: bool(os.stat(call.path).st_mode & modes.WRITABLE_BY_OTHERS),
     IsSameFile: lambda call: _is_same_file(call, os.lstat),
+    IsNamed: lambda call: _is_named(call, os.lstat),
     FileNumbers: _file_numbers,
     FreeSpace: _free_space,
 }
 
 
-def _perform_nofollow(at: NoFollowFolder) -> dict[type[IoCall], Callable[[Any], Any]]:
+def _perform_nofollow(at: NoFollowFolder) -> dict[type[IoCall], Callable[..., Any]]:
     return {
         **_PERFORM,
         Open: lambda call: _open(call, at),
         MakeFolder: lambda call: at.make_folders(call.path),
-        SyncFolder: lambda call: _sync_folder(call, at),
+        SyncFolder: lambda call, began: _sync_folder(call, began, at),
         ListFolder: lambda call: _list_folder_nofollow(call, at),
         Unlink: lambda call: at.unlink(call.path),
         RemoveFolder: lambda call: at.remove_folder(call.path),
@@ -300,17 +321,21 @@ def _perform_nofollow(at: NoFollowFolder) -> dict[type[IoCall], Callable[[Any], 
         SetReadOnly: lambda call: at.change_mode(call.path, _mode(call)),
         IsReadOnly: lambda call: not at.status(call.path).st_mode & 0o222,
         IsSameFile: lambda call: _is_same_file(call, at.status_of_name),
+        IsNamed: lambda call: _is_named(call, at.status_of_name),
     }
 
 
-def drive(program: Program[T], perform: Mapping[type[IoCall], Callable[[Any], Any]] = _PERFORM) -> T:
+def drive(program: Program[T], perform: Mapping[type[IoCall], Callable[..., Any]] = _PERFORM) -> T:
     """Drive ``program`` to its end in the calling thread, for code without an event loop."""
     send = program.send
+    # The failures before the program: a name that it made cannot be lost by them.
+    began = _FOLDER_SYNCS.failures
     try:
         call = next(program)
         while True:
+            kind = type(call)
             try:
-                result = perform[type(call)](call)
+                result = perform[kind](call, began) if kind is SyncFolder else perform[kind](call)
             except OSError as error:
                 call = program.throw(error)
             else:
@@ -345,6 +370,7 @@ class _Job:
         self._counts = counts
         self.claim: LockType = allocate_lock()
         self.done: LockType = allocate_lock()
+        # A lock and not an event of the loop: the thread releases it even if the loop has ended.
         self.done.acquire()
 
     def __call__(self) -> Any:

@@ -53,6 +53,7 @@ def write_bulk(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
     previous = offset
     for piece in slices(buffers):
         end = _write_batch(fd, piece, offset)
+        # From the slice before: its write-back had the time of a copy, so there is little to wait for.
         _wait_then_begin(fd, previous, end)
         previous, offset = offset, end
     return offset
@@ -96,6 +97,7 @@ def _write_rest(fd: int, data: bytes, offset: int, done: int) -> None:
     while done < len(view):
         written = os.pwrite(fd, view[done:], offset + done)
         if not written:
+            # It would be repeated without end.
             raise OSError(errno.EIO, "write made no progress")
         done += written
 

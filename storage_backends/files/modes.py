@@ -18,6 +18,7 @@ def make_folders(path: str) -> None:
         make_folders(parent)
     try:
         os.mkdir(path, FOLDER)
+    # Another process may have made it since.
     except FileExistsError:
         if not os.path.isdir(path):
             raise

@@ -97,6 +97,7 @@ class NoFollowFolder:
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
     def change_mode(self, path: str, mode: int) -> None:
+        # By descriptor, because `chmod` of a name would follow a link.
         fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
         try:
             os.fchmod(fd, mode)
@@ -115,6 +116,7 @@ class NoFollowFolder:
         root = fd = self._open_root()
         try:
             for part in parts:
+                # Relative to the descriptor: nobody can replace a component that was opened.
                 below = os.open(part, _FOLDER, dir_fd=fd)
                 if fd != root:
                     os.close(fd)
@@ -126,6 +128,7 @@ class NoFollowFolder:
 
     def _open_root(self) -> int:
         if self._fd < 0:
+            # The folder itself may be a link: its owner chose it.
             self._fd = os.open(self._root, _FOLDER & ~os.O_NOFOLLOW)
         return self._fd
 
@@ -133,6 +136,7 @@ class NoFollowFolder:
 def open_file(path: str, flags: int, mode: int, folder: int | None = None) -> int:
     """Open the regular file ``path`` (relative to the descriptor ``folder``) and wait for nothing: opening a
     pipe would wait for its other end."""
+    # Opened before it is examined: another file may have the name after a check.
     fd = os.open(path, flags | _FILE, mode, dir_fd=folder)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd

@@ -53,6 +53,11 @@ class DeferredWorkIndex:
             del self._changed[key]
         return found
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether ``changes`` may give some."""
+        return self._known is None or bool(self._changed)
+
     def touch(self, key: str) -> None:
         """Something else that decides whether the item is due has changed."""
         self._changed[key] = None
@@ -96,6 +101,9 @@ class DeferredWorkIndex:
 
     def committed(self, written: Mapping[str, DeferredWorkRecord | None]) -> None:
         """A commit has written these, None for removed."""
+        if not written:
+            return
+
         for key in written:
             self.touch(key)
         if self._known is None:

@@ -60,6 +60,7 @@ def check_commit(
         raise InvalidArgument(f"written without an expected version: {sorted(unexpected)[:5]}")
 
     for key, version in expected.items():
-        current = entries[key][0] if key in entries else 0
+        found = entries.get(key)
+        current = 0 if found is None else found[0]
         if current != version:
             raise MetadataConflict(f"{key} has version {current}, this commit read {version}; begin again")

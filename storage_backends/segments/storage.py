@@ -211,6 +211,10 @@ class ChunkedSegmentStorage:
         ``DataCorruption``."""
         return await changed_work(self._context)
 
+    def has_deferred_changes(self) -> bool:
+        """Whether ``deferred_changes`` may give some; cheap."""
+        return self._context.deferred_work.has_changes
+
     def retry_in(self) -> float:
         """Seconds for which long-term storage refuses every change (rule S7); 0.0 if it does not."""
         return self._context.chunks.retry_in()

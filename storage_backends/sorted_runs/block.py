@@ -75,6 +75,7 @@ def common_prefix(one: bytes, other: bytes) -> int:
         return shorter
 
     difference = int.from_bytes(one[:shorter], "big") ^ int.from_bytes(other[:shorter], "big")
+    # The highest bit that differs lies in the first byte that differs.
     return shorter - (difference.bit_length() + 7) // 8
 
 
@@ -119,8 +120,10 @@ def _rows_between(block: bytes, position: int, end: int, start: bytes) -> Iterat
         value_at = key_at + rest
         position = value_at if size == _TOMBSTONE else value_at + size
         previous, key = key, key[:shared] + block[key_at:value_at]
+        # A right checksum does not prove it: a writer with a fault computes one too.
         if position > end or len(key) != shared + rest or key <= previous:
             raise DecodeError(f"a row at {key_at - overhead} of a block is malformed or out of order")
+        # The rows from the restart point up to `start` are decoded for their keys only.
         if key >= start:
             yield Row(key, version, None if size == _TOMBSTONE else block[value_at:position])
 

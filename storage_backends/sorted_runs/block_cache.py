@@ -13,13 +13,17 @@ import attrs
 from ..base.statistics import counter, gauge
 
 T = TypeVar("T")
+RunKey = tuple[str, int]
+"""A run's name and CRC32C, as in the name of its local file."""
 _ENTRY_MEMORY = 200
 """Bytes of memory for an entry beside its content."""
 
 
 @attrs.frozen
 class BlockCacheStatistics:
-    held_bytes: int = attrs.field(metadata=gauge("Bytes of blocks and tails in the cache."))
+    held_bytes: int = attrs.field(
+        metadata=gauge("Bytes of blocks and tails in the cache, which all containers share.")
+    )
     hits: int = attrs.field(metadata=counter("Blocks and tails found in the cache."))
     loads: int = attrs.field(metadata=counter("Blocks and tails read because the cache did not have them."))
     evictions: int = attrs.field(metadata=counter("Blocks and tails evicted for others."))
@@ -29,12 +33,13 @@ class BlockCache(Generic[T]):
     def __init__(self, capacity: int) -> None:
         """``capacity`` is in bytes."""
         self._capacity = capacity
-        self._entries: dict[tuple[str, int], tuple[T, int]] = {}  # In the order of their use.
+        self._entries: dict[tuple[RunKey, int], tuple[T, int]] = {}  # In the order of their use.
         self._held = self._hits = self._loads = self._evictions = 0
 
-    def get(self, run: str, number: int) -> T | None:
+    def get(self, run: RunKey, number: int) -> T | None:
         """What was put for this run and number."""
         key = (run, number)
+        # Taken out and put back: a dict keeps the order of insertion, which becomes that of use.
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
@@ -43,9 +48,10 @@ class BlockCache(Generic[T]):
         self._hits += 1
         return entry[0]
 
-    def put(self, run: str, number: int, content: T, size: int) -> None:
+    def put(self, run: RunKey, number: int, content: T, size: int) -> None:
         """Enter ``content`` of ``size`` bytes. What is larger than the whole cache is not entered."""
         self._loads += 1
+        # Many small blocks take more memory than their bytes.
         size += _ENTRY_MEMORY
         if size > self._capacity:
             return

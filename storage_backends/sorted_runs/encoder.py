@@ -19,7 +19,9 @@ from .tail import TailBuilder, fingerprint
 BLOCK_BYTES = 8 << 10
 """A block ends with the row that reaches this size (docs/decisions/0017)."""
 RUN_BYTES_MAX = 16 << 20
-"""A cycle or a merge begins another run at this size, which bounds the memory of a put and of a tail."""
+"""A cycle begins another run at this size, and so does a merge unless its runs would be too many."""
+MERGED_RUN_BYTES_MAX = 128 << 20
+"""A merge begins another run at this size in any case, which bounds the memory of a put and of a tail."""
 
 
 @attrs.frozen
@@ -58,6 +60,7 @@ class RunEncoder:
 
     def add(self, row: Row) -> None:
         key, version, value = row
+        # Lookups bisect: one key out of order would hide others.
         if key <= self._last:
             raise ValueError(f"the key {key[:40]!r} does not follow {self._last[:40]!r}")
 
@@ -107,4 +110,5 @@ class RunEncoder:
     def _write(self, piece: bytes) -> None:
         self._pieces.append(piece)
         self._written += len(piece)
+        # While the piece is in the processor's cache.
         self._crc = crc32c(piece, self._crc)

@@ -8,22 +8,35 @@ only, and the table continues with another one. Nothing here suspends.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
 from itertools import islice, pairwise
+from typing import TypeVar
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedList
 
+from ..base.sharded_dict import ShardedDict
 from .rows import ABSENT, Row, successor
 
-ROW_MEMORY = 280
-"""Bytes of memory for a row beside its key and value (measured: two ``bytes`` objects, an int, two tuples and
-a place in the order)."""
+K = TypeVar("K")
+SLICE_KEYS = 256
+"""Keys that are visited in one step of the loop: at most about a millisecond."""
+ROW_MEMORY = 230
+"""Bytes of memory for a row beside its key and value (measured: two ``bytes`` objects, an int, a tuple and a
+place in the order)."""
 
 
 class Memtable:
-    def __init__(self) -> None:
-        self._rows: SortedDict[bytes, tuple[Row, ...]] = SortedDict()
-        """By key, each from new to old."""
+    def __init__(self, after: int = 0) -> None:
+        """``after``: all rows will have greater versions."""
+        self.after = after
+        self._rows: ShardedDict[bytes, Row] = ShardedDict()
+        self.newest: Callable[[bytes], Row | None] = self._rows.get
+        """The newest row of a key."""
+        self._keys: SortedList[bytes] = SortedList()
+        """All keys, in order."""
+        self._superseded: dict[bytes, tuple[Row, ...]] = {}
+        """By key, from new to old: rows that a reader saw when the newest one was put."""
         self._readers: list[int] = []
         """The versions that open readers see, ascending."""
         self._frozen = False
@@ -40,18 +53,33 @@ class Memtable:
         if self._frozen:
             raise RuntimeError("a frozen memtable takes no rows")
 
-        before = self._rows.get(row.key, ())
-        if before and before[0].version >= row.version:
-            raise RuntimeError(f"version {row.version} follows {before[0].version}")
-        rows = self._needed((row, *before)) if self._readers else (row,)
-        self._rows[row.key] = rows
-        self.memory += sum(map(_memory, rows)) - sum(map(_memory, before))
-        self.max_version = max(self.max_version, row.version)
+        key, version, value = row
+        before = self._rows.get(key)
+        if before is not None:
+            if before.version >= version:
+                raise RuntimeError(f"version {version} follows {before.version}")
+            # Without open views, which is usual, a superseded row goes at once.
+            if self._readers or self._superseded:
+                self._keep_superseded(row, before)
+            self.memory += len(value or b"") - len(before.value or b"")
+        else:
+            self._keys.add(key)
+            self.memory += _memory(row)
+        self._rows[key] = row
+        self.max_version = max(self.max_version, version)
 
-    def _needed(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-        """The newest row, and those that a reader sees: it sees the newest of at most its version."""
-        older = (old for newer, old in pairwise(rows) if self._is_read(old.version, newer.version))
-        return (rows[0], *older)
+    def _keep_superseded(self, row: Row, before: Row) -> None:
+        """``row`` replaces ``before``. Keep those rows of the key that a reader sees: the newest of at most
+        its version."""
+        superseded = self._superseded.pop(row.key, ())
+        kept = tuple(
+            old
+            for newer, old in pairwise((row, before, *superseded))
+            if self._is_read(old.version, newer.version)
+        )
+        self.memory += sum(map(_memory, kept)) - sum(map(_memory, superseded))
+        if kept:
+            self._superseded[row.key] = kept
 
     def _is_read(self, first: int, end: int) -> bool:
         at = bisect_left(self._readers, first)
@@ -64,9 +92,44 @@ class Memtable:
     def end_reading(self, version: int) -> None:
         self._readers.remove(version)
 
+    def __len__(self) -> int:
+        """How many keys have a row."""
+        return len(self._keys)
+
+    def free(self, count: int) -> bool:
+        """Free up to ``count`` rows of a memtable that its table has released. Returns whether more can be
+        freed now, since no open view reads them. To free many objects takes as long as other work on them."""
+        if self._readers:
+            return False
+
+        for _ in range(min(count, len(self._keys))):
+            # From the end, where the list moves nothing.
+            key = self._keys.pop()
+            del self._rows[key]
+            self._superseded.pop(key, None)
+        return bool(self._keys)
+
+    def move_newer(self, version: int, target: Memtable) -> Iterator[None]:
+        """Move the rows above ``version`` into ``target``, those of a few keys in each step. Nobody reads or
+        writes meanwhile."""
+        start: bytes | None = b""
+        while start is not None and self.max_version > version:
+            rows, start = self.batch(start, None, self.max_version, SLICE_KEYS)
+            for row in rows:
+                if row.version > version:
+                    del self._rows[row.key]
+                    self._keys.remove(row.key)
+                    self.memory -= _memory(row)
+                    target.put(row)
+            yield
+        self.max_version = min(self.max_version, version)
+
     def find(self, key: bytes, version: int) -> Row | None:
         """The newest row of ``key`` up to ``version``."""
-        return _visible(self._rows.get(key, ()), version)
+        row = self._rows.get(key)
+        if row is None or row.version <= version:
+            return row
+        return next((old for old in self._superseded.get(key, ()) if old.version <= version), None)
 
     def batch(
         self, start: bytes, end: bytes | None, version: int, keys: int
@@ -75,28 +138,32 @@ class Memtable:
         one, and where the batch after it starts, or None."""
         rows: list[Row] = []
         key = start
-        for key in islice(self._rows.irange(start, end, inclusive=(True, False)), keys):
-            if (row := _visible(self._rows[key], version)) is not None:
+        for key in islice(self._keys.irange(start, end, inclusive=(True, False)), keys):
+            if (row := self.find(key, version)) is not None:
                 rows.append(row)
             keys -= 1
         return rows, None if keys else successor(key)
 
     def newest_rows(self) -> Iterator[Row]:
         """The newest row of each key, in order: what a run takes from a frozen memtable."""
-        return (rows[0] for rows in self._rows.values())
+        return map(self._rows.__getitem__, self._keys)
 
 
 def _memory(row: Row) -> int:
     return ROW_MEMORY + len(row.key) + len(row.value or b"")
 
 
-def _visible(rows: tuple[Row, ...], version: int) -> Row | None:
-    return next((row for row in rows if row.version <= version), None)
+def unpublished_rows(frozen: Iterable[Memtable], clean_to: int) -> Iterator[Row | None]:
+    """The newest rows of those frozen memtables that have rows above version ``clean_to``, in the order of
+    keys: what the next run holds. None for each row that a newer one replaces, which is work too."""
+    dirty = (memtable.newest_rows() for memtable in frozen if memtable.max_version > clean_to)
+    last = b""
+    for row in merge(*dirty, key=lambda row: (row.key, -row.version)):
+        yield None if row.key == last else row
+        last = row.key
 
 
-def find_conflict(
-    expected: Mapping[bytes, int], version_of: Callable[[bytes], int]
-) -> tuple[bytes, int, int] | None:
+def find_conflict(expected: Mapping[K, int], version_of: Callable[[K], int]) -> tuple[K, int, int] | None:
     """The first condition of a commit that does not hold, as (key, expected version, present one), or None
     (rule M1). ``ABSENT`` expects that no live row has the key; what is not in ``expected`` may have any
     version."""

@@ -9,7 +9,7 @@ one run.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -26,6 +26,8 @@ from .run_entry import RunEntry
 from .run_files import create_temporary, name_complete, path_of
 from .tail import Tail, decode_tail
 
+_OF_THE_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Failures of the process, not of the file."""
 _READ_BYTES = 256 << 10
 _WRITE_BYTES = 1 << 20
 
@@ -46,14 +48,16 @@ class MergeOrder:
         return RunEntry.of(f"{self.name}-{number:04d}", encoder.finish(), first, last)
 
 
-def merge_runs(order: MergeOrder) -> Program[list[RunEntry]]:
+def merge_runs(
+    order: MergeOrder, is_cancelled: Callable[[], bool] = lambda: False
+) -> Program[list[RunEntry]]:
     """Write the merged runs and return their entries, in the order of keys; none if every row was a dropped
     tombstone. Raises ``DataCorruption`` with the name of a run that is damaged, missing or unreadable, and
-    ``OSError``."""
+    ``OSError``, soon after ``is_cancelled()`` becomes true as well."""
     sources = [_Source(order.folder, generation) for generation in order.generations]
     output = _Output(order)
     try:
-        yield from _merge(order, sources, output)
+        yield from _merge(order, sources, output, is_cancelled)
     except Exception:
         for source in sources:
             yield from source.close()
@@ -62,12 +66,17 @@ def merge_runs(order: MergeOrder) -> Program[list[RunEntry]]:
     return output.entries
 
 
-def _merge(order: MergeOrder, sources: Sequence[_Source], output: _Output) -> Program[None]:
+def _merge(
+    order: MergeOrder, sources: Sequence[_Source], output: _Output, is_cancelled: Callable[[], bool]
+) -> Program[None]:
     merger = Merger(len(sources))
-    while merger.hungry:
-        for source in tuple(merger.hungry):
+    while merger.drained:
+        if is_cancelled():
+            raise OSError(errno.ECANCELED, "the merge was cancelled")
+        for source in tuple(merger.drained):
             merger.feed(source, (yield from sources[source].batch()))
         for row in merger.rows():
+            # M7: no older run is left whose row it would hide.
             is_dropped = row.value is None and row.version <= order.drop_tombstones_to
             if not is_dropped and output.add(row):
                 yield from output.write()
@@ -110,6 +119,7 @@ class _Source:
         assert self._handle is not None
         first = end = self._number
         start = tail.offsets[first]
+        # At least one block, however large.
         while end < tail.blocks and (end == first or tail.offsets[end + 1] - start <= _READ_BYTES):
             end += 1
         data = yield from _of_input(run, start, Read(self._handle, start, tail.offsets[end] - start))
@@ -127,7 +137,8 @@ def _of_input(run: RunEntry, offset: int, call: IoCall) -> Program[Any]:
     try:
         return (yield call)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EIO):
+        # To fetch the file again would not help.
+        if error.errno in _OF_THE_PROCESS:
             raise
         raise DataCorruption(
             f"the local copy of a sorted run cannot be read: {error}", file=run.name, offset=offset
@@ -170,6 +181,7 @@ class _Output:
         entry = self._order.entry_of(len(self.entries), self._encoder)
         yield from self._write_pieces()
         assert self._handle is not None
+        # Before it has its name: a name must never stand for bytes that a power loss can take.
         yield Sync(self._handle)
         yield from self.close()
         yield from name_complete(self._order.folder, entry)

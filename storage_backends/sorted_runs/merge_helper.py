@@ -5,8 +5,10 @@ The helper is a new interpreter that imports this module and nothing of the prog
 input and answers on standard output. When the input ends, because the merge was cancelled or its process has
 died, it ends at once. It never acts on Ctrl-C, which is its parent's to handle.
 
-Where no interpreter can be started (an application frozen into one file, or an embedded interpreter), the
-merge runs in a thread.
+Where no interpreter can be started (an application frozen into one file, an embedded interpreter, a Python
+that was upgraded while this process runs, or no process at all), the merge runs in a thread: the event loop
+gets fewer turns meanwhile, but without merges the table would refuse rows in the end (rule M12). So does a
+small merge, which is done before a helper has started.
 """
 
 from __future__ import annotations
@@ -16,22 +18,23 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from functools import partial
 
 import anyio
 import attrs
 import msgspec
-from anyio.abc import ByteReceiveStream
+from anyio.lowlevel import checkpoint
 
 from ..base.errors import DataCorruption, StorageFull, StoreMismatch, TierlogError, Unavailable
 from ..base.files import FULL, Files
-from ..base.parallel import in_parallel
 from ..files.local import drive
 from .merge import MergeOrder, merge_runs
 from .run_entry import RunEntry
 
 _NICENESS = 10
 """The helper yields the processor to whoever needs it sooner."""
+SMALL_BYTES = 128 << 10
+"""A merge of so many bytes takes some milliseconds, a helper 0.2 seconds to start: owners that end before
+that, such as short scripts, would never merge."""
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main()"
 
 
@@ -56,13 +59,21 @@ async def merge(order: MergeOrder, files: Files) -> list[RunEntry]:
     one of a newer format, ``StorageFull``, or ``Unavailable`` if the helper failed; then repeat it later.
     Cancellation ends the helper; what it wrote is removed by the next ``LocalCopies.open``, or by the same
     merge."""
-    if not has_interpreter():
-        try:
-            return await files.run(merge_runs(order))
-        except OSError as error:
-            raise _raised(_answer_of(error)) from error
+    size = sum(run.length for generation in order.generations for run in generation)
+    return await (merge_here if size <= SMALL_BYTES else merge_in_helper)(order, files)
 
-    output, status, complaint = await _run_helper(msgspec.msgpack.encode(order))
+
+async def merge_in_helper(order: MergeOrder, files: Files) -> list[RunEntry]:
+    """As ``merge``, however few the rows are."""
+    if not has_interpreter():
+        return await merge_here(order, files)
+
+    try:
+        process = _start_helper()
+    except OSError:
+        return await merge_here(order, files)
+
+    output, status, complaint = await _answer(process, msgspec.msgpack.encode(order))
     if status != 0:
         raise Unavailable(f"the helper process of a merge ended with status {status}: {complaint[-200:]}")
 
@@ -77,31 +88,73 @@ async def merge(order: MergeOrder, files: Files) -> list[RunEntry]:
     return answer.runs
 
 
-async def _run_helper(request: bytes) -> tuple[bytes, int, str]:
-    """What a helper answered to ``request``, its exit status, and the end of its standard error."""
+async def merge_here(order: MergeOrder, files: Files) -> list[RunEntry]:
+    """As ``merge``, without a helper. Cancellation ends it within about a second: a thread cannot be killed,
+    and the merge of a large table takes hours."""
+    runs: list[RunEntry] = []
+    failure: DataCorruption | StoreMismatch | OSError | None = None
+    cancelled = threading.Event()
+
+    async def note_cancellation() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(note_cancellation)
+        try:
+            runs = await files.run(merge_runs(order, cancelled.is_set))
+        except (DataCorruption, StoreMismatch, OSError) as error:
+            failure = error
+        tasks.cancel_scope.cancel()
+    await checkpoint()  # cancelled rather than failed
+    if failure is not None:
+        raise _raised(_answer_of(failure)) from failure
+    return runs
+
+
+def _start_helper() -> subprocess.Popen[bytes]:
     program = _PROGRAM.format(path=sys.path, module=__name__)
     pipe = subprocess.PIPE
+    return subprocess.Popen(  # noqa: S603 - this interpreter, with a program of our own
+        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    )
+
+
+async def _answer(process: subprocess.Popen[bytes], request: bytes) -> tuple[bytes, int, str]:
+    """What a helper answers to ``request``, its exit status, and the end of its standard error."""
+
+    async def end_on_cancellation() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            process.kill()  # does nothing if it has ended
+
+    # In a thread of its own. Two wait for a process of asyncio: a watcher's thread, and each signal to it,
+    # which first asks whether the process runs. One that ends at that moment is reported as unknown.
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end_on_cancellation)
+        with anyio.CancelScope(shield=True):
+            limiter = anyio.CapacityLimiter(1)
+            output, complaint = await anyio.to_thread.run_sync(_converse, process, request, limiter=limiter)
+        tasks.cancel_scope.cancel()
+    await checkpoint()  # cancelled rather than failed
+    return output, process.returncode, complaint.decode(errors="replace").strip()
+
+
+def _converse(process: subprocess.Popen[bytes], request: bytes) -> tuple[bytes, bytes]:
+    """Both outputs of a helper, once it has ended."""
+    orders, process.stdin = process.stdin, None  # It stays open: its end would end the helper.
+    assert orders
     try:
-        process = await anyio.open_process(
-            [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        )
-    except OSError as error:
-        raise Unavailable(f"no helper process can be started for a merge: {error}") from error
-
-    async with process:  # Left by an exception, it ends the helper.
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
-        with suppress(anyio.BrokenResourceError):  # It has ended already; its status and errors say more.
-            await process.stdin.send(len(request).to_bytes(8, "big") + request)
-        streams = (process.stdout, process.stderr)
-        output, complaint = await in_parallel(2, [partial(_read_all, stream) for stream in streams])
-        status = await process.wait()
-    return output, status, complaint.decode(errors="replace").strip()
-
-
-async def _read_all(stream: ByteReceiveStream) -> bytes:
-    return b"".join([part async for part in stream])
+        with suppress(BrokenPipeError):  # It has ended; its status and errors have the reason.
+            orders.write(len(request).to_bytes(8, "big") + request)
+            orders.flush()
+        return process.communicate()
+    finally:
+        with suppress(BrokenPipeError):
+            orders.close()
 
 
 def _raised(answer: _Answer) -> TierlogError:
@@ -124,6 +177,7 @@ def main() -> None:
     """The helper process."""
     os.nice(_NICENESS)
     request = sys.stdin.buffer.read(int.from_bytes(sys.stdin.buffer.read(8), "big"))
+    # A thread, because the merge itself never waits.
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     order = msgspec.msgpack.decode(request, type=MergeOrder)
     try:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import attrs
 from anyio.lowlevel import checkpoint
 
-from ..base.checksum import Buffer, crc32c, crc32c_of
+from ..base.checksum import Buffer
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import ChunkExists, DataCorruption, OutcomeUnknown
 from .encoder import RUN_BYTES_MAX, EncodedRun, RunEncoder
+from .parts import crc32c_in_slices, parts_of
 from .rows import Row
 from .run_entry import RunEntry
 
@@ -26,17 +27,19 @@ class RunBytes:
     pieces: Sequence[Buffer]
 
 
-async def encode_run(rows: Iterator[Row], run_bytes_max: int = RUN_BYTES_MAX) -> RunBytes | None:
+async def encode_run(rows: Iterator[Row | None], run_bytes_max: int = RUN_BYTES_MAX) -> RunBytes | None:
     """A run of the next ``rows``, whose keys ascend, up to about ``run_bytes_max``; None if there are none.
-    Call it again for the rest. The loop gets a turn about every millisecond: for the few thousand rows of a
-    cycle, a helper process would take longer to start."""
+    Call it again for the rest. The loop gets a turn about every millisecond, also where ``rows`` has only
+    None, for a row that it skipped. For the few thousand rows of a cycle, a helper process would take longer
+    to start."""
     encoder = RunEncoder()
     turn_at = _SLICE_BYTES
-    for row in rows:
-        encoder.add(row)
+    for visited, row in enumerate(rows, 1):
+        if row is not None:
+            encoder.add(row)
         if encoder.length >= run_bytes_max:
             break
-        if encoder.rows % _SLICE_ROWS == 0 or encoder.length >= turn_at:
+        if visited % _SLICE_ROWS == 0 or encoder.length >= turn_at:
             turn_at = encoder.length + _SLICE_BYTES
             await checkpoint()
     return RunBytes(encoder.finish(), encoder.take()) if encoder.rows else None
@@ -47,14 +50,17 @@ async def put_run(chunks: ChunkStorage, run: RunEntry, pieces: Sequence[Buffer])
     bytes: an object that holds them is success where reads are durable. Elsewhere it raises
     ``OutcomeUnknown``: put the run under another name. Raises ``DataCorruption`` if the object or ``pieces``
     hold other bytes, else what ``ChunkStorage.create_with_content`` raises."""
-    if crc32c_of(pieces) != run.crc:
+    # Memory may have changed since; once it is put, the manifest would name a damaged run.
+    if await crc32c_in_slices(pieces) != run.crc:
         raise DataCorruption("the bytes of a sorted run changed before they were put", file=run.name)
 
     try:
         await chunks.create_with_content(run.name, pieces)
+    # An earlier attempt with this name, or another object.
     except ChunkExists as error:
-        stored = await chunks.read(run.name, 0, run.length + 1)
-        if len(stored) != run.length or crc32c(stored) != run.crc:
+        # One byte more, so that a longer object is not taken for this one.
+        stored = [await chunks.read(run.name, *part) for part in parts_of(run.length + 1)]
+        if sum(map(len, stored)) != run.length or await crc32c_in_slices(stored) != run.crc:
             raise DataCorruption(
                 "another object has the name of a sorted run; names are never used twice", file=run.name
             ) from error

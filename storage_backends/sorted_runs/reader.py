@@ -7,10 +7,15 @@ nothing behind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from array import array
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+from weakref import ref
+
+from anyio.lowlevel import checkpoint
 
 from ..base.chunk_storage import ChunkStorage
 from ..base.codec import DecodeError
@@ -20,13 +25,25 @@ from ..base.parallel import in_parallel
 from .block import check_block
 from .block_cache import BlockCache, BlockCacheStatistics
 from .run_entry import RunEntry
-from .tail import Tail, decode_tail
+from .run_list import RunList
+from .tail import Tail, tail_in_steps
 
 T = TypeVar("T")
 _TAIL = -1
 """The number of a run's tail in the cache."""
+_RECENT_ROWS = 8192
+"""Rows of the newest runs that one search rules out. To sort their fingerprints takes less than a
+millisecond, once for each run list."""
 _READS_MAX = 8
 """Reads of one lookup at a time."""
+
+
+Probe = tuple[bytes, bytes, RunEntry, Callable[[], Tail | None]]
+"""The first and the last key of a run, the run, and its tail if that is in memory."""
+
+
+def _nothing() -> None:
+    return None
 
 
 class RunSource(ABC):
@@ -37,7 +54,7 @@ class RunSource(ABC):
         """Those bytes of a run, fewer only at its end. Raises ``ChunkNotFound`` if it is missing, else what
         ``ChunkStorage.read`` raises."""
 
-    async def distrust(self, run: RunEntry) -> bool:
+    async def replace_damaged(self, run: RunEntry) -> bool:
         """Bytes of the run were damaged: replace what is kept of it. Returns whether another read may
         succeed; raises ``Unavailable`` or ``DataCorruption`` if it cannot be replaced."""
         return False
@@ -46,7 +63,8 @@ class RunSource(ABC):
 def missing(run: RunEntry) -> Unavailable:
     """A lookup that began before a merge, or a storage that went back: never proof of absence (rule M3)."""
     return Unavailable(
-        f"the sorted run {run.name} is missing; retry, and restore the table if it stays missing"
+        f"the sorted run {run.name} is missing from long-term storage: retry; if it stays missing, "
+        f"`tierlog doctor` lists what to do"
     )
 
 
@@ -66,17 +84,52 @@ class RunReader:
         self._cache = cache
         self._reading: LockTable[tuple[str, int]] = LockTable()
         self._replacing: LockTable[str] = LockTable()
+        self._runs: RunList | None = None
+        """The list that the following is about."""
+        self._probes: list[Probe] = []
+        self._recent = array("I")
+        """The fingerprints of the newest runs, ascending: most runs of a table are small, and one search
+        rules them out together."""
+        self._older_probes: list[Probe] = []
+        """Without those runs."""
 
     def statistics(self) -> BlockCacheStatistics:
         return self._cache.statistics()
 
     def cached_tail(self, run: RunEntry) -> Tail | None:
-        found = self._cache.get(run.name, _TAIL)
+        found = self._cache.get((run.name, run.crc), _TAIL)
         assert found is None or isinstance(found, Tail)
         return found
 
+    def probes(self, runs: RunList, sought: int) -> Sequence[Probe]:
+        """What may hold a key with the fingerprint ``sought``, of ``runs`` from new to old. Computed once for
+        each list."""
+        if self._runs is not runs:
+            self._probe(runs)
+        at = bisect_left(self._recent, sought)
+        if at < len(self._recent) and self._recent[at] == sought:
+            return self._probes
+        return self._older_probes
+
+    def _probe(self, runs: RunList) -> None:
+        # Weak references, because only the cache bounds the memory that tails take (rule M5).
+        self._runs, self._probes = runs, []
+        recent: list[int] = []
+        count = 0
+        for run in runs:
+            tail = self.cached_tail(run)
+            known_tail = _nothing if tail is None else ref(tail)
+            self._probes.append((run.summary.first_key, run.summary.last_key, run, known_tail))
+            # Only an unbroken sequence from the newest run on can be skipped together.
+            is_recent = count == len(self._probes) - 1 and len(recent) + run.summary.rows <= _RECENT_ROWS
+            if tail is not None and is_recent:
+                recent += tail.fingerprints
+                count += 1
+        self._recent = array("I", sorted(recent))
+        self._older_probes = self._probes[count:]
+
     def cached_block(self, run: RunEntry, number: int) -> bytes | None:
-        found = self._cache.get(run.name, number)
+        found = self._cache.get((run.name, run.crc), number)
         assert found is None or isinstance(found, bytes)
         return found
 
@@ -90,7 +143,8 @@ class RunReader:
                 return tail  # Another lookup has read it.
 
             tail = await self._sound(run, partial(self._read_tail, run))
-            self._cache.put(run.name, _TAIL, tail, tail.memory)
+            self._cache.put((run.name, run.crc), _TAIL, tail, tail.memory)
+            self._runs = None  # What may hold a key is computed with this tail.
             return tail
 
     async def block(self, run: RunEntry, tail: Tail, number: int) -> bytes:
@@ -103,7 +157,7 @@ class RunReader:
                 return block
 
             (block,) = await self.blocks(run, tail, number, number + 1)
-            self._cache.put(run.name, number, block, len(block))
+            self._cache.put((run.name, run.crc), number, block, len(block))
             return block
 
     async def blocks(self, run: RunEntry, tail: Tail, first: int, end: int) -> list[bytes]:
@@ -124,10 +178,6 @@ class RunReader:
             blocks.update(zip(unknown, await in_parallel(_READS_MAX, calls), strict=True))
         return blocks
 
-    async def load_tails(self, runs: Iterable[RunEntry]) -> None:
-        """Read the tails of all ``runs`` into the cache, several at a time: lookups then take one read."""
-        await in_parallel(_READS_MAX, [partial(self.tail, run) for run in runs])
-
     async def _sound(self, run: RunEntry, read: Callable[[], Awaitable[T]]) -> T:
         """What ``read`` returns; if that is damaged, of a replaced run. Many readers may meet the same
         damage: the first one replaces the run, the others read again."""
@@ -138,16 +188,23 @@ class RunReader:
             try:
                 return await read()
             except DataCorruption:
-                if not await self._source.distrust(run):
+                if not await self._source.replace_damaged(run):
                     raise
             return await read()
 
     async def _read_tail(self, run: RunEntry) -> Tail:
         data = await self._read(run, run.length - run.tail_length, run.tail_length)
-        tail = decode_tail(data, run.name, run.length)
+        tail = None
+        for tail in tail_in_steps(data, run.name, run.length):
+            if tail is None:
+                await checkpoint()
+        assert tail is not None
+        # Its bytes are sound, but of another run: a wrong copy, or an object that was replaced.
         if tail.summary != run.summary:
             raise DataCorruption(
-                "a sorted run is not the one that the manifest names", file=run.name, offset=run.length
+                "a sorted run is not the one that the manifest names",
+                file=run.name,
+                offset=run.length - run.tail_length,
             )
         return tail
 
@@ -171,6 +228,7 @@ class RunReader:
             data = await self._source.read_range(run, offset, length)
         except ChunkNotFound as error:
             raise missing(run) from error
+        # Shorter only at the end of the object, which is then not whole.
         if len(data) != length:
             raise DataCorruption("a sorted run is cut off", file=run.name, offset=offset + len(data))
         return data

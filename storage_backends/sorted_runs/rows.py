@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..base.errors import InvalidArgument
-
-KEY_BYTES_MAX = 8 << 10
-VALUE_BYTES_MAX = 1 << 20
 VERSION_MAX = (1 << 64) - 1
 ABSENT = 0
 """The version of a key that no live row has, in conditions of a commit."""
@@ -20,14 +16,6 @@ class Row(NamedTuple):
     version: int
     value: bytes | None
     """None is a tombstone: the key was removed at this version."""
-
-
-def check_row(key: bytes, value: bytes | None) -> None:
-    """Raise ``InvalidArgument`` unless a table can hold this row."""
-    if not 0 < len(key) <= KEY_BYTES_MAX:
-        raise InvalidArgument(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
-    if value is not None and len(value) > VALUE_BYTES_MAX:
-        raise InvalidArgument(f"a value has at most {VALUE_BYTES_MAX} bytes, not {len(value)}")
 
 
 def successor(key: bytes) -> bytes:

@@ -62,6 +62,7 @@ class RunEntry:
             decode_summary(fields),
             extra=fields.rest(),
         )
+        # A lookup trusts these before it reads a byte of the run.
         if not entry.name or entry.tail_length >= entry.length or entry.first_cycle > entry.last_cycle:
             raise DecodeError(f"the entry of the run {entry.name!r} contradicts itself")
         return entry

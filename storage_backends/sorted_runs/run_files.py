@@ -13,6 +13,7 @@ from ..base.checksum import Buffer
 from ..base.files import (
     Close,
     FileHandle,
+    ListFolder,
     Open,
     Program,
     Read,
@@ -25,10 +26,16 @@ from ..base.files import (
 from .run_entry import RunEntry
 
 TEMPORARY = ".tmp-"
+_SUFFIX = ".run"
 
 
 def file_name(run: RunEntry) -> str:
-    return f"{run.name.replace('/', '+')}.{run.crc:08x}.run"
+    return f"{run.name.replace('/', '+')}.{run.crc:08x}{_SUFFIX}"
+
+
+def is_own(name: str) -> bool:
+    """Whether a file of that name in the folder of local runs is one of them, complete or not."""
+    return name.endswith(_SUFFIX) or name.startswith(TEMPORARY)
 
 
 def path_of(folder: str, run: RunEntry) -> str:
@@ -55,16 +62,38 @@ def name_complete(folder: str, run: RunEntry) -> Program[None]:
 
 
 def write_run(folder: str, run: RunEntry, pieces: Sequence[Buffer]) -> Program[None]:
-    """Write a run's file durably, or nothing under its name."""
+    """Write a run's file durably, or nothing under its name. A failed one leaves no temporary file either,
+    which would take room on a full disk."""
     handle = yield from create_temporary(folder, run.name)
     try:
-        yield Write(handle, 0, pieces, bulk=True)
-        yield Sync(handle)
-    except Exception:
+        try:
+            yield Write(handle, 0, pieces, bulk=True)
+            yield Sync(handle)
+        except Exception:
+            yield Close(handle)
+            raise
         yield Close(handle)
+        yield from name_complete(folder, run)
+    except Exception:
+        yield from remove_file(temporary_path(folder, run.name))
         raise
-    yield Close(handle)
-    yield from name_complete(folder, run)
+
+
+def remove_outputs(folder: str, name: str) -> Program[None]:
+    """Remove what a merge whose runs are named after ``name`` has written, complete or not."""
+    # With the `-`: otherwise a merge would remove the files of one whose name begins with its own.
+    base = name.replace("/", "+") + "-"
+    for entry in (yield ListFolder(folder)):
+        if entry.name.removeprefix(TEMPORARY).startswith(base):
+            yield from remove_file(f"{folder}/{entry.name}")
+
+
+def remove_file(path: str) -> Program[None]:
+    """Remove a file that nothing needs; one that cannot be removed is found by the next opening."""
+    try:
+        yield Unlink(path)
+    except OSError:
+        return
 
 
 def read_range(path: str, offset: int, length: int) -> Program[bytes]:

@@ -6,6 +6,7 @@ Layout: u64 ``changes_from``, u32 count, count times blob entry (``run_entry.py`
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from itertools import groupby, pairwise
 
 import attrs
@@ -47,19 +48,24 @@ class RunList:
         return [tuple(group) for _, group in groupby(self.runs, key=lambda run: run.last_cycle)]
 
     def replaced(
-        self, losers: Collection[RunEntry], winners: Sequence[RunEntry], dropped_to: int = 0
+        self, removed: Collection[RunEntry], added: Sequence[RunEntry], dropped_to: int = 0
     ) -> RunList:
-        """Without ``losers`` and with ``winners``: a new cycle's run, or the result of a merge, which dropped
+        """Without ``removed`` and with ``added``: a new cycle's run, or the result of a merge, which dropped
         tombstones up to ``dropped_to``."""
-        names = {run.name for run in losers}
+        names = {run.name for run in removed}
         kept = (run for run in self.runs if run.name not in names)
-        return RunList([*kept, *winners], max(self.changes_from, dropped_to))
+        return RunList([*kept, *added], max(self.changes_from, dropped_to))
 
     def encode(self) -> bytes:
         fields = Encoder().u64(self.changes_from).u32(len(self.runs))
         for run in self.runs:
             fields.blob(run.encode())
         return fields.finish()
+
+    @cached_property
+    def size(self) -> int:
+        """Encoded, in bytes."""
+        return len(self.encode())
 
     @classmethod
     def decode(cls, fields: Decoder) -> RunList:
@@ -70,10 +76,14 @@ class RunList:
             decoded = cls(runs, changes_from)
         except DataCorruption as error:
             raise DecodeError(error.reason) from error
+        # Sorted again they would encode to other bytes than those that were read.
         if decoded.runs != runs:
             raise DecodeError("the runs are not in order")
         return decoded
 
-    @property
-    def max_version(self) -> int:
-        return max((run.summary.max_version for run in self.runs), default=0)
+    @cached_property
+    def clean_to(self) -> int:
+        """The rows up to this version are in these runs, as far as they are not outdated. Merges that drop
+        tombstones may leave no row with the greatest version."""
+        newest = max((run.summary.max_version for run in self.runs), default=0)
+        return max(newest, self.changes_from)

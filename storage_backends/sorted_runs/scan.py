@@ -1,4 +1,4 @@
-"""Reads ranges of a view in pages: all live rows, or the rows that changed since a version.
+"""Reads ranges of a view in pages.
 
 A page ends at a limit of rows or bytes, and names where the next one starts; that position is a key, so it
 outlives the view, the process and any merge. Blocks are read ahead, in growing steps up to 256 KiB, and are
@@ -60,42 +60,28 @@ class Page:
 async def scan_rows(view: TableView, reader: RunReader, keys: KeyRange, limits: PageLimits) -> Page:
     """A page of the live rows in ``keys``, in order. Raises ``Unavailable`` if a run cannot be read, and
     ``DataCorruption``."""
-    return await _scan(view, reader, keys, limits, None)
-
-
-async def scan_changes(
-    view: TableView, reader: RunReader, keys: KeyRange, limits: PageLimits, since: int
-) -> Page:
-    """A page of the rows whose version is greater than ``since``, tombstones too, in the order of keys. Ask
-    ``view.has_changes_since`` first. Once all pages are read, continue with the version of the *first* page's
-    view: a key before the present page may have changed meanwhile."""
-    return await _scan(view, reader, keys, limits, since)
-
-
-async def _scan(
-    view: TableView, reader: RunReader, keys: KeyRange, limits: PageLimits, since: int | None
-) -> Page:
-    least = 0 if since is None else since
     cursors: list[_MemtableCursor | _RunCursor] = [
         _MemtableCursor(memtable, keys, view.version) for memtable in view.memtables
     ]
     for generation in view.runs.generations():
-        runs = [run for run in generation if keys.overlaps(run) and run.summary.max_version > least]
+        runs = [run for run in generation if keys.overlaps(run)]
         if runs:
-            cursors.append(_RunCursor(reader, runs, keys, least))
+            cursors.append(_RunCursor(reader, runs, keys))
 
     merger = Merger(len(cursors))
     rows: list[Row] = []
     size = considered = 0
-    while merger.hungry:
-        for source in tuple(merger.hungry):
+    while merger.drained:
+        for source in tuple(merger.drained):
             merger.feed(source, await cursors[source].batch())
         for row in merger.rows():
             considered += 1
-            if row.version > least if since is not None else row.value is not None:
+            # A tombstone hides older rows, and is none of the page's.
+            if row.value is not None:
                 rows.append(row)
-                size += len(row.key) + len(row.value or b"")
+                size += len(row.key) + len(row.value)
                 if len(rows) >= limits.rows or size >= limits.size:
+                    # By key and not by position: blocks and runs may be others by then.
                     return Page(rows, successor(row.key))
             if considered % SLICE_ROWS == 0:
                 await checkpoint()
@@ -121,14 +107,12 @@ class _MemtableCursor:
 
 
 class _RunCursor:
-    """Batches of the rows of runs whose key ranges are disjoint and ascend; blocks without a row newer than
-    ``since`` are left out."""
+    """Batches of the rows of runs whose key ranges are disjoint and ascend."""
 
-    def __init__(self, reader: RunReader, runs: list[RunEntry], keys: KeyRange, since: int) -> None:
+    def __init__(self, reader: RunReader, runs: list[RunEntry], keys: KeyRange) -> None:
         self._reader = reader
         self._runs = runs
         self._keys = keys
-        self._since = since
         self._number: int | None = None
         """The next block of the first run."""
         self._read_bytes = _READ_FIRST
@@ -159,17 +143,11 @@ class _RunCursor:
         """The next blocks to read at once; equal numbers if there are none."""
         first = tail.block_at(self._keys.start) if self._number is None else self._number
         limit = tail.blocks if self._keys.end is None else bisect_left(tail.separators, self._keys.end)
-        while first < limit and tail.max_versions[first] <= self._since:
-            first += 1
         if first >= limit:
             return first, first
 
         end = first + 1
-        while (
-            end < limit
-            and tail.max_versions[end] > self._since
-            and tail.offsets[end + 1] - tail.offsets[first] <= self._read_bytes
-        ):
+        while end < limit and tail.offsets[end + 1] - tail.offsets[first] <= self._read_bytes:
             end += 1
         return first, end
 

@@ -6,15 +6,14 @@ on the captured view (``lookup.py``, ``scan.py``), and no later change disturbs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 
 import attrs
 
-from .compaction_policy import Merge
-from .memtable import Memtable
+from .memtable import SLICE_KEYS, Memtable
 from .rows import Row
-from .run_entry import RunEntry
 from .run_list import RunList
 
 
@@ -29,29 +28,43 @@ class TableView:
     """The greatest version that it shows."""
 
     def find_in_memory(self, key: bytes) -> Row | None:
-        """The newest row that has not left memory. Those of runs may be older, never newer."""
+        """The newest row in memory; those of runs may be older, never newer."""
         for memtable in self.memtables:
             if (row := memtable.find(key, self.version)) is not None:
                 return row
         return None
 
-    def has_changes_since(self, version: int) -> bool:
-        """Whether the changes since ``version`` are complete. If not, a reader of changes starts over, with a
-        scan of all rows."""
-        return version >= self.runs.changes_from
+    def dirty_rows(self) -> Iterator[Row | None]:
+        """The rows that no run of the view has, memtable by memtable, from old to new; None for a key that
+        was written first after the view began, which is work too."""
+        for memtable in reversed(self.memtables):
+            start: bytes | None = None if memtable.max_version <= self.runs.clean_to else b""
+            while start is not None:
+                rows, start = memtable.batch(start, None, self.version, SLICE_KEYS)
+                yield from rows
+                if start is not None:
+                    yield from repeat(None, SLICE_KEYS - len(rows))
 
 
 class Table:
     def __init__(self, runs: RunList | None = None) -> None:
-        self._memtable = Memtable()
-        self._frozen: list[Memtable] = []
-        """From old to new."""
         self._runs = RunList() if runs is None else runs
-        self._version = max(self._runs.max_version, self._runs.changes_from)
+        self._version = self._runs.clean_to
+        self._memtable = Memtable(self._version)
+        self._frozen: tuple[Memtable, ...] = ()
+        self._released: list[Memtable] = []
+        """Memtables whose rows are all in runs. Views may still read them; their rows are freed in steps."""
+        self.memory = 0
+        """Bytes of rows in memory, about. Admission reads it for every append."""
 
     @property
     def runs(self) -> RunList:
         return self._runs
+
+    @property
+    def frozen(self) -> tuple[Memtable, ...]:
+        """Memtables whose rows are to become a run, from new to old."""
+        return self._frozen
 
     @property
     def version(self) -> int:
@@ -59,44 +72,81 @@ class Table:
         return self._version
 
     @property
-    def memory(self) -> int:
-        """Bytes of rows in memory, about."""
-        return sum(memtable.memory for memtable in (self._memtable, *self._frozen))
+    def rows(self) -> int:
+        """Rows in memory."""
+        return sum(len(memtable) for memtable in (self._memtable, *self._frozen))
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Add the rows of a durable commit, whose versions are greater than all before."""
+        """Add the rows of a commit, whose versions are greater than all before."""
+        memtable = self._memtable
+        before = memtable.memory
         for row in rows:
-            self._memtable.put(row)
-        self._version = max(self._version, self._memtable.max_version)
+            memtable.put(row)
+        self.memory += memtable.memory - before
+        self._version = max(self._version, memtable.max_version)
 
-    def freeze(self) -> Memtable:
-        """End the present memtable and continue with an empty one; its rows are to become a run. One
-        assignment, however many rows there are."""
-        frozen = self._memtable
-        frozen.freeze()
-        self._frozen.append(frozen)
-        self._memtable = Memtable()
-        return frozen
+    def find_in_memory(self, key: bytes) -> Row | None:
+        """The newest row of ``key``, if it is in memory."""
+        row = self._memtable.newest(key)
+        if row is None and self._frozen:
+            return next((row for each in self._frozen if (row := each.newest(key)) is not None), None)
+        return row
 
-    def publish(self, frozen: Memtable, runs: Sequence[RunEntry]) -> None:
-        """The durable ``runs`` hold the rows of ``frozen``, the oldest frozen memtable; none if it was
-        empty."""
-        if not self._frozen or self._frozen[0] is not frozen:
-            raise RuntimeError("memtables are published in the order in which they were frozen")
-        self._runs = self._runs.replaced((), runs)
-        del self._frozen[0]
+    def freeze(self) -> tuple[Memtable, ...]:
+        """End the present memtable, continue with an empty one, and return ``frozen``. One assignment,
+        however many rows there are."""
+        if len(self._memtable):
+            self._memtable.freeze()
+            self._frozen = (self._memtable, *self._frozen)
+            self._memtable = Memtable(self._version)
+        return self._frozen
 
-    def compact(self, merge: Merge, winners: Sequence[RunEntry]) -> None:
-        """The durable runs ``winners`` are the result of ``merge``."""
-        self._runs = self._runs.replaced(merge.runs, winners, merge.drop_tombstones_to)
+    def divide(self, version: int) -> Iterator[None]:
+        """Freeze the rows up to ``version``, and continue with a memtable of the others, a few of which are
+        moved in each step: as if the memtable had been frozen at that version, which replay learns later.
+        Nobody reads or writes meanwhile."""
+        if self._memtable.after < version and len(self._memtable):
+            older, self._memtable = self._memtable, Memtable(version)
+            older.freeze()
+            self._frozen = (older, *self._frozen)
+            yield from older.move_newer(version, self._memtable)
+            self.use(self._runs)
+
+    def use(self, runs: RunList) -> None:
+        """These runs are the durable ones from now on. Memtables all of whose rows they have are released."""
+        self._runs = runs
+        # A merge that dropped tombstones may have left no row with the greatest version.
+        self._version = max(self._version, runs.clean_to)
+        self._released += [each for each in self._frozen if each.max_version <= runs.clean_to]
+        self._frozen = tuple(each for each in self._frozen if each.max_version > runs.clean_to)
+        # Replay may bring rows that the runs have already.
+        if self._memtable.max_version <= runs.clean_to:
+            self._released.append(self._memtable)
+            self._memtable = Memtable(self._version)
+        self.memory = sum(memtable.memory for memtable in (self._memtable, *self._frozen))
+
+    def free(self) -> bool:
+        """Free some rows of released memtables; returns whether more can be freed now."""
+        self._released = [each for each in self._released if len(each)]
+        return any(each.free(SLICE_KEYS) for each in self._released)
+
+    def begin_view(self) -> TableView:
+        """As ``view``, until ``end_view``."""
+        view = TableView((self._memtable, *self._frozen), self._runs, self._version)
+        for memtable in view.memtables:
+            memtable.begin_reading(view.version)
+        return view
+
+    @staticmethod
+    def end_view(view: TableView) -> None:
+        for memtable in view.memtables:
+            memtable.end_reading(view.version)
 
     @contextmanager
     def view(self) -> Iterator[TableView]:
-        """What the table holds now, whatever is put, published or compacted until the block ends."""
-        view = TableView((self._memtable, *reversed(self._frozen)), self._runs, self._version)
-        memtable = self._memtable
-        memtable.begin_reading(view.version)
+        """What the table holds now, whatever is put and published until the block ends."""
+        view = self.begin_view()
         try:
             yield view
         finally:
-            memtable.end_reading(view.version)
+            self.end_view(view)

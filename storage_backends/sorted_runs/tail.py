@@ -18,6 +18,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 import attrs
 
@@ -32,6 +33,7 @@ _POSITION = struct.Struct(">II")
 _U32 = struct.Struct(">I")
 _ENTRY_MEMORY = 130
 """Bytes of memory for one block's index entry, without its key: a ``bytes`` object and array elements."""
+_STEP_BLOCKS = 1000
 
 
 def fingerprint(key: Buffer) -> int:
@@ -46,7 +48,6 @@ class Tail:
     """Where each block begins, and where the last one ends."""
     first_rows: array[int]
     """The number of each block's first row, and the count of all rows."""
-    max_versions: array[int]
     fingerprints: array[int]
 
     @property
@@ -63,17 +64,22 @@ class Tail:
         """The block that would hold ``key``; the first one for smaller keys."""
         return max(0, bisect_right(self.separators, key) - 1)
 
-    def find_block(self, key: bytes) -> int | None:
-        """The block that may hold ``key``; None if the run certainly does not."""
-        number = self.block_at(key)
-        sought = fingerprint(key)
-        end = self.first_rows[number + 1]
-        at = bisect_left(self.fingerprints, sought, self.first_rows[number], end)
-        return number if at < end and self.fingerprints[at] == sought else None
+    def find_block(self, key: bytes, sought: int | None = None) -> int | None:
+        """The block that may hold ``key``; None if the run certainly does not. ``sought`` is the fingerprint
+        of ``key``, for lookups in several runs."""
+        if sought is None:
+            sought = fingerprint(key)
+        number = bisect_right(self.separators, key) - 1
+        if number < 0:
+            return None  # The first separator is not greater than any key of the run.
+        rows, fingerprints = self.first_rows, self.fingerprints
+        end = rows[number + 1]
+        at = bisect_left(fingerprints, sought, rows[number], end)
+        return number if at < end and fingerprints[at] == sought else None
 
 
 class TailBuilder:
-    """Collects what the tail says while blocks are written."""
+    """Collects the tail's contents while blocks are written."""
 
     __slots__ = ("_fingerprints", "_index", "_length", "_previous_key")
 
@@ -105,10 +111,18 @@ class TailBuilder:
 def decode_tail(data: bytes, name: str, run_length: int) -> Tail:
     """The tail of the run ``name`` of ``run_length`` bytes, all of it verified. Raises ``DataCorruption``
     with the offset of the damaged part."""
+    *_, tail = tail_in_steps(data, name, run_length)
+    assert tail is not None
+    return tail
+
+
+def tail_in_steps(data: bytes, name: str, run_length: int) -> Iterator[Tail | None]:
+    """As ``decode_tail``, in steps of about a millisecond: None for each but the last, which is the tail."""
     start = run_length - len(data)
     at = run_length
     try:
         trailer, trailer_length = Trailer.decode(data)
+        # `at` is where the part that is decoded next begins, for the error.
         at -= trailer_length
         index_at = len(data) - trailer_length - trailer.index_length
         fingerprints_end = index_at - _U32.size
@@ -121,31 +135,33 @@ def decode_tail(data: bytes, name: str, run_length: int) -> Tail:
             raise DecodeError("the checksum of the fingerprints is wrong")
 
         at += index_at
-        return _decode_index(trailer, packed, data[index_at : index_at + trailer.index_length])
+        yield from _decode_index(trailer, packed, data[index_at : index_at + trailer.index_length])
     except DecodeError as error:
         raise DataCorruption(f"a sorted run is damaged: {error}", file=name, offset=max(0, at)) from error
 
 
-def _decode_index(trailer: Trailer, packed: memoryview, index: bytes) -> Tail:
+def _decode_index(trailer: Trailer, packed: memoryview, index: bytes) -> Iterator[Tail | None]:
     check_block(index)
     fingerprints = array("I")
     fingerprints.frombytes(packed)
     if sys.byteorder == "little":
         fingerprints.byteswap()
-    tail = Tail(trailer.summary, [], array("Q", (0,)), array("I", (0,)), array("Q"), fingerprints)
+    tail = Tail(trailer.summary, [], array("Q", (0,)), array("I", (0,)), fingerprints)
     offset = rows = 0
-    for separator, max_version, value in rows_of_block(index):
+    for number, (separator, _, value) in enumerate(rows_of_block(index)):
+        if number % _STEP_BLOCKS == _STEP_BLOCKS - 1:
+            yield None
         if value is None or len(value) != _POSITION.size:
             raise DecodeError("an index entry of a run is malformed")
         length, count = _POSITION.unpack(value)
         offset += length
         rows += count
+        # Despite a right checksum: lookups index arrays with these numbers.
         if rows > len(fingerprints) or not count:
             raise DecodeError("the index of a run does not cover its rows")
         tail.separators.append(separator)
-        tail.max_versions.append(max_version)
         tail.offsets.append(offset)
         tail.first_rows.append(rows)
     if offset != trailer.blocks_length or rows != len(fingerprints):
         raise DecodeError("the index of a run does not cover its blocks")
-    return tail
+    yield tail

@@ -42,6 +42,7 @@ class Trailer:
         length = size + _ENDING.size
         if magic != _MAGIC or length > len(data) or crc32c(data[-length:-4]) != crc:
             raise DecodeError("the trailer of a run is damaged")
+        # After the checksum: a damaged version must not be reported as a newer one.
         if version != FORMAT_VERSION:
             raise StoreMismatch(
                 f"a sorted run has format {version}, and this version of tierlog reads {FORMAT_VERSION}; "

@@ -101,7 +101,7 @@ class ConcurrencyConformance(ChunkSuite):
             await storage.create_with_content("whole", [data])
             created.set()
 
-        async def look() -> None:
+        async def observe() -> None:
             last = False
             while not last:
                 last = created.is_set()
@@ -110,7 +110,7 @@ class ConcurrencyConformance(ChunkSuite):
                 except ChunkNotFound:
                     seen.append(b"")
 
-        await all_of(create, look)
+        await all_of(create, observe)
         assert seen[-1] == data
         assert all(each in (b"", data) for each in seen)
 
@@ -129,12 +129,12 @@ class ConcurrencyConformance(ChunkSuite):
                 await storage.write("a", index, [data[index : index + 1000]])
             written.set()
 
-        async def look() -> None:
+        async def observe() -> None:
             while not written.is_set():
                 seen.append(await other.read("a", 0, len(data)))
 
         await storage.create("a")
-        assert failures(await all_of(write, look)) == []
+        assert failures(await all_of(write, observe)) == []
         assert all(data.startswith(each) for each in seen)
         assert sorted(map(len, seen)) == list(map(len, seen))
         assert await other.read("a", 0, len(data)) == data

@@ -10,7 +10,7 @@ from tierlog.actors.cli.options import whole_number
 from tierlog.actors.folder.chunk_location import ChunkLocation
 from tierlog.actors.folder.chunk_location import _decode as decode_location
 from tierlog.actors.folder.chunk_location import _encode as encode_location
-from tierlog.actors.gc.rules import parse_chunk_name
+from tierlog.actors.gc.rules import creator_of, parse_chunk_name
 from tierlog.actors.settings.configuration import S3Config
 from tierlog.storage_backends.base.chunk_storage import can_begin_chunk_name
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unavailable
@@ -34,7 +34,7 @@ def _begins(data: bytes) -> bool:
 def _chunk_origin(data: bytes) -> str:
     origin = parse_chunk_name(data.decode("latin-1"))
     assert origin is None or f"{origin.epoch:016x}".encode() in data
-    return repr(origin)
+    return repr((origin, creator_of(data.decode("latin-1"))))
 
 
 def _content_range(data: bytes) -> bool:

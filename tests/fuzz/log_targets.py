@@ -48,7 +48,7 @@ from tierlog.journal.operations.transaction_image import (
 )
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
-from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
 from tierlog.storage_backends.segments.records import SegmentRecord, segment_key
 
 # --- operations and groups -----------------------------------------------------------------------
@@ -250,7 +250,7 @@ _RECOVERY = [
         "group in recovery",
         _recover_group,
         [_encode_group((1, _LIFE)), _encode_group((1, _DEATH)), _encode_group((1, _TRANSACTIONS))],
-        errors=(DataCorruption,),
+        errors=(DataCorruption, StoreMismatch),
         bytes_per_byte=4096,
     ),
     Target(

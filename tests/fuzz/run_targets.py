@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.sorted_runs import encode
+from tierlog.actors.container.table_runs import epoch_of_copy
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import StoreMismatch
 from tierlog.storage_backends.sorted_runs.block import (
@@ -65,6 +66,13 @@ def _decode_trailer_body(body: bytes) -> Trailer:
 
 
 RUN_TARGETS = (
+    Target(
+        "name of a local copy",
+        lambda data: epoch_of_copy(data.decode("latin-1")),
+        [b"_system+containers+0000+runs+0000000000000007-0000000000000003-id.1234abcd.run"],
+        errors=(),
+        hostile=[b"", b"+0x7-", b".tmp-+7-0"],
+    ),
     Target("run block", _decode_block, [_block(_ROWS), _block(_ROWS[:1])], checksummed=True, encode=_block),
     Target(
         "run block behind a checksum",

@@ -42,7 +42,7 @@ from tierlog.actors.maintenance.backup_objects import (
     encode_segment,
 )
 from tierlog.journal.manifest.chain import element_name, journal_prefix, list_elements, read_element
-from tierlog.journal.manifest.element import Element, StoredRunList
+from tierlog.journal.manifest.element import Element
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
@@ -252,7 +252,7 @@ _IDENTITIES = [
         lambda body: Element.decode(sealed(body)),
         [
             attrs.evolve(ELEMENT, runs=runs).encode()[:-4]
-            for runs in (ELEMENT.runs, RunList(), RunList((), 9), StoredRunList("list", 9, 7))
+            for runs in (ELEMENT.runs, RunList(), RunList((), 9))
         ],
         encode=lambda element: element.encode()[:-4],
         values=elements,

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.codec import DecodeError, NewerFormat
 from tierlog.storage_backends.base.errors import DataCorruption
 
 Encode = Callable[[Any], bytes]
@@ -25,7 +25,7 @@ class Target:
     """None is a refusal too, if the decoder's contract allows it."""
     examples: Sequence[bytes]
     """Valid bytes: what mutations start from."""
-    errors: tuple[type[Exception], ...] = (DecodeError,)
+    errors: tuple[type[Exception], ...] = (DecodeError, NewerFormat)
     """Exactly these classes, without their subclasses: anything else is foreign."""
     encode: Encode | None = None
     canonical: bool = True

@@ -46,12 +46,11 @@ EXEMPT = {
     "storage_backends/sorted_runs/merge_helper.py main": "the length of what its parent has just sent",
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
     "actors/settings/configuration.py load_config": "opens the file and hands its bytes to decode_config",
-    "actors/folder/identity.py "
-    "_refuse_orphaned_logs": "asks whether there is any folder with a number for its name, and uses no "
-    "number",
-    "actors/store/opening.py StoreOpener._log": "reads the id of an opening that this process has just made",
+    "actors/folder/identity.py _has_logs": "asks whether any folder has a number for its name, and uses none",
+    "actors/store/opening.py StoreOpener._disk": "reads the id of an opening that this process has just made",
     "actors/store/opening.py identify": "reads ids that this process has just made",
     "actors/maintenance/restore.py _Restore._make_folder": "as above",
+    "journal/manifest/element.py runs_at": "reads an element that was decoded, or has just been encoded",
     "journal/operations/operation.py _Record.decode": "a protocol's signature, without a body",
     "actors/store/runtime.py ContainerRuntime._local_container.make": "as above",
     "spark_bridge/events.py decode_arrow": "needs the extra `spark`; takes boundaries that `boundaries` has "

@@ -25,7 +25,7 @@ from tierlog.journal.operations.transaction_image import (
     decode_transaction,
     encode_transaction,
 )
-from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.codec import DecodeError, NewerFormat
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "operations"
 
@@ -129,7 +129,7 @@ def test_bytes_left_over_in_an_operation_are_refused(name: str) -> None:
 
 
 def test_an_unknown_type_is_refused_with_its_number() -> None:
-    with pytest.raises(DecodeError, match="type 99"):
+    with pytest.raises(NewerFormat, match="type 99"):
         decode_operations(memoryview(b"\x63\0\0\0\0"), 0)
 
 

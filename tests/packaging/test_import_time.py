@@ -71,6 +71,15 @@ def test_opening_a_store_imports_nothing_that_only_the_service_needs(tmp_path: P
     assert imported & (HEAVY | {"httptools", "msgspec", "starlette"}) == set()
 
 
+def test_opening_a_store_imports_nothing_that_a_default_configuration_does_not_need(tmp_path: Path) -> None:
+    """Together these take a tenth of the time from an open to the first ack."""
+    lines = run("-X", "importtime", "-c", OPENING, cwd=tmp_path).splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+    unneeded = {"argparse", "decimal", "difflib", "fractions", "importlib.metadata", "tomllib"}
+    assert imported & unneeded == set()
+
+
 def test_importing_tierlog_stays_within_its_budget(tmp_path: Path) -> None:
     """The figure is a ratio to starting Python, so that it means the same on a slow or busy machine."""
     rounds = [(seconds("pass", tmp_path), seconds("import tierlog", tmp_path)) for _ in range(7)]

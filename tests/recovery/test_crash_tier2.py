@@ -3,7 +3,9 @@ checks can fail."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from fnmatch import fnmatch
 from functools import partial
 from random import Random
 from unittest import mock
@@ -19,9 +21,10 @@ from tierlog.actors.legacy_rolling import importing
 from tierlog.actors.legacy_rolling.file_claims import claim_files
 from tierlog.actors.legacy_rolling.header import header_name
 from tierlog.actors.maintenance import restore as restore_module
+from tierlog.actors.store import opening
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import TierlogError
-from tierlog.storage_backends.base.files import Close, Open, Program, Write
+from tierlog.storage_backends.base.files import Close, Open, Program, Rename, SyncFolder, Write
 from tierlog.storage_backends.segments.operations import deferred_work
 
 CHUNK = "Unlink */lts/containers/*"
@@ -38,16 +41,27 @@ def test_no_chunk_of_deferred_work_goes_before_the_end_of_its_cycle(scenario: st
     assert missing(until_the_end, CHUNK)
 
 
+def test_the_chunks_of_each_step_of_a_truncation_go_after_its_cycle_and_before_the_next_step() -> None:
+    """Rules S11, F6. Garbage is collected between the steps."""
+    events = run_virtual(partial(live, SCENARIOS["deferred-truncate"], 0), 0).events
+    kinds = {"Logged CommitMetadata": "step", "Logged CycleComplete": "cycle"}
+    begin = events.index("Logged CommitMetadata", events.index("Begin 2")) + 1  # behind the truncation's
+    found = [kinds.get(event, "chunk") for event in events[begin:] if event in kinds or fnmatch(event, CHUNK)]
+    assert found == ["step", "cycle", *3 * ["chunk"], "step", "cycle", *2 * ["chunk"], "step", "cycle"]
+
+
 def _crash_at_calls(scenario: str) -> None:
     checker = CrashChecker(SCENARIOS[scenario])
     for instant in run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants:
         checker.crash(instant, "none", Random(0))
 
 
-def _write_without_sync(path: str, content: bytes) -> Program[None]:
-    handle = yield Open(path, write=True, create=True)
+def _remake_without_sync(path: str, temporary: str, content: bytes) -> Program[None]:
+    handle = yield Open(temporary, write=True, create=True)
     yield Write(handle, 0, [content])
     yield Close(handle)
+    yield Rename(temporary, path)
+    yield SyncFolder(os.path.dirname(path))
 
 
 async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: Iterable[str]) -> None:
@@ -64,18 +78,27 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
             "_record",
             lambda txn, stored, left: txn.defer(left) if stored is None else txn.metadata.drop(stored),
         ),
-        ("restore", restore_module, "sync_ancestry", lambda folder: iter(())),
-        ("layout-upgrade", layout_mark, "sync_name", lambda *_: iter(())),
-        ("layout-upgrade-first", layout_mark, "write_file", _write_without_sync),
+        ("layout-upgrade", layout_mark, "remake_name", lambda *_: iter(())),
+        ("layout-upgrade-first", layout_mark, "remake_name", _remake_without_sync),
         ("layout-upgrade-first", importing, "claim_files", _remove_header_before_commit),
     ],
 )
 def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object) -> None:
-    """A step takes its deferred work out although something is left; the rename that ends a restore is not
-    synced.
-
-    A layout's mark is not durable before the store is opened, its name or its bytes; an import takes the
-    header before its commit.
-    """
+    """A step takes its deferred work out although something is left; a layout's mark is not durable before
+    the store is opened, its name or its bytes; an import takes the header before its commit."""
     with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
         _crash_at_calls(scenario)
+
+
+def _sync_nothing(folder: str) -> Program[None]:
+    yield from ()
+
+
+def test_a_rename_at_the_end_of_a_restore_that_nobody_syncs_is_caught() -> None:
+    """Neither the restore nor the next opening."""
+    with (
+        mock.patch.object(restore_module, "sync_ancestry", _sync_nothing),
+        mock.patch.object(opening, "sync_ancestry", _sync_nothing),
+        pytest.raises((AssertionError, TierlogError)),
+    ):
+        _crash_at_calls("restore")

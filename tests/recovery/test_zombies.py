@@ -3,8 +3,9 @@ nothing.
 
 Two processes share one simulated disk. The first is frozen at an I/O call; the second opens the store,
 checks, works and flushes; then the first resumes and goes on as if nothing had happened, until it notices.
-With ``--long`` every call of the first owner's life is tried as the moment of the freeze, by default every
-third of those that the tests below group by what the owner was doing.
+With ``--long`` every call of the first owner's life is tried as the moment of the freeze. Of the calls that
+the tests below group by what the owner was doing, the default run tries every third or, of the many,
+every sixth, and ``-m extended`` every third.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, Tierl
 from tierlog.storage_backends.base.files import IoCall
 
 pytestmark = pytest.mark.timeout(300)
+sampled = pytest.mark.parametrize("step", [6, pytest.param(3, marks=pytest.mark.extended)])
+"""Every so many-th call."""
 
 SESSION = LIFE[0]
 NAMES = ("log/a", "log/b", "txn/t", "txn/t#1", "txn/t#2", "race/r", "next/n")
@@ -112,13 +115,14 @@ def calls_of_the_first_owner() -> list[str]:
     return run_virtual(partial(fight, 1 << 30), 0)
 
 
-def freeze_where(wanted: Callable[[str, str], bool], step: int = 3) -> int:
-    """Freeze the first owner at every third call for which ``wanted(call, the one before)``; returns how many
-    there were."""
+def freeze_where(wanted: Callable[[str, str], bool], step: int) -> int:
+    """Freeze the first owner at every ``step``-th call for which ``wanted(call, the one before)``;
+    returns how many there were."""
     names = calls_of_the_first_owner()
-    # Before it has raised the register it owns nothing: resumed, it would simply be the next owner.
-    owner = next(index for index, name in enumerate(names) if name.startswith("Unlock")) + 1
-    found = [index for index in range(owner, len(names)) if wanted(names[index], names[index - 1])]
+    # Before it has raised the register it owns nothing: resumed, it would simply be the next owner. The lock
+    # of a new register ends with its draft.
+    owner = next(index for index, name in enumerate(names) if name.startswith("Close") and "register" in name)
+    found = [index for index in range(owner + 1, len(names)) if wanted(names[index], names[index - 1])]
     for at in found[::step]:
         try:
             run_virtual(partial(fight, at), 0)
@@ -128,12 +132,16 @@ def freeze_where(wanted: Callable[[str, str], bool], step: int = 3) -> int:
     return len(found)
 
 
-def test_an_owner_frozen_between_sync_and_register_check_acks_nothing_that_its_successor_lacks() -> None:
+@sampled
+def test_an_owner_frozen_between_sync_and_register_check_acks_nothing_that_its_successor_lacks(
+    step: int,
+) -> None:
     assert (
         freeze_where(
             lambda call, before: (
                 call.endswith("/register") and before.startswith("Sync ") and before.endswith(".wal")
-            )
+            ),
+            step,
         )
         > 15
     )
@@ -145,7 +153,8 @@ def test_an_owner_frozen_before_it_unlinks_log_files_destroys_nothing() -> None:
         freeze_where(
             lambda call, _: (
                 (call.startswith("Unlink") and ".wal" in call) or call == "ListFolder /data/wal/0000"
-            )
+            ),
+            3,
         )
         > 3
     )
@@ -153,22 +162,30 @@ def test_an_owner_frozen_before_it_unlinks_log_files_destroys_nothing() -> None:
 
 def test_an_owner_frozen_before_it_deletes_a_chunk_deletes_nothing_live() -> None:
     assert (
-        freeze_where(lambda call, _: call.startswith(("Unlink", "SyncFolder")) and "/lts/containers/" in call)
+        freeze_where(
+            lambda call, _: call.startswith(("Unlink", "SyncFolder")) and "/lts/containers/" in call, 3
+        )
         > 3
     )
 
 
-def test_an_owner_frozen_inside_a_flush_leaves_only_garbage() -> None:
-    assert freeze_where(lambda call, _: call.startswith(("Write", "Link", "Sync ")) and "/lts/" in call) > 10
+@sampled
+def test_an_owner_frozen_inside_a_flush_leaves_only_garbage(step: int) -> None:
+    assert (
+        freeze_where(lambda call, _: call.startswith(("Write", "Link", "Sync ")) and "/lts/" in call, step)
+        > 10
+    )
 
 
-def test_an_owner_frozen_while_it_opens_or_rolls_its_log_has_no_effect() -> None:
+@sampled
+def test_an_owner_frozen_while_it_opens_or_rolls_its_log_has_no_effect(step: int) -> None:
     starts = ("Open", "Write", "Sync", "SyncFolder", "Lock")
     assert (
         freeze_where(
             lambda call, before: (
                 call.startswith(starts) and ("/register" in call or before.startswith("Allocate"))
-            )
+            ),
+            step,
         )
         > 10
     )

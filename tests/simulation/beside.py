@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from random import Random
 
-import anyio
 import anyio.abc
 import trio
 
@@ -32,44 +31,44 @@ _OTHERS_SECONDS = 3.5
 _HANG_SECONDS = 8.0
 
 
+Act = Callable[[PlannedFault], None]
+
+
 class BesideTheWriter:
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: RunState, tasks: anyio.abc.TaskGroup, acts: Mapping[FaultKind, Act]) -> None:
+        """``tasks`` holds the processes: a fault may be met, and start something, as long as one of them
+        lives. ``acts``: those of further kinds."""
         self._run = run
-        self._act: Mapping[FaultKind, Callable[[PlannedFault, anyio.abc.TaskGroup], None]] = {
+        self._tasks = tasks
+        self._act = {
             FaultKind.DEFRAG: self._defrag,
             FaultKind.HANGING_CHUNK_CALL: self._hang,
+            **acts,
         }
         self._hangs_until = 0.0
 
     async def carry_out(self) -> None:
         """Each fault begins when the action of its number does; none waits for another."""
-        async with anyio.create_task_group() as tasks:
-            for fault in sorted(self._run.plan.beside, key=lambda fault: fault.count):
-                await self._run.until(partial(self._is_due, fault))
-                self._run.counts[fault.kind.value] += 1
-                self._act[fault.kind](fault, tasks)
+        for fault in sorted(self._run.plan.beside, key=lambda fault: fault.count):
+            await self._run.until(partial(self._is_due, fault))
+            self._run.counts[fault.kind.value] += 1
+            self._act[fault.kind](fault)
 
     def _is_due(self, fault: PlannedFault) -> bool:
         return self._run.reached >= fault.count
 
-    def _start(self, tasks: anyio.abc.TaskGroup, part: Callable[[], Awaitable[object]]) -> None:
-        async def act() -> None:
-            await part()
+    def _start(self, part: Callable[[], Awaitable[object]]) -> None:
+        self._tasks.start_soon(self._run.site.or_all_end, part)
 
-        tasks.start_soon(self._run.site.or_all_end, act)
-
-    def _defrag(self, fault: PlannedFault, tasks: anyio.abc.TaskGroup) -> None:
+    def _defrag(self, fault: PlannedFault) -> None:
         process, random = self._run.current, Random(f"fault {fault.chance}")
         name = random.choice(random.choice(self._run.plan.families))
         if process is not None and not process.frozen:
             self._run.expect_import(name, process.number)
             call = partial(defrag_segment, name=name)
-            self._start(
-                tasks,
-                partial(self._run.attempt, process, f"defrag {name}", call, seconds=_DEFRAG_SECONDS),
-            )
+            self._start(partial(self._run.attempt, process, f"defrag {name}", call, seconds=_DEFRAG_SECONDS))
 
-    def _hang(self, fault: PlannedFault, tasks: anyio.abc.TaskGroup) -> None:
+    def _hang(self, fault: PlannedFault) -> None:
         process, random = self._run.current, Random(f"fault {fault.chance}")
         if process is None or process.frozen or trio.current_time() < self._hangs_until:
             return
@@ -77,7 +76,7 @@ class BesideTheWriter:
         def met(_: int) -> None:
             self._hangs_until = trio.current_time() + 2 * _HANG_SECONDS
             if all(fault.kind in QUIET for fault in self._run.plan.faults):
-                self._start(tasks, partial(self._check_others, process))
+                self._start(partial(self._check_others, process))
 
         # Of chunks, and of elements: their names have ``OWN_CHUNKS`` too (rule J5).
         verbs = ("create_with_content", "write")

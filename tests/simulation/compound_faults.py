@@ -15,6 +15,7 @@ import anyio.abc
 import attrs
 import trio
 
+from support.live_segments import live_ids
 from tierlog.journal.operations.segment_image import decode_image
 from tierlog.storage_backends.base.transactions import is_staged
 
@@ -338,7 +339,7 @@ def _stored(process: Process) -> list[tuple[str, int, int]]:
     found = []
     for container in process.containers():
         segments = container.state.segments
-        for name, sid in sorted(segments._by_name.items()):
+        for name, sid in sorted(live_ids(segments).items()):
             segment, image = segments.by_id.get(sid), segments.evicted.get(sid)
             if image is not None:
                 evicted = decode_image(image)

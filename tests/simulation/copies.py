@@ -31,6 +31,7 @@ from tierlog.journal.manifest.element import Element
 from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
 from tierlog.storage_backends.base.world import World
 
+from .disk import SimulatedDisk
 from .faults import KINDS, Fault, Kind, Nth, Target, Window
 from .file_layer import SimulatedFiles
 from .invariants import Broken
@@ -76,11 +77,23 @@ class Folder:
     """What may follow the acked bytes."""
     process: Process | None = None
 
-    def copied(self, name: str, fingerprint: Fingerprint) -> Folder:
+    @property
+    def runs(self) -> str:
+        return f"/runs-{self.name}"
+
+    def copied(
+        self, name: str, fingerprint: Fingerprint, disk: SimulatedDisk, *, with_runs: bool = True
+    ) -> Folder:
+        """``with_runs``: with the local copies of runs."""
         logs = MemoryLogService()
         for log, journal in self.logs._states.items():
             logs._states[log] = attrs.evolve(journal, groups=list(journal.groups))
-        return Folder(name, logs, fingerprint, dict(self.acked), dict(self.starts), dict(self.doubts))
+        copy = Folder(name, logs, fingerprint, dict(self.acked), dict(self.starts), dict(self.doubts))
+        for path in disk.files_below(copy.runs):
+            disk.unlink(path)  # of an earlier copy
+        for path in disk.files_below(self.runs) if with_runs else ():
+            disk.put(f"{copy.runs}{path.removeprefix(self.runs)}", disk.content(path))
+        return copy
 
 
 HERE, THERE = Fingerprint(b"h" * 16, "here:/data/wal"), Fingerprint(b"t" * 16, "there:/copy/wal")
@@ -126,6 +139,8 @@ class CopiesRun:
         self._random = Random(f"copies {seed}")
         self._trace = trace
         self.story = choose_story(self._random, seed)
+        self._copies_runs = Random(f"runs {seed}").random() < 0.5
+        """Whether a copy of a live folder has its local runs."""
         self.site = Site(site_kind(self._random, self.story), Random(f"site {seed}"), trace)
         self.operations = 0
         self._tasks: anyio.abc.TaskGroup
@@ -154,7 +169,7 @@ class CopiesRun:
     # --- stories ----------------------------------------------------------------------------------
 
     async def _copy(self, original: Folder) -> list[Folder]:
-        copy, elements = original.copied("B", THERE), self._elements()
+        copy, elements = self._copy_of(original), self._elements()
         try:
             await self._open(copy)
         except Broken as broken:
@@ -181,13 +196,17 @@ class CopiesRun:
         await self._expect_refusals(original)
         return [original, copy]
 
+    def _copy_of(self, original: Folder) -> Folder:
+        """Of a live folder. Long-term storage has all runs that it names, because nobody deletes now."""
+        return original.copied("B", THERE, self.site.disk, with_runs=self._copies_runs)
+
     async def _copy_on_full_storage(self, original: Folder) -> list[Folder]:
         """While neither can create an element, neither may delete what the other one needs (rule J9)."""
         await self._flush(original)
-        copy, moment = original.copied("B", THERE), self._random.randrange(3)
+        copy, moment = self._copy_of(original), self._random.randrange(3)
         if moment:
             await self._leave_an_intent(original)
-            copy = original.copied("B", THERE)
+            copy = self._copy_of(original)
         if moment > 1:  # the copy has the intent, and not what follows
             await self._work_without_room(original)
         self._fill_storage()
@@ -251,7 +270,7 @@ class CopiesRun:
     async def _restore_an_old_backup(self, original: Folder) -> list[Folder]:
         await self._flush(original)
         await trio.sleep(4 * DELAY)  # what was truncated is collected, and the backup refers to none of it
-        backup = original.copied("B", HERE)
+        backup = original.copied("B", HERE, self.site.disk)
         await self._end(original)
         await self._open(original)
         await self._work(original, self._random.randint(1, 12), truncates=False)
@@ -267,7 +286,7 @@ class CopiesRun:
         flush, or before the end of one, of which only its chunks tell."""
         await self._flush(original)
         await trio.sleep(4 * DELAY)  # as above
-        backup = original.copied("B", HERE)
+        backup = original.copied("B", HERE, self.site.disk)
         elements = self._elements()
         if self._random.random() < 0.3:
             await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
@@ -308,7 +327,7 @@ class CopiesRun:
         options = BackupOptions(_BACKUP, await self._store_id(), 0, upgraded=False)
         if not await self._call(original, lambda store: back_up_store(store, None, options, no_progress)):
             raise Broken("it does not hold that a store can be backed up")
-        restored = original.copied("B", HERE)
+        restored = original.copied("B", HERE, self.site.disk)
         await self._work(original, self._random.randint(1, 12), truncates=False)
         await self._flush(original)
         await self._end(original)
@@ -411,7 +430,7 @@ class CopiesRun:
         try:
             with trio.fail_after(PATIENCE):
                 folder.process = await self.site.start(
-                    self._tasks, ServiceFolder(folder.logs, folder.fingerprint, adopt)
+                    self._tasks, ServiceFolder(folder.logs, folder.runs, folder.fingerprint, adopt)
                 )
         except (TierlogError, ProcessDied) as error:
             raise Broken(f"it does not hold that folder {folder.name} can be opened\n{error!r}") from error
@@ -420,7 +439,9 @@ class CopiesRun:
         """Each attempt raises the log's epoch, and is refused all the same."""
         for _ in range(self._random.randint(1, 3)):
             try:
-                await self.site.start(self._tasks, ServiceFolder(folder.logs, folder.fingerprint))
+                await self.site.start(
+                    self._tasks, ServiceFolder(folder.logs, folder.runs, folder.fingerprint)
+                )
             except StoreMismatch:
                 continue
             raise Broken(f"it does not hold that folder {folder.name}, which is not the newest, is refused")

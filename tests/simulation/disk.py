@@ -6,7 +6,7 @@
 * A sync that fails marks the pages clean: some sectors reached the disk, the others stay readable until the
   power loss, and a later sync that "succeeds" does not write them.
 * A new, linked, renamed or unlinked name is durable once its folder is synced; until then a power loss keeps
-  or drops each on its own. ``Fail(loses_names=True)`` of that sync treats them as a failed sync treats pages.
+  or drops each on its own. A failed sync treats them as it does pages.
 * A folder that no synced entry leads to is gone with all it holds.
 """
 
@@ -405,6 +405,8 @@ class SimulatedDisk:
         self._moved.pop(path.rstrip("/"), None)
 
     def remove_folder(self, path: str) -> None:
+        if path == "/":
+            raise OSError(errno.EBUSY, "the root cannot be removed", path)
         if self.folder(path).names:
             raise OSError(errno.ENOTEMPTY, "folder is not empty", path)
         parent, name = _split(path.rstrip("/"))

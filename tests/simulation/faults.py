@@ -15,6 +15,7 @@ import errno
 import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from random import Random
 
 import anyio
@@ -27,6 +28,7 @@ from tierlog.testing import faulty_chunk_storage as chunk
 
 from . import file_layer as file
 from .gates import Gate, path_of
+from .loop import carry_out
 from .trace import Trace
 
 
@@ -225,7 +227,7 @@ class Faults:
         if fault.kind is Kind.STALL and fault.seconds < math.inf:
             self.late_until = max(self.late_until, now + fault.seconds)
         if fault.then is not None:
-            fault.then(process)
+            carry_out(partial(fault.then, process))
         return fault
 
     def stall(self, gate: Gate) -> anyio.Event:

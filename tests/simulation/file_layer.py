@@ -34,6 +34,7 @@ from tierlog.storage_backends.base.files import (
     FolderEntry,
     FreeSpace,
     IoCall,
+    IsNamed,
     IsReadOnly,
     IsSameFile,
     IsShared,
@@ -56,6 +57,7 @@ from tierlog.storage_backends.base.files import (
     Unlock,
     Write,
 )
+from tierlog.storage_backends.files.folder_syncs import FolderSyncs
 
 from .disk import BLOCK, SECTOR, SimulatedDisk, SimulatedInode
 
@@ -76,13 +78,11 @@ __all__ = [
 class Fail:
     """Raise ``error`` instead of the call; of a write, its first ``written`` bytes happen.
 
-    A failed ``Sync`` loses what it should have saved.
+    A failed sync, of a file or a folder, loses what it should have saved.
     """
 
     error: OSError
     written: int = 0
-    loses_names: bool = False
-    """Of a ``SyncFolder``: later syncs do not write what this one should have saved."""
 
 
 @attrs.frozen
@@ -158,6 +158,7 @@ class _Process:
     programs: int = 0
     running: int = 0
     handles: list[SimulatedHandle] = attrs.field(factory=list)
+    folder_syncs: FolderSyncs = attrs.field(factory=FolderSyncs)
 
 
 class SimulatedFiles(Files):
@@ -197,6 +198,9 @@ class SimulatedFiles(Files):
             IsReadOnly: lambda call: disk.find(call.path).read_only,
             IsShared: lambda call: False,
             IsSameFile: lambda call: disk.find(call.path) is disk.find(call.other),
+            IsNamed: lambda call: (
+                disk.exists(call.handle.path) and disk.find(call.handle.path) is _inode(call.handle)
+            ),
             FileNumbers: lambda call: (1, crc32c(call.path.encode())),
             FreeSpace: lambda call: disk.free(),
         }
@@ -287,6 +291,7 @@ class SimulatedFiles(Files):
     async def _drive(self, program: Program[T]) -> T:
         with anyio.CancelScope(shield=True) as scope:
             step = _Step(program.send, None)
+            began = self._process.folder_syncs.failures
             while True:
                 try:
                     call = step.feed(step.answer)
@@ -294,7 +299,7 @@ class SimulatedFiles(Files):
                     await self._end(scope)
                     return stop.value  # type: ignore[no-any-return]
                 try:
-                    step = _Step(program.send, await self._call(call, scope))
+                    step = _Step(program.send, await self._call(call, scope, began))
                 except OSError as error:
                     step = _Step(program.throw, error)
                 except BaseException:
@@ -303,7 +308,7 @@ class SimulatedFiles(Files):
                     raise
         raise AssertionError("nobody cancels this scope itself")
 
-    async def _call(self, call: IoCall, scope: anyio.CancelScope) -> Any:
+    async def _call(self, call: IoCall, scope: anyio.CancelScope, began: int) -> Any:
         await self._turn(call, scope)
         index = self._process.calls
         self._process.calls += 1
@@ -312,6 +317,8 @@ class SimulatedFiles(Files):
             await self._suffer(fault, call, scope)
         if type(call) is Lock:
             return await self._lock(call, scope)
+        if type(call) is SyncFolder:
+            self._process.folder_syncs.check(call.path, began)
         result = self._do(call)
         if type(fault) is FailAfter:
             if isinstance(result, SimulatedHandle):
@@ -347,8 +354,9 @@ class SimulatedFiles(Files):
                 self._write_part(call, written)
                 if isinstance(call, Sync):
                     _inode(call.handle).lose_sync(self.disk.random)
-                elif isinstance(call, SyncFolder) and fault.loses_names:
+                elif isinstance(call, SyncFolder):
                     self.disk.folder(call.path).lose_sync(self.disk.random)
+                    self._process.folder_syncs.failed(call.path)
                 raise error
             case Hang():
                 await _hang(scope)

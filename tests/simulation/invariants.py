@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from support.live_segments import live_ids
+from support.table_rows import records_of
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.kernel.mailbox import Mailbox, _LaneQueue
@@ -20,6 +22,7 @@ from tierlog.journal.operations.segment_image import SegmentStatus
 from tierlog.journal.operations.transaction_image import TransactionStatus
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.base.transactions import is_staged, split_staged
+from tierlog.storage_backends.segments.records import chunk_key
 from tierlog.storage_backends.segments.records.imported import imported_key
 
 from .records import broken_records
@@ -43,7 +46,7 @@ def _in_memory(container: Container) -> Iterator[SegmentState]:
 def lengths_are_ordered(container: Container) -> Iterator[str]:
     for s in _in_memory(container):
         # What is being imported has its bytes in long-term storage before it is durable that it is a segment.
-        is_coming = s.durable_length < 0 and imported_key(s.name) in container.state.metadata
+        is_coming = s.durable_length < 0 and imported_key(s.name) in records_of(container)
         durable = s.flushed if is_coming else max(0, s.durable_length)
         if not 0 <= s.flushed_start <= s.flushed <= durable <= s.length:
             yield (
@@ -69,7 +72,7 @@ def seals_are_flushed_after_they_are_made(container: Container) -> Iterator[str]
 
 def names_lead_to_live_segments(container: Container) -> Iterator[str]:
     table = container.state.segments
-    for name, sid in table._by_name.items():
+    for name, sid in live_ids(table).items():
         segment = table.by_id.get(sid)
         if segment is None and sid not in table.evicted:
             yield f"{name!r} leads to {sid:#x}, which is unknown"
@@ -100,7 +103,7 @@ def staged_segments_are_of_open_transactions(container: Container) -> Iterator[s
     """Rules T1 and T9: what a transaction staged ends with it, and every one that is there belongs to an open
     one."""
     segments, table = container.state.segments, container.state.transactions
-    named = {name: sid for name, sid in segments._by_name.items() if is_staged(name)}
+    named = {name: sid for name, sid in live_ids(segments).items() if is_staged(name)}
     for name in named:
         target, transaction = split_staged(name)
         record = table.find(target, transaction, segments.sid_of(target))
@@ -289,9 +292,13 @@ def unflushed_bytes_are_marked(container: Container) -> Iterator[str]:
 
 def garbage_is_not_referenced(container: Container) -> Iterator[str]:
     collector = container._components.collector
+    records = records_of(container)
+    runs = {run.name for run in container.state.table.runs}
     for name in collector._queue:
-        if name in collector._source.referenced:
+        if chunk_key(name) in records:
             yield f"chunk {name} waits for its deletion, though metadata refers to it"
+        if name in runs:
+            yield f"run {name} waits for its deletion, though the newest element names it"
 
 
 LOGGED: Mapping[str, Predicate] = {
@@ -355,14 +362,14 @@ class Watch:
 
     def _check_records(self, container: Container) -> None:
         """Walking all chains costs more than everything else, so only when metadata was committed since."""
-        metadata = container.state.metadata
-        newest = max((version for version, _ in metadata.values()), default=0) + len(metadata)
+        metadata = records_of(container)
+        newest = container.state.table.version + len(metadata)
         key = (container.index, container.state.epoch)
         if self._records.get(key) == newest:
             return
 
         self._records[key] = newest
-        for breach in broken_records(container.state):
+        for breach in broken_records(container):
             raise _broken(container, "the records of long-term storage describe whole segments", breach)
 
 

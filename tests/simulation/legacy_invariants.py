@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from support.live_segments import live_ids
+from support.table_rows import records_of
 from tierlog.actors.container.container import Container
 from tierlog.actors.legacy_rolling.file_claims import file_claim_name
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX, header_name, parse_header
@@ -65,18 +67,18 @@ class LegacyFilesLeft:
 
 
 def _is_imported(containers: Sequence[Container], segment: LegacyFiles) -> bool:
-    return any(imported_key(segment.name) in container.state.metadata for container in containers)
+    return any(imported_key(segment.name) in records_of(container) for container in containers)
 
 
 def _header_breaches(container: Container, contents: Contents, shown: View) -> Iterator[str]:
     names = {
         sid: name
-        for name, sid in container.state.segments._by_name.items()
+        for name, sid in live_ids(container.state.segments).items()
         if name in shown and not is_staged(name)
     }
-    for record in segment_records(container.state.metadata):
+    for record in segment_records(records_of(container)):
         name = names.get(record.segment)
-        chunks = [chunk for _, chunk in chain(container.state.metadata, record)]
+        chunks = [chunk for _, chunk in chain(records_of(container), record)]
         if name is None or not chunks or len(contents[chunks[-1].name]) != chunks[-1].length:
             continue  # what the format cannot express
 

@@ -127,10 +127,14 @@ class Checker:
 
     # --- calls -----------------------------------------------------------------------------------
 
+    def is_fenced(self, owner: int) -> bool:
+        """Whether a newer owner has recovered."""
+        return owner < self._bound
+
     def begin(self, op: Op, owner: int = 0) -> Pending:
         """A call is invoked; ``owner`` is whom it was sent to: a later owner has a higher number."""
         self._begun += 1
-        call = Pending(self._begun, op, owner, is_fenced=owner < self._bound)
+        call = Pending(self._begun, op, owner, is_fenced=self.is_fenced(owner))
         self._note(f"{call}")
         self._note_writers(op)
         self._pending[call.number] = call

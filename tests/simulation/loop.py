@@ -7,7 +7,7 @@ runs finalizers at moments that depend on earlier memory use.
 
 A body that needs more than ``limit`` virtual seconds is a ``Deadlock``: its report is made before anything is
 cancelled, so that it shows where every task waits. One that needs too many rounds of the scheduler is
-``Busy``. An exception of an act that ``after_steps`` carried out is raised when the run is over.
+``Busy``. An exception of an act (``carry_out``) is raised when the run is over.
 """
 
 from __future__ import annotations
@@ -207,10 +207,16 @@ class _Countdown(trio.abc.Instrument):
             return
 
         trio.lowlevel.remove_instrument(self)
-        try:
-            self._act()
-        except BaseException as error:  # noqa: BLE001 - trio would only log it; the end of the run raises it
-            _failures.get().append(error)
+        carry_out(self._act)
+
+
+def carry_out(act: Callable[[], object]) -> None:
+    """Call ``act`` in the middle of something else. What it raises comes out of the run at its end: the store
+    would take it for an error of its call, and trio would only log it."""
+    try:
+        act()
+    except BaseException as error:  # noqa: BLE001 - as above
+        _failures.get().append(error)
 
 
 def after_steps(count: int, act: Callable[[], None]) -> None:

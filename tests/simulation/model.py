@@ -8,6 +8,7 @@ same segments are one state. A staged segment is a segment like any other, besid
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
@@ -268,14 +269,14 @@ def all_staged_names(target: str) -> tuple[str, ...]:
 # --- outcomes -----------------------------------------------------------------------------------
 
 
-class Outcome:
+class Outcome(ABC):
     """What a call may return. ``given`` is the value that a store returned, or the error that it
     raised."""
 
     __slots__ = ()
 
-    def accepts(self, given: object) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def accepts(self, given: object) -> bool: ...
 
     def shown_incarnation(self, given: object) -> tuple[str, int, int] | None:
         """``(name, number of the segment, segment id)`` if the answer identifies its segment."""

@@ -12,6 +12,7 @@ takes the same value in any order.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
@@ -77,7 +78,7 @@ def not_found(state: State, name: str) -> Outcome:
     return NotAnswered() if state.awaits_import(name) else refusal(SegmentNotFound, segment=name)
 
 
-class Op:
+class Op(ABC):
     """One call."""
 
     __slots__ = ()
@@ -119,8 +120,29 @@ class Op:
     def writes(self) -> frozenset[Cell]:
         return frozenset(NAMES if part is Part.NAMES else (self.name, part) for part in self.changes)
 
+    @abstractmethod
     def apply(self, state: State) -> tuple[State, Outcome]:
         """The state after it, and what it returns."""
+
+    def begun(self, time: float) -> Self:
+        """The same call, begun at ``time``: its effect cannot be earlier."""
+        return self
+
+    def is_impossible(self, segment: Segment, given: object) -> bool:
+        """Whether the call can no longer return ``given`` for ``segment``, nor after any number of calls that
+        do not end it."""
+        return False
+
+    async def send(self, store: SegmentStore) -> Any:
+        """Ask ``store`` for it."""
+        raise TypeError(f"no client calls {type(self).__name__}: an owner does it by itself")
+
+
+@attrs.frozen
+class SegmentOp(Op):
+    """A call whose effect depends on whether its segment exists."""
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
         if self.refuses_staged and any(map(is_staged, self.names)):
             return state, Refusal(InvalidArgument)
 
@@ -131,22 +153,9 @@ class Op:
         """``apply`` where the segment does not exist."""
         return not_found(state, self.name)
 
-    def begun(self, time: float) -> Self:
-        """The same call, begun at ``time``: its effect cannot be earlier."""
-        return self
-
+    @abstractmethod
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         """``apply`` where the segment exists."""
-        raise NotImplementedError
-
-    def is_impossible(self, segment: Segment, given: object) -> bool:
-        """Whether the call can no longer return ``given`` for ``segment``, nor after any number of calls that
-        do not end it."""
-        return False
-
-    async def send(self, store: SegmentStore) -> Any:
-        """Ask ``store`` for it."""
-        raise NotImplementedError
 
 
 @attrs.frozen
@@ -171,7 +180,7 @@ def not_open(target: str, known: Transaction | None) -> Refusal | None:
 
 
 @attrs.frozen
-class Create(Op):
+class Create(SegmentOp):
     name: str
     rolling_size: int | None = None
     refuses_staged: ClassVar[bool] = True
@@ -192,7 +201,7 @@ class Create(Op):
 
 
 @attrs.frozen
-class Append(TimedOp):
+class Append(TimedOp, SegmentOp):
     """With a ``writer`` it is idempotent: its events have the numbers from ``first`` on (rule C3)."""
 
     name: str
@@ -305,7 +314,7 @@ class Append(TimedOp):
 
 
 @attrs.frozen
-class Seal(Op):
+class Seal(SegmentOp):
     name: str
     refuses_staged: ClassVar[bool] = True
     depends_on: ClassVar = (Part.TAIL,)
@@ -322,7 +331,7 @@ class Seal(Op):
 
 
 @attrs.frozen
-class Truncate(Op):
+class Truncate(SegmentOp):
     name: str
     offset: int
     refuses_staged: ClassVar[bool] = True
@@ -344,7 +353,7 @@ class Truncate(Op):
 
 
 @attrs.frozen
-class Delete(Op):
+class Delete(SegmentOp):
     name: str
     refuses_staged: ClassVar[bool] = True
 
@@ -400,7 +409,7 @@ def _not_updated(kind: type[AttributeConflict | InvalidArgument], name: str) -> 
 
 
 @attrs.frozen
-class UpdateAttributes(Op):
+class UpdateAttributes(SegmentOp):
     name: str
     updates: tuple[AttributeUpdate, ...]
     depends_on: ClassVar = (Part.ATTRIBUTES,)
@@ -420,7 +429,7 @@ class UpdateAttributes(Op):
 
 
 @attrs.frozen
-class Merge(Op):
+class Merge(SegmentOp):
     """``name`` is the target."""
 
     name: str
@@ -499,7 +508,7 @@ class Merge(Op):
 
 
 @attrs.frozen
-class ExpireWriters(Op):
+class ExpireWriters(SegmentOp):
     name: str
     writers: tuple[str, ...]
     depends_on: ClassVar = (Part.WRITERS,)
@@ -518,7 +527,7 @@ class ExpireWriters(Op):
 
 
 @attrs.frozen
-class Import(Op):
+class Import(SegmentOp):
     """On demand. A name is imported once: what was deleted or merged since does not come back."""
 
     name: str
@@ -562,7 +571,7 @@ class ImplicitImport(Op):
 
 
 @attrs.frozen
-class Read(Op):
+class Read(SegmentOp):
     name: str
     offset: int
     size: int
@@ -614,7 +623,7 @@ class NextBlock(Read):
 
 
 @attrs.frozen
-class Info(Op):
+class Info(SegmentOp):
     name: str
     is_query: ClassVar[bool] = True
     depends_on: ClassVar = (Part.TAIL, Part.START, Part.SEAL, Part.ATTRIBUTES)
@@ -656,7 +665,7 @@ class ListNames(Op):
 
 
 @attrs.frozen
-class LastEventNumber(Op):
+class LastEventNumber(SegmentOp):
     name: str
     writer: str
     is_query: ClassVar[bool] = True

@@ -22,6 +22,7 @@ from .compound_faults import CompoundFaults
 from .disk import Keep
 from .faults import Fault, Kind, Nth, Target, Window, any_fault
 from .gates import Killed
+from .local_runs import LocalRunFaults
 from .loop import after_steps, waiting_tasks
 from .plan import FaultKind, PlannedFault
 from .process import Process, ProcessDied
@@ -53,7 +54,7 @@ class Nemesis:
         self._watermarks_hold = True
         self._zombies: list[Process] = []
         self._compound = CompoundFaults(run, tasks, self)
-        self._beside = BesideTheWriter(run)
+        self.beside = BesideTheWriter(run, tasks, LocalRunFaults(run, tasks, self).acts)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             FaultKind.ADVANCE: self._advance,
             FaultKind.STOP: self._stop,
@@ -92,10 +93,6 @@ class Nemesis:
             run.trace.note("nemesis", f"{fault.number} {fault.kind}: {fault.count}, {fault.seconds:g} s")
             run.counts[fault.kind.value] += 1
             await self._act[fault.kind](fault, Random(f"fault {fault.chance}"))
-
-    async def act_beside(self) -> None:
-        """Carry out what happens beside the writer."""
-        await self._beside.carry_out()
 
     def _is_due(self, fault: PlannedFault) -> bool:
         return self._run.reached > fault.number
@@ -294,10 +291,12 @@ class Nemesis:
     async def finish(self) -> None:
         """The plan is over: heal, let zombies do what they still do, then end them."""
         self._run.is_over = True
+        # An opening that goes on now may fence the process that serves, which notices at its next write only.
+        is_fenced = any(process.frozen and not process.serving for process in self._site.processes)
         self.heal()
         await trio.sleep(max(5.0, self._site.faults.late_until - trio.current_time()))
         for process in self._site.processes:
-            if process is not self._run.current or self._run.is_crippled(process):
+            if process is not self._run.current or is_fenced or self._run.is_crippled(process):
                 self._end(process)
 
     # --- processes ------------------------------------------------------------------------------------------
@@ -344,7 +343,7 @@ class Nemesis:
             except (TierlogError, OSError, ProcessDied, Killed) as error:
                 return None, f"{type(error).__name__}: {error}"
             self._tasks.start_soon(self._mark_dead_at_the_end, process)
-            return process, ""
+            return (None, "it stands still in its opening") if process.frozen else (process, "")
         self._end(self._site.processes[-1])
         return None, f"no start within {START_SECONDS:g} s"
 

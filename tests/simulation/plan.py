@@ -98,6 +98,8 @@ AGAIN = 0.03
 """Of the later actions about a name in the legacy layout, those that import it."""
 BESIDE_SHARE = 0.15
 """Of the seeds, those with defrags or hanging calls beside the writer."""
+RUNS_SHARE = 0.2
+"""Of the other seeds, those with faults of local runs."""
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
 """A world without these has nothing to be wrong about."""
 
@@ -135,6 +137,10 @@ class FaultKind(StrEnum):
     """Before the first action, or not at all."""
     DEFRAG = "defrag by an operator"
     HANGING_CHUNK_CALL = "call to a chunk storage that hangs"
+    LOST_RUNS = "loss or damage of local runs"
+    RUNS_WITHOUT_ROOM = "no room for local runs for a while"
+    FROZEN_OPENING = "failover in the middle of an opening"
+    UNREADABLE_RUNS = "runs that cannot be read while chunks are deleted"
 
 
 QUIET = (FaultKind.ADVANCE,)
@@ -160,7 +166,14 @@ COMPOUND = (
 )
 BESIDE = (FaultKind.DEFRAG, FaultKind.HANGING_CHUNK_CALL)
 """Carried out by themselves, in some seeds (``beside.py``)."""
-ALL = tuple(kind for kind in FaultKind if kind not in BESIDE)
+RUNS = (
+    FaultKind.LOST_RUNS,
+    FaultKind.RUNS_WITHOUT_ROOM,
+    FaultKind.FROZEN_OPENING,
+    FaultKind.UNREADABLE_RUNS,
+)
+"""Carried out by themselves, in some other seeds (``local_runs.py``)."""
+ALL = tuple(kind for kind in FaultKind if kind not in (*BESIDE, *RUNS))
 
 
 @attrs.frozen
@@ -261,7 +274,8 @@ class _Planner:
                 actions.append(self._action(number, verbs, clients, families))
         plan = Plan(self._seed, site, families, clients, tuple(actions), tuple(faults))
         plan = _with_legacy(plan, Random(f"older {self._seed}"))
-        return _with_beside(plan, Random(f"beside the writer 587 {self._seed}"))
+        plan = _with_beside(plan, Random(f"beside the writer 587 {self._seed}"))
+        return _with_local_runs(plan, Random(f"local runs {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -414,6 +428,27 @@ def _with_beside(plan: Plan, random: Random) -> Plan:
         for number in range(1, random.choice((5, 15, 40)))
     )
     return attrs.evolve(plan, beside=beside)
+
+
+def _with_local_runs(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with faults of local runs and hardly any block cache. As ``_with_beside``, and never
+    with it: a run that is fetched again delays a flush."""
+    if plan.beside or random.random() >= RUNS_SHARE:
+        return plan
+
+    last = plan.numbers[-1]
+    faults = tuple(
+        PlannedFault(
+            last + number,
+            kind=random.choice(RUNS),
+            count=random.randint(1, last),
+            seconds=random.choice((0.1, 1.0, 5.0, 20.0)),
+            chance=random.getrandbits(32),
+        )
+        for number in range(1, random.choice((4, 10)))
+    )
+    limits = attrs.evolve(plan.site.limits, table_cache_bytes=random.choice((0, 3000)))
+    return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), beside=faults)
 
 
 def _weighted(random: Random, weights: Mapping[T, int]) -> T:

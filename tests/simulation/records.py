@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tierlog.actors.container.state import ContainerState
+from support.table_rows import records_of
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.state import RESIDENT_PREFIXES, ContainerState
 from tierlog.storage_backends.segments.records.chunk import ChunkRecord, chunk_key
 from tierlog.storage_backends.segments.records.deferred_work import (
     DEFERRED_WORK_PREFIX,
@@ -89,12 +91,15 @@ def _deferred_chunks(entries: Entries) -> Iterator[tuple[DeferredWorkRecord, str
             name, left = ChunkRecord.decode(entry[1]).next_chunk, left - 1
 
 
-def broken_records(state: ContainerState) -> Iterator[str]:
+def broken_records(container: Container) -> Iterator[str]:
     """A sentence for each thing that is wrong."""
-    entries = state.metadata
+    state, entries = container.state, records_of(container)
+    resident = {key: entry for key, entry in entries.items() if key.startswith(RESIDENT_PREFIXES)}
+    if dict(state.resident) != resident:
+        yield f"resident are {sorted(state.resident)}, the table has {sorted(resident)}"
     reached: dict[str, int] = {}
     for record in segment_records(entries):
-        yield from _broken_segment(state, record)
+        yield from _broken_segment(state, entries, record)
         for offset, chunk in chain(entries, record):
             yield from (f"chunk {chunk.name}: {name}" for name in chunk.broken())
             if chunk.name in reached:
@@ -121,9 +126,9 @@ def broken_records(state: ContainerState) -> Iterator[str]:
     yield from _broken_releases(entries)
 
 
-def _broken_segment(state: ContainerState, record: SegmentRecord) -> Iterator[str]:
+def _broken_segment(state: ContainerState, entries: Entries, record: SegmentRecord) -> Iterator[str]:
     yield from (f"segment {record.segment:#x}: {name}" for name in record.broken())
-    chunks = list(chain(state.metadata, record))
+    chunks = list(chain(entries, record))
     end = chunks[-1][0] + chunks[-1][1].length if chunks else record.first_chunk_start
     if (len(chunks), end) != (record.chunk_count, record.length):
         yield (

@@ -16,6 +16,7 @@ from random import Random
 import anyio
 import trio
 
+from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 from tierlog.journal.operations.transaction_image import TransactionStatus
 
@@ -28,6 +29,7 @@ from .invariants import Broken
 from .legacy import lay
 from .legacy_invariants import LegacyFilesLeft
 from .linearize import Violation
+from .local_runs import check_copies, left_over_copies, may_leave_copies
 from .loop import Deadlock, Rounds, run_virtual
 from .model_calls import Append
 from .nemesis import CannotServe, Nemesis
@@ -42,6 +44,7 @@ from .view import SegmentView, TornObservation, View
 from .world import Site
 
 COLLECT_SECONDS = 120.0
+COPIES_SECONDS = 120.0
 IDLE_SECONDS = 600.0
 SETTLE_SECONDS = 5.0
 SHORT_LEASE = 30.0
@@ -49,9 +52,10 @@ SHORT_LEASE = 30.0
 TOMBSTONE_SECONDS = 30.0
 FLUSHES = 20
 ROUNDS_AT_ONE_TIME = 20_000
-ROUNDS_AT_LEAST = 200_000
+ROUNDS_AT_LEAST = 400_000
 ROUNDS_PER_ACTION = 1000
-"""Bounds of a run's work: about twenty times of what runs need."""
+"""Bounds of a run's work: about twenty times of what runs need, and twice of what one needs whose small cache
+of the system table makes 2,000 steps of deferred work read their records."""
 VIOLATIONS = (Violation, Broken, TornObservation, WrongAnswer, MissedWakeup, Foreign, CannotServe, Deadlock)
 
 
@@ -153,7 +157,12 @@ class _Run:
         plan, nemesis = self._plan, self._nemesis
         nemesis.begin()
         async with anyio.create_task_group() as helpers:
-            for help_ in (nemesis.keep_serving, nemesis.run, nemesis.act_beside, nemesis.watch_progress):
+            for help_ in (
+                nemesis.keep_serving,
+                nemesis.run,
+                nemesis.beside.carry_out,
+                nemesis.watch_progress,
+            ):
                 helpers.start_soon(self._site.or_all_end, help_)
             async with anyio.create_task_group() as clients:
                 for number in range(plan.clients):
@@ -168,6 +177,8 @@ class _Run:
     async def _to_the_end(self) -> None:
         """The last owner ends in some way; one more recovers, and everything must hold."""
         await self._observe()
+        if not may_leave_copies(self._plan):
+            await self._wait_for_copies()
         if Random(f"flush {self._plan.seed}").random() < 0.5:
             await self._flush_once_more()
         await self._nemesis.replace(Random(f"end {self._plan.seed}"))
@@ -177,11 +188,22 @@ class _Run:
         shown = await self._observe()
         process, legacy = await self._run.serving(), self._legacy_files_left
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
+        check_copies(process.containers())
         await self._check_idle()
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
         await self._nemesis.restart()
         await self._observe()
         await self._nemesis.close()
+
+    async def _wait_for_copies(self) -> None:
+        """Merges under way end, and leave no file that nothing needs."""
+        process, end = await self._run.serving(), trio.current_time() + COPIES_SECONDS
+        while left := left_over_copies(process.containers()):
+            if trio.current_time() > end:
+                raise Broken(
+                    f"it does not hold that failed runs leave no local copies\nleft over: {', '.join(left)}"
+                )
+            await trio.sleep(1.0)
 
     async def _flush_once_more(self) -> None:
         """Whatever the last owner went through: once nothing is wrong any more, it can move everything to
@@ -260,7 +282,7 @@ class _Run:
     def _unfinished(self, process: Process) -> list[str]:
         least = self._plan.site.limits.loose_chunks
         return [
-            work for container in process.containers() for work in unfinished(container.state.metadata, least)
+            work for container in process.containers() for work in unfinished(records_of(container), least)
         ]
 
     async def _check_idle(self) -> None:

@@ -280,7 +280,10 @@ class RunState:
 
     def extend_listings(self, family: str, owner: int) -> None:
         """A call to ``owner`` is about to begin that may begin a transaction. Other owners' lists cannot show
-        it."""
+        it, and a fenced owner's list shows nothing that began since."""
+        if self.checkers[family].is_fenced(owner):
+            return
+
         for listed, asked, calls in self._listings:
             for key in self.expiries[family].keys if (listed, asked) == (family, owner) else ():
                 if key not in calls:

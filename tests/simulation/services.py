@@ -96,6 +96,9 @@ class ServiceLog(DurableDataLog):
     def has_reserve(self, size: int) -> bool:
         return self._inner.has_reserve(size)
 
+    def can_shrink(self) -> bool:
+        return self._inner.can_shrink()
+
     async def check_space(self) -> bool:
         return await self._call("check_space", 0, self._inner.check_space)
 

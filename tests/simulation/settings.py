@@ -15,6 +15,7 @@ import attrs
 from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
+from tierlog.actors.container.container import TABLE_CACHE_BYTES
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.gc.collector import CollectorOptions
@@ -28,6 +29,7 @@ from tierlog.actors.store.store import RollingSizes
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.options import ChunkedOptions
+from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 
 
 class WalKind(StrEnum):
@@ -87,12 +89,14 @@ class Limits:
     hard_bytes: int = 16_000
     segment_bytes: int = 6000
     active_segments: int = 4
+    merge_fan_out: int = 3
     group_bytes: int = 2000
     group_count: int = 8
     append_bytes_max: int = 4096
     collect_after: float = 1.0
     checkpoint_bytes: int = 3000
     pinned_bytes: int = 9000
+    table_cache_bytes: int = TABLE_CACHE_BYTES
     wal_file_bytes: int = 3000
     wal_reserve: int = 4096
     wal_length_step: int = 1000
@@ -125,6 +129,8 @@ class Limits:
                 self.soft_bytes, self.hard_bytes, self.segment_bytes, delay_max=0.5, space_interval=0.2
             ),
             active_segments_max=self.active_segments,
+            merge_fan_out=self.merge_fan_out,
+            table_cache=BlockCache(self.table_cache_bytes),
             pipeline=PipelineOptions(self.group_bytes, self.group_count),
             writer=WriterOptions(self.flush_age, 4, self.error_pause),
             collector=CollectorOptions(self.collect_after, listings=(0.0, 30.0)),

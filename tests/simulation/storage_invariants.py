@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from support.live_segments import live_ids
+from support.table_rows import records_of
 from tierlog.actors.container.container import Container
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX
-from tierlog.journal.manifest.chain import element_name, journal_prefix
+from tierlog.journal.manifest.chain import element_name, journal_prefix, runs_prefix
 from tierlog.journal.manifest.store_record import STORE_RECORD
 from tierlog.storage_backends.segments.records.segment import SegmentRecord
 
@@ -69,16 +71,17 @@ def referenced_chunks(containers: Sequence[Container]) -> set[str]:
     return {
         chunk.name
         for container in containers
-        for record in segment_records(container.state.metadata)
-        for _, chunk in chain(container.state.metadata, record)
+        for record in segment_records(records_of(container))
+        for _, chunk in chain(records_of(container), record)
     }
 
 
 def expected_names(containers: Sequence[Container], legacy: LegacyFilesLeft = NO_LEGACY) -> set[str]:
-    """Referenced chunks, the store record, the newest element of each chain, and what must be left of the
-    legacy layout."""
+    """Referenced chunks, the store record, the newest element of each chain with its runs, and what must be
+    left of the legacy layout."""
     heads = {element_name(container.index, head(container)) for container in containers}
-    return referenced_chunks(containers) | heads | {STORE_RECORD} | set(legacy.needed(containers))
+    runs = {run.name for container in containers for run in container.state.table.runs}
+    return referenced_chunks(containers) | heads | runs | {STORE_RECORD} | set(legacy.needed(containers))
 
 
 def head(container: Container) -> int:
@@ -88,11 +91,14 @@ def head(container: Container) -> int:
 
 
 def _may_be_left(name: str, containers: Sequence[Container]) -> bool:
-    """The element before the newest, and older ones while nothing may be deleted (rules J8, G4)."""
+    """The element before the newest with its runs, runs that wait for a cycle after they were merged, and
+    older ones while nothing may be deleted (rules J8, G4, M11)."""
     return any(
         name == element_name(container.index, head(container) - 1)
+        or container.state.manifest.runs_among([name])
+        or name in container._components.table_runs._replaced
         or (
-            name.startswith(journal_prefix(container.index))
+            name.startswith((journal_prefix(container.index), runs_prefix(container.index)))
             and container.confirmation.unconfirmed is not None
         )
         for container in containers
@@ -133,8 +139,8 @@ def check_stored(
 
 
 def _breaches(container: Container, contents: Contents, shown: View) -> Iterator[str]:
-    records = {record.segment: record for record in segment_records(container.state.metadata)}
-    live = set(container.state.segments._by_name.values())
+    records = {record.segment: record for record in segment_records(records_of(container))}
+    live = set(live_ids(container.state.segments).values())
     merged = {merge.source for segment in container.state.segments.by_id.values() for merge in segment.merges}
     yield from (
         f"there is a record of {sid:#x}, which is no segment any more"
@@ -143,7 +149,7 @@ def _breaches(container: Container, contents: Contents, shown: View) -> Iterator
     )
     for name, segment in shown.items():
         record = records.get(segment.segment_id or 0)
-        if record is not None and container.state.segments._by_name.get(name) == segment.segment_id:
+        if record is not None and container.state.segments.sid_of(name) == segment.segment_id:
             yield from _segment_breaches(container, record, contents, name, segment)
 
 
@@ -157,7 +163,7 @@ def _segment_breaches(
             f"{(segment.length, segment.start, segment.sealed)}"
         )
 
-    for offset, chunk in chain(container.state.metadata, record):
+    for offset, chunk in chain(records_of(container), record):
         stored = contents[chunk.name][: chunk.length]
         if len(stored) < chunk.length:
             yield f"{name}: chunk {chunk.name} has {len(stored)} bytes, recorded are {chunk.length}"

@@ -138,7 +138,7 @@ class TailWatch:
 
 def _loaded(container: Container, name: str) -> SegmentState | None:
     """The segment, if it is not evicted: the check must not load it."""
-    sid = container.state.segments._by_name.get(name)
+    sid = container.state.segments.sid_of(name)
     return None if sid is None else container.state.segments.by_id.get(sid)
 
 

@@ -15,8 +15,10 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import signal
+import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
@@ -200,17 +202,24 @@ def _serve(pipe: Connection, runner: Runner, seconds: float, stack_file: str) ->
         suppress(EOFError, BrokenPipeError, ConnectionResetError),
     ):
         faulthandler.enable(stacks)
+        # A coroutine that nobody awaited is an error; raised where it is freed, it would only be printed.
+        warnings.simplefilter("error", RuntimeWarning)
+        unraisable: list[sys.UnraisableHookArgs] = []
+        sys.unraisablehook = unraisable.append
         while True:
             job = pipe.recv()
             faulthandler.dump_traceback_later(seconds, exit=True, file=stacks)
-            verdict = _run(runner, job)
+            verdict = _run(runner, job, unraisable)
             faulthandler.cancel_dump_traceback_later()
             pipe.send(verdict)
 
 
-def _run(runner: Runner, job: Job) -> Verdict:
+def _run(runner: Runner, job: Job, unraisable: list[sys.UnraisableHookArgs]) -> Verdict:
+    unraisable.clear()
     try:
         verdict = runner(job.seed, operations=job.operations, keep=job.keep, full_trace=job.full_trace)
+        if verdict.violation is None and unraisable and (error := unraisable[0].exc_value) is not None:
+            raise error
     except BaseException as error:  # noqa: BLE001  # whatever comes out of a run is a finding, reported with its seed
         cause = first_leaf(error)
         said = f"{BROKEN}: {type(cause).__name__}: {cause}".splitlines()[0]

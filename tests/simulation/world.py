@@ -18,6 +18,8 @@ import anyio.abc
 import attrs
 import trio
 
+from support.table_rows import simulated_runs
+from tierlog.actors.container.local_disk import LocalDisk, run_folder
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.paths import StoreFolder
@@ -25,7 +27,6 @@ from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.opening import identify
 from tierlog.actors.store.runtime import RuntimeParts, serve
 from tierlog.actors.store.store import SegmentStore
-from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import log_folder
 from tierlog.journal.log.memory import MemoryLogService
@@ -53,9 +54,11 @@ _BEGIN = 1_700_000_000.0
 
 @attrs.frozen(eq=False)
 class ServiceFolder:
-    """What a process opens that is not the site's only one: the logs in a service, and whose folder it is."""
+    """What a process opens that is not the site's only one: the logs in a service, the copies of runs on the
+    host's disk, and whose folder it is."""
 
     logs: MemoryLogService
+    runs: str = "/runs"
     fingerprint: Fingerprint = Fingerprint()
     adopt: bool = False
 
@@ -119,7 +122,7 @@ class Site:
             identity=identity,
             owner_id=owner_id,
             chunks=self._chunks(process, files, world),
-            make_log=self._log_maker(process, files, identity, owner_id, folder.logs),
+            make_disk=self._disk_maker(process, files, identity, owner_id, folder),
             options=self.kind.limits.serving(adopt=folder.adopt, layout=self.kind.layout),
             world=world,
             folder=folder.fingerprint,
@@ -135,22 +138,29 @@ class Site:
             b"simulated-store.", b"simulated-log...", self.kind.containers, int(_BEGIN * 1000)
         )
 
-    def _log_maker(
+    def _disk_maker(
         self,
         process: Process,
         files: GatedFiles,
         identity: StoreIdentity,
         owner_id: str,
-        logs: MemoryLogService,
-    ) -> Callable[[int], DurableDataLog]:
+        folder: ServiceFolder,
+    ) -> Callable[[int], LocalDisk]:
         if self.kind.wal is WalKind.DISK:
             options, owner = self.kind.limits.log_options(), bytes.fromhex(owner_id)
-            return lambda index: LocalLog(
-                files, log_folder(FOLDER.wal, index), identity.container_log_id(index), options, owner=owner
-            )
+
+            def on_disk(index: int) -> LocalDisk:
+                path, log_id = log_folder(FOLDER.wal, index), identity.container_log_id(index)
+                log = LocalLog(files, path, log_id, options, owner=owner)
+                return LocalDisk(log, simulated_runs(files, run_folder(path), self.stored_run))
+
+            return on_disk
 
         faults = LogServiceFaults(self.faults, process.number, process.gate)
-        return lambda index: ServiceLog(logs.log(str(index)), str(index), process.gate, faults)
+        return lambda index: LocalDisk(
+            ServiceLog(folder.logs.log(str(index)), str(index), process.gate, faults),
+            simulated_runs(files, f"{folder.runs}/{index}", self.stored_run),
+        )
 
     def _chunks(self, process: Process, files: GatedFiles, world: World) -> ChunkStorage:
         faults = ChunkFaults(self.faults, process.number, process.gate)
@@ -179,7 +189,7 @@ class Site:
         for process in self.processes:
             process.kill()
 
-    async def or_all_end(self, part: Callable[[], Awaitable[None]]) -> None:
+    async def or_all_end(self, part: Callable[[], Awaitable[object]]) -> None:
         """``part``; if it fails, every process is killed before anything is cancelled: what is frozen would
         not let go of its calls."""
         try:
@@ -205,6 +215,12 @@ class Site:
     def calls(self) -> int:
         """I/O calls of all kinds and processes so far."""
         return sum(process.gate.calls for process in self.processes)
+
+    def stored_run(self, name: str) -> bytes:
+        """The object of that name in long-term storage."""
+        if self.kind.chunks is ChunksKind.FOLDER:
+            return self.disk.content(f"{FOLDER.chunks}/{name}")
+        return bytes(self.chunk_state.chunks[name].data)
 
     def chunk_contents(self) -> dict[str, bytes]:
         """What long-term storage holds under the names of chunks, in name order, past all faults."""

@@ -24,6 +24,7 @@ from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.segments.records.segment import SegmentRecord, segment_key
+from tierlog.storage_backends.sorted_runs.memtable import version_of
 
 NAME = "app/events"
 ROLLING = 1 << 20
@@ -128,7 +129,7 @@ class Parts:
         return segment
 
     def commit(self, writes: Mapping[str, bytes | None]) -> Any:
-        expected = {key: self.state.metadata.get(key, (0, b""))[0] for key in writes}
+        expected = {key: version_of(self.state.find_record(key)) for key in writes}
         return self.do(CommitMetadataRequest(expected, writes))
 
     def content(self, sid: int) -> bytes:

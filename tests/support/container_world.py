@@ -16,11 +16,15 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from simulation.disk import SimulatedDisk
+from simulation.file_layer import SimulatedFiles
 from trio.testing import MockClock
 
+from support.table_rows import records_of, simulated_runs
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.container.local_disk import LocalDisk, RunFolder
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.fingerprint import Fingerprint
@@ -120,6 +124,9 @@ class ContainerWorld:
         self.options = options
         self.layout = layout
         self.logs = MemoryLogService()
+        self.files = SimulatedFiles(SimulatedDisk(Random(1)), interleave=False)
+        self.runs: RunFolder | None = None
+        """Replaces the folder of runs on the simulated disk."""
         self.memory = MemoryChunkState()
         self.chunks = FaultyChunkStorage(MemoryChunkStorage(self.memory))
         self.world = World(lambda: 0.0, Random(7), fresh_ids())
@@ -136,7 +143,9 @@ class ContainerWorld:
         identity = Identity(self.store_id, log_id, bytes.fromhex(self.world.new_id()), self.folder)
         container = Container(
             0,
-            log or self.logs.log("c0"),
+            LocalDisk(
+                log or self.logs.log("c0"), self.runs or simulated_runs(self.files, f"/runs-{log_id.hex()}")
+            ),
             self.chunks,
             identity,
             self.world,
@@ -191,22 +200,20 @@ async def as_copy(world: ContainerWorld, logs: MemoryLogService | None = None) -
 
 
 def referenced_chunks(container: Container) -> set[str]:
-    return {key[2:] for key in container.state.metadata if key.startswith("c:")}
+    return {key[2:] for key in records_of(container) if key.startswith("c:")}
 
 
 def recorded_segments(container: Container) -> set[int]:
     """The ids of segments that long-term storage has a record of."""
     return {
-        int(key[len(SEGMENT_PREFIX) :], 16)
-        for key in container.state.metadata
-        if key.startswith(SEGMENT_PREFIX)
+        int(key[len(SEGMENT_PREFIX) :], 16) for key in records_of(container) if key.startswith(SEGMENT_PREFIX)
     }
 
 
-async def read_all(store: SegmentStore, name: str, start: int = 0, size: int = 1 << 20) -> bytes:
+async def read_all(store: SegmentStore, name: str, start: int = 0) -> bytes:
     """Everything from ``start`` to the tail."""
     parts = []
-    while block := await store.read(name, start, size):
+    while block := await store.read(name, start, 1 << 20):
         parts.append(block)
         start += len(block)
 
@@ -227,9 +234,9 @@ async def assert_nothing_leaked(world: ContainerWorld, owner: Owner) -> None:
     assert owner.container.statistics().collector.queued == 0
 
 
-async def until(holds: Callable[[], bool], limit: int = 10_000) -> None:
-    """Let the other tasks run until ``holds()``; fails after ``limit`` turns."""
-    for _ in range(limit):
+async def until(holds: Callable[[], bool]) -> None:
+    """Let the other tasks run until ``holds()``; fails after 10,000 turns."""
+    for _ in range(10_000):
         if holds():
             return
         await anyio.lowlevel.checkpoint()

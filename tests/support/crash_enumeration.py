@@ -98,7 +98,7 @@ def partial_effects(disk: SimulatedDisk, call: IoCall, *, every_byte: bool) -> I
     match call:
         case Write(offset=offset, buffers=buffers):
             size = sum(map(len, buffers))
-            borders = sector_borders(offset, size)
+            borders = sector_boundaries(offset, size)
             sample: Sequence[int] = (
                 range(1, size) if every_byte else (1, FRAME_HEADER_BYTES, size // 2, size - 1)
             )
@@ -115,7 +115,7 @@ def partial_effects(disk: SimulatedDisk, call: IoCall, *, every_byte: bool) -> I
             pass
 
 
-def sector_borders(offset: int, size: int) -> list[int]:
+def sector_boundaries(offset: int, size: int) -> list[int]:
     """Where inside a write of ``size`` bytes at ``offset`` a sector ends."""
     return list(range(SECTOR - offset % SECTOR, size, SECTOR))
 

@@ -114,14 +114,22 @@ ROLL = Scenario(
     "it are unlinked.",
     before=[alone(create("a/s"), append("a/s", "old", 900), Flush())],
     sessions=[
-        alone(append("a/s", "fill", 700), append("a/s", "more", 600), Flush(), append("a/s", "last", 100))
+        alone(
+            append("a/s", "fill", 700),
+            append("a/s", "more", 600),
+            # While the checkpoint is written: it becomes durable before the flush.
+            append("a/s", "beside", 30),
+            append("a/s", "it", 30),
+            Flush(),
+            append("a/s", "last", 100),
+        )
     ],
     limits=Limits(wal_file=1600, flush=1 << 20, checkpoint=2600),
     reaches=[
         "Begin 2 > Relogged * > Logged Append > Open *0000000000000002-00000002.wal > Logged Append",
         (
             "Logged CheckpointBegin > Logged CheckpointEnd > Unlink *0000000000000001-*.wal > "
-            "SyncFolder */wal/0000"
+            "SyncFolder */wal/0000 > Logged CommitMetadata"
         ),
     ],
 )
@@ -219,7 +227,7 @@ MERGE_FLUSHED = Scenario(
     reaches=["Begin 2 > Logged MergeSegments > Logged CommitMetadata > Logged CycleComplete > Logged Append"],
 )
 COLLECT = Scenario(
-    rules="F2, G1, G2: truncated and deleted chunks go after their cycle and a barrier; a dead owner's "
+    rules="F2, G1, G2, J3: truncated and deleted chunks go after their cycle and a barrier; a dead owner's "
     "leftovers go as well.",
     before=[
         alone(
@@ -232,7 +240,8 @@ COLLECT = Scenario(
         (
             "Begin 2 > Logged CommitMetadata > Logged CycleComplete > Logged Barrier > "
             "Unlink */lts/containers/* > Unlink */lts/containers/*"
-        )
+        ),
+        "Begin 2 > Logged LogElementChange > Link */journal/* > Logged ElementCreated",
     ],
 )
 REBORN = Scenario(
@@ -281,7 +290,7 @@ TRANSACTIONS = Scenario(
             Flush(),
         )
     ],
-    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=4500, checkpoint_part=1),
+    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=5000, checkpoint_part=1),
     reaches=[
         (
             "Begin 2 > Logged BeginTransaction > Logged CreateSegment > Logged CommitTransaction > "
@@ -303,12 +312,12 @@ FULL = Scenario(
             append("a/s", "fits", 3500),
             Refused(append("a/s", "refused", 12000), (StorageFull,)),
             Truncate("a/s", 7000),
-            Flush(),
+            Flush(),  # without room for a run (rule M12)
             Awaited("a/s", events("room", 500)),
         )
     ],
-    limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=8192),
-    capacity=18 * 4096,
+    limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=3 * 4096),
+    capacity=21 * 4096,
     reaches=[
         "Begin 2 > Logged TruncateSegment > Logged CheckpointEnd > Unlink *.wal > Logged Append",
         "Begin 2 > Logged TruncateSegment > Logged CycleComplete > Logged Append",

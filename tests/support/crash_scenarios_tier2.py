@@ -70,7 +70,7 @@ DEFERRED_TRUNCATE = Scenario(
     rules="S11, F6, F2: a truncation below many chunks is done in steps, one a cycle; the chunks of a step "
     "go after its cycle.",
     before=[alone(create("a/s", 20), append("a/s", "cut", 150), Flush())],
-    sessions=[alone(Truncate("a/s", 110), Flush(), RunDeferredWork())],
+    sessions=[alone(Collect(), Truncate("a/s", 110), Flush(), RunDeferredWork(), Collect())],
     limits=STEPS,
     settle=work_done,
     reaches=[
@@ -243,7 +243,7 @@ LAYOUT_UPGRADE = Scenario(
     sessions=[alone(FirstAccess("a/o", OLDER_A), append("a/s", "on", 20), Flush())],
     limits=Upgrade(first=2),
     settle=upgraded_from_headers,
-    reaches=["Begin 2 > Link */wal/layout > Relogged * > Logged ImportSegment > Logged Append"],
+    reaches=["Begin 2 > Rename */wal/layout > Relogged * > Logged ImportSegment > Logged Append"],
 )
 LAYOUT_UPGRADE_FIRST = Scenario(
     rules="S18, S14, W8: a new folder is upgraded at its first opening, over older segments that only their "
@@ -253,7 +253,7 @@ LAYOUT_UPGRADE_FIRST = Scenario(
     settle=upgraded,
     reaches=[
         (
-            "Link */wal/store > Link */wal/layout > Open *.wal > Link */journal/* > Logged ImportSegment > "
+            "Link */wal/store > Rename */wal/layout > Open *.wal > Link */journal/* > Logged ImportSegment > "
             "Logged CycleComplete"
         )
     ],
@@ -330,7 +330,7 @@ RESTORE = Scenario(
     settle=restored,
     reaches=[
         (
-            "Begin 2 > Link */.restoring-*/wal/store > Link */.restoring-*/wal/layout > "
+            "Begin 2 > Link */.restoring-*/wal/store > Rename */.restoring-*/wal/layout > "
             "Logged CommitMetadata > Logged CommitMetadata > Logged ImportSegment > Rename /data/wal"
         ),
         "Rename /data/wal > SyncFolder /data > Relogged * > Logged Append",

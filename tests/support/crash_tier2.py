@@ -23,6 +23,7 @@ from support.crash_world import CONFIG, FOLDER, Limits, container, eventually
 from support.legacy_layout import write_legacy
 from support.oracle import Oracle, Unseen
 from support.patience import scaled
+from support.table_rows import records_of
 from support.virtual import virtual_world
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
@@ -133,10 +134,11 @@ class RunDeferredWork(Unseen):
 
 
 class Collect(Unseen):
-    """Waits until no garbage is left."""
+    """Waits until the opening has listed what dead owners left, and no garbage is left."""
 
     async def send(self, store: SegmentStore) -> Any:
         with anyio.fail_after(min(scaled(5), _CYCLE_SECONDS)):
+            await anyio.wait_all_tasks_blocked()
             while container(store).statistics().collector.queued:
                 await anyio.sleep(0.001)
 
@@ -244,10 +246,10 @@ async def work_done(store: SegmentStore, oracle: Oracle) -> None:
     # Files of the legacy layout that were released, by this owner or by one that died before it deleted them,
     # go by themselves (rule G3).
     await eventually(
-        lambda: not released_names(owner.state.metadata),
-        lambda: f"released: {released_names(owner.state.metadata)}",
+        lambda: not released_names(records_of(owner)),
+        lambda: f"released: {released_names(records_of(owner))}",
     )
-    found, expected = set(container(store).state.metadata), await _records(container(store))
+    found, expected = set(records_of(container(store))), await _records(container(store))
     assert found == expected, (
         f"records of nothing: {sorted(found - expected)}, missing: {sorted(expected - found)}"
     )
@@ -255,7 +257,7 @@ async def work_done(store: SegmentStore, oracle: Oracle) -> None:
 
 async def _records(owner: Container) -> set[str]:
     """The keys of all records that should be there once all deferred work that is due was done."""
-    metadata, spacing = owner.state.metadata, owner.options.chunked.index_spacing
+    metadata, spacing = records_of(owner), owner.options.chunked.index_spacing
     expected = {key for key in metadata if key.startswith(("o:", CLAIM_PREFIX))}
     for name in owner.state.segments.names(""):
         segment = owner.state.segments.find(name)

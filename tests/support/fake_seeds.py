@@ -14,7 +14,7 @@ from simulation.verdict import Verdict
 STEPS = tuple(range(1, 41))
 NEEDED = (7, 8, 30)
 """The steps without which the failing seeds do not fail."""
-FAILING, BREAKING, DYING, HANGING = 13, 17, 19, 23
+FAILING, BREAKING, DYING, HANGING, LEAKING = 13, 17, 19, 23, 29
 
 
 def run_fake(
@@ -31,6 +31,8 @@ def run_fake(
         os.kill(os.getpid(), signal.SIGKILL)
     if seed == HANGING:
         _hang()
+    if seed == LEAKING:
+        _ = _never_awaited()
     fails = seed == FAILING and set(NEEDED) <= set(kept)
     trace = tuple(f"{number}.0 client step {number} of seed {seed}" for number in kept)
     return Verdict(
@@ -43,6 +45,10 @@ def run_fake(
         simulated_seconds=1800.0,
         counts={"acked": 100, "kills": 2},
     )
+
+
+async def _never_awaited() -> None:
+    pass
 
 
 def _hang() -> None:

@@ -3,25 +3,30 @@ too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import anyio
 import attrs
 
 from support.chunked import RememberingSink, storage_on
 from support.container_parts import NAME, Parts
+from support.table_rows import NO_RUNS
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.flush.aggregation import FlushableSegment, capture
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
-from tierlog.actors.flush.writer import StorageWriter
+from tierlog.actors.flush.writer import StorageWriter, WriterOptions
 from tierlog.actors.kernel.exits import first_leaf
+from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
-from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
+
+FLUSHING = WriterOptions(flush_age=30.0, error_pause=5.0)
 
 
 async def run_cycle(writer: StorageWriter, *, full: bool) -> None:
@@ -50,13 +55,17 @@ class FlushWorld:
     claim_error: BaseException | None = None
     published: list[int] = attrs.field(factory=list)
     publish_error: BaseException | None = None
+    publish_pause: float = 0.0
+    """Seconds that an attempt takes."""
     settled: int = 0
     storage: ChunkedSegmentStorage = attrs.field(init=False)
     flusher: SegmentFlusher = attrs.field(init=False)
 
     async def open(self) -> FlushWorld:
         await self.chunks.open()
-        self.storage = storage_on(self.chunks, LoggedMetadataStore(self.parts.state, self._commit), self.sink)
+        self.storage = storage_on(
+            self.chunks, LoggedMetadataStore(self.parts.state, self._commit, NO_RUNS), self.sink
+        )
         self.flusher = SegmentFlusher(
             self.storage, self.parts.unflushed, self.segment_of, self.forget, self.keep_proven
         )
@@ -89,6 +98,10 @@ class FlushWorld:
     def client_sequence(self) -> int:
         return self.parts.state.client_sequence
 
+    @property
+    def refuses_rows(self) -> bool:
+        return False
+
     def dirty_segments(self) -> Iterator[FlushableSegment]:
         return self.parts.state.segments.dirty_segments()
 
@@ -106,7 +119,7 @@ class FlushWorld:
     async def forget(self, sid: int) -> None:
         await self.log(ForgetSegment(sid))
 
-    async def claim(self) -> None:
+    async def claim(self, age: float) -> None:
         self.claims += 1
         if self.claim_error is not None:
             raise self.claim_error
@@ -115,9 +128,11 @@ class FlushWorld:
         self.proofs += 1
 
     async def publish(self, cut: int) -> None:
-        await anyio.lowlevel.checkpoint()
-        if self.publish_error is not None:
-            raise self.publish_error
+        error = self.publish_error
+        await anyio.sleep(self.publish_pause)
+        if error is not None:
+            raise error
+
         self.published.append(cut)
 
     # --- CycleObserver ---------------------------------------------------------------------------
@@ -127,3 +142,33 @@ class FlushWorld:
 
     def cycle_completed(self, cycle: int) -> None:
         self.cycles.append(("completed", cycle))
+
+
+@asynccontextmanager
+async def running(
+    last_cut: int = 0, world: FlushWorld | None = None, options: WriterOptions = FLUSHING
+) -> AsyncIterator[tuple[FlushWorld, StorageWriter]]:
+    world = await (world or FlushWorld()).open()
+    writer = StorageWriter(world, world.flusher, world.storage, world, world.claim, world.publish, options)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run, last_cut)
+        await anyio.wait_all_tasks_blocked()
+        yield world, writer
+        tasks.cancel_scope.cancel()
+
+
+def completed(world: FlushWorld) -> list[Operation]:
+    return [op for op in world.logged if isinstance(op, CycleComplete)]
+
+
+def hangs(world: FlushWorld, name: str) -> anyio.Event:
+    """Writes of this segment do not return before the event is set; then their outcome is unknown."""
+    sid, back = f"{world.parts.segment(name).sid:016x}", anyio.Event()
+    world.chunks._hang = back.wait
+
+    def script(call: Call) -> Fault | None:
+        is_write = call.verb in ("create", "write", "create_with_content") and sid in call.name
+        return Fault(FaultKind.HANG) if is_write and not back.is_set() else None
+
+    world.chunks.script = script
+    return back

@@ -48,7 +48,7 @@ class Ledger:
             assert payload == self.acked.get(number, payload)
             assert payload in self.tried[number]
 
-    def settle(self, found: dict[int, bytes]) -> None:
+    def note_read(self, found: dict[int, bytes]) -> None:
         """What an owner has read is a fact from there on, acked or not."""
         self.acked.update(found)
 
@@ -70,7 +70,7 @@ async def scripted_life(files: SimulatedFiles, ledger: Ledger) -> None:
 
     log = make_log(files)
     await log.open()
-    ledger.settle(await contents(log))
+    ledger.note_read(await contents(log))
     await ledger.append(log, b"second" * 200)
     await ledger.append(log, b"", truncate_before=log.next_group)
     await ledger.append(log, b"third" * 30)
@@ -84,7 +84,7 @@ async def takeover(files: SimulatedFiles, ledger: Ledger) -> None:
     await log.open()
     found = await contents(log)
     ledger.check(found)
-    ledger.settle(found)
+    ledger.note_read(found)
     await ledger.append(log, b"by the next owner" * 20)
     await log.close(clean=False)
 

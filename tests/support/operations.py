@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tierlog.journal.manifest.element import Element, Kind, Owner, Pin, Position, Progress, StoredRunList
+from tierlog.journal.manifest.element import Element, Kind, Owner, Pin, Position, Progress
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
@@ -14,6 +14,7 @@ from tierlog.journal.operations.checkpoint import (
     CheckpointEnd,
     CheckpointPart,
     CheckpointPiece,
+    CheckpointRows,
 )
 from tierlog.journal.operations.commit_metadata import CommitMetadata
 from tierlog.journal.operations.commit_transaction import CommitTransaction
@@ -24,7 +25,13 @@ from tierlog.journal.operations.expire_writers import ExpireWriters
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.import_segment import ImportSegment
-from tierlog.journal.operations.log_element import CheckpointManifest, ElementCreated, LogElement
+from tierlog.journal.operations.log_element import (
+    CheckpointManifest,
+    Copied,
+    ElementCreated,
+    LogElement,
+    LogElementChange,
+)
 from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.relog_data import RelogData
@@ -33,6 +40,7 @@ from tierlog.journal.operations.segment_image import MergedRange, SegmentImage, 
 from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
+from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.summary import RunSummary
@@ -87,6 +95,9 @@ SAMPLES: dict[str, Operation] = {
     "checkpoint_part": CheckpointPart(
         9, (b"image", b""), (("s:1", 12, b"record"), ("c:n", 13, b"")), (b"transaction", b"")
     ),
+    "checkpoint_rows": CheckpointRows(
+        9, (Row(b"c:m", 13, b""), Row(b"c:n", 14, None), Row(b"s:1", 12, b"record"))
+    ),
     "commit_metadata": CommitMetadata((("s:1", b"record"), ("c:n", None), ("c:m", b""))),
     "commit_transaction": CommitTransaction(
         SID, 4096, "job-7", ((SID + 1, 10), (SID + 2, 0)), (SID + 3,), (("txn:query", 7),)
@@ -100,6 +111,9 @@ SAMPLES: dict[str, Operation] = {
     "forget_transactions": ForgetTransactions((("app/events", "job-7"), ("app/größe", "8"))),
     "import_segment": ImportSegment(_IMPORTED, (("s:1", b"record"), ("c:n", b""))),
     "log_element": LogElement(ELEMENT.encode()),
+    "log_element_change": LogElementChange(
+        b"begin", Copied(159, 1 << 17), b"changed", Copied(0, 20), b"\0CRC"
+    ),
     "merge_segments": MergeSegments(SID, 4096, ((SID + 1, 10), (SID + 2, 0)), (("txn", 5),)),
     "relog_data": RelogData(SID, 4096, b"some bytes"),
     "seal_segment": SealSegment(SID),
@@ -191,9 +205,10 @@ elements = st.builds(
     predecessor=positions,
     time_ms=u64,
     progress=st.builds(Progress, u64, u64, u64, u64, u64),
-    runs=_run_lists | st.builds(StoredRunList, text, u64, u32),
+    runs=_run_lists,
     pins=st.lists(st.builds(Pin, text, u64), max_size=3).map(tuple),
 )
+_copied = st.builds(Copied, u32, u32)
 
 operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(AbortTransaction, u64, text, text, sids),
@@ -206,6 +221,9 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(CheckpointManifest, u64, data, data),
     st.builds(CheckpointPiece, u64, st.booleans(), data),
     st.builds(CheckpointPart, u64, blobs, st.lists(st.tuples(text, u64, data), max_size=3).map(tuple), blobs),
+    st.builds(
+        CheckpointRows, u64, st.lists(st.builds(Row, data, u64, st.none() | data), max_size=3).map(tuple)
+    ),
     st.builds(CommitMetadata, st.lists(st.tuples(text, st.none() | data), max_size=3).map(tuple)),
     st.builds(CommitTransaction, u64, u64, text, sources, sids, values),
     st.builds(CreateSegment, u64, text, u64),
@@ -213,6 +231,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(DeleteSegment, u64),
     st.builds(ElementCreated, positions),
     st.builds(LogElement, elements.map(lambda element: element.encode())),
+    st.builds(LogElementChange, data, _copied, data, _copied, data),
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),
     st.builds(ForgetSegment, u64),
     st.builds(ForgetTransactions, st.lists(st.tuples(text, text), max_size=3).map(tuple)),

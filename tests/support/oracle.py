@@ -7,6 +7,7 @@ their answers.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -23,11 +24,11 @@ from tierlog.storage_backends.base.names import placement_key
 __all__ = ["Oracle", "Unseen", "View", "all_names", "observe"]
 
 
-class Unseen:
+class Unseen(ABC):
     """A call that changes nothing in the model."""
 
-    async def send(self, store: SegmentStore) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    async def send(self, store: SegmentStore) -> Any: ...
 
 
 async def all_names(store: SegmentStore) -> list[str]:

@@ -19,9 +19,9 @@ class Recovered:
     report: RecoveryReport
 
 
-async def recover(service: MemoryLogService, name: str = "c", *, active_max: int = sys.maxsize) -> Recovered:
+async def recover(service: MemoryLogService, *, active_max: int = sys.maxsize) -> Recovered:
     """What a new owner of the log makes of it."""
-    log = service.log(name)
+    log = service.log("c")
     opened = await log.open()
     parts = Parts()
     parts.state.epoch = opened.epoch

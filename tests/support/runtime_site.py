@@ -7,8 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
+from simulation.disk import SimulatedDisk
+from simulation.file_layer import SimulatedFiles
+
 from support.container_world import MIB, OPTIONS, fresh_ids
+from support.table_rows import simulated_runs
 from tierlog.actors.chunk_io.options import StorageOptions
+from tierlog.actors.container.local_disk import LocalDisk
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.kernel.supervision import RestartPolicy
@@ -35,14 +40,18 @@ class Site:
 
     def __init__(self) -> None:
         self.logs = MemoryLogService()
+        self.files = SimulatedFiles(SimulatedDisk(Random(1)), interleave=False)
         self.chunks = MemoryChunkState()
         self.world = World(lambda: 0.0, Random(1), fresh_ids())
         self.errors: dict[int, TierlogError] = {}
         """By container, what its log raises when it is made."""
 
-    def log(self, index: int) -> DurableDataLog:
+    def disk(self, index: int) -> LocalDisk:
         if index in self.errors:
             raise self.errors[index]
+        return LocalDisk(self.log(index), simulated_runs(self.files, f"/runs/{index}"))
+
+    def log(self, index: int) -> DurableDataLog:
         return self.logs.log(f"c{index}")
 
     def parts(self) -> RuntimeParts:
@@ -50,7 +59,7 @@ class Site:
             identity=StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0),
             owner_id=self.world.new_id(),
             chunks=MemoryChunkStorage(self.chunks),
-            make_log=self.log,
+            make_disk=self.disk,
             options=SERVING,
             world=self.world,
         )

@@ -8,6 +8,7 @@ Batches are generated as batches: their bytes are no text that a JSON Schema cou
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -48,7 +49,7 @@ def _exact(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class SchemaTests:
+class SchemaTests(ABC):
     """The server does what its OpenAPI document says, whatever is sent to it (rule H16)."""
 
     refusals: ClassVar[Mapping[str, list[str]]] = {}
@@ -59,9 +60,9 @@ class SchemaTests:
     requests_min: ClassVar[int]
     """How many requests the short test sends at least."""
 
+    @abstractmethod
     def served(self, folder: Path) -> AbstractAsyncContextManager[str]:
         """Serves in ``folder``; enters with the server's URL."""
-        raise NotImplementedError
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> Iterator[str]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import attrs
 
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.sorted_runs.block import rows_of_block
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.encoder import EncodedRun, RunEncoder
+from tierlog.storage_backends.sorted_runs.memtable import unpublished_rows
 from tierlog.storage_backends.sorted_runs.put import encode_run, put_run
 from tierlog.storage_backends.sorted_runs.reader import RunReader, RunSource, StoredRuns
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.table import Table, TableView
+from tierlog.storage_backends.sorted_runs.tail import decode_tail
 from tierlog.storage_backends.sorted_runs.trailer import Trailer
 
 
@@ -36,6 +40,12 @@ def entry_of(
 ) -> tuple[RunEntry, bytes]:
     run, data = encode(rows, block_bytes)
     return RunEntry.of(name, run, cycle, cycle), data
+
+
+def rows_of_run(run: RunEntry, data: bytes) -> list[Row]:
+    """All rows, tombstones too."""
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
+    return [row for start, end in pairwise(tail.offsets) for row in rows_of_block(data[start:end])]
 
 
 def of_newer_format(data: bytes) -> bytes:
@@ -94,16 +104,14 @@ class TableWorld:
 
     async def flush(self) -> RunEntry | None:
         """One cycle: the memtable becomes a run."""
-        frozen = self.table.freeze()
-        encoded = await encode_run(frozen.newest_rows())
+        encoded = await encode_run(unpublished_rows(self.table.freeze(), self.table.runs.clean_to))
         self.cycle += 1
         if encoded is None:
-            self.table.publish(frozen, [])
             return None
 
         run = RunEntry.of(f"runs/{self.cycle}", encoded.run, self.cycle, self.cycle)
         await put_run(self.chunks, run, encoded.pieces)
-        self.table.publish(frozen, [run])
+        self.table.use(self.table.runs.replaced((), [run]))
         return run
 
     def capture(self) -> TableView:

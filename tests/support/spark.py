@@ -52,7 +52,7 @@ def staged(store: SyncClient, segment: str) -> list[str]:
     return store.list_segments(f"{segment}#txn.")
 
 
-def failing(frame: Any, fail: Callable[[int], None], schema: str = "value string") -> Any:
+def failing(frame: Any, fail: Callable[[int], None]) -> Any:
     """The same rows; after some batches of each task ``fail`` gets the number of the attempt."""
 
     def later(batches: Iterator[Any]) -> Iterator[Any]:
@@ -65,4 +65,4 @@ def failing(frame: Any, fail: Callable[[int], None], schema: str = "value string
                 fail(context.attemptNumber())
             yield batch
 
-    return frame.mapInArrow(later, schema)
+    return frame.mapInArrow(later, "value string")

@@ -12,7 +12,7 @@ from simulation.campaign import Tally, Terms, run_campaign
 from simulation.verdict import Verdict
 from simulation.workers import Job, WorkerPool, WorkersCannotStart
 
-from support.fake_seeds import BREAKING, DYING, FAILING, HANGING, run_fake
+from support.fake_seeds import BREAKING, DYING, FAILING, HANGING, LEAKING, run_fake
 
 
 def terms(
@@ -85,6 +85,7 @@ def test_ctrl_c_leaves_the_tally_of_what_was_done_and_no_process() -> None:
         (BREAKING, "the simulator broke: LookupError: no such segment in the plan\n"),
         (DYING, "the run killed its process, exit code -9"),
         (HANGING, "the run did not end within 1 s of real time\n"),
+        (LEAKING, "the simulator broke: RuntimeWarning: coroutine '_never_awaited' was never awaited\n"),
     ],
 )
 def test_a_run_without_a_verdict_is_a_finding_and_the_next_seed_is_run(seed: int, says: str) -> None:

@@ -32,7 +32,7 @@ from simulation.trace import Trace
 
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.errors import OutcomeUnknown, StorageFull, TierlogError, Unavailable
-from tierlog.storage_backends.base.files import Open, Program, Read, Sync, SyncFolder, Write
+from tierlog.storage_backends.base.files import Close, Open, Program, Read, Sync, SyncFolder, Write
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
@@ -92,6 +92,20 @@ def put(path: str) -> Program[None]:
     yield SyncFolder("/")
 
 
+def test_an_error_of_what_follows_a_fault_is_not_taken_for_one_of_the_store() -> None:
+    def fail(process: int) -> None:
+        raise LookupError("in the act")
+
+    async def story() -> None:
+        bench = Bench()
+        bench.add(Target.FILES, Kind.BEFORE, then=fail)
+        with pytest.raises(OSError, match="simulated"):
+            await bench.files.run(put("/a"))
+
+    with pytest.raises(LookupError, match="in the act"):
+        run_virtual(story, 0)
+
+
 # --- files --------------------------------------------------------------------------------------
 
 
@@ -105,7 +119,6 @@ def put(path: str) -> Program[None]:
         (Kind.AFTER, "Write", 1000, None),
         (Kind.FULL, "Write", 0, None),
         (Kind.AFTER, "Sync", 1000, None),
-        (Kind.BEFORE, "SyncFolder", 1000, None),
         (Kind.AFTER, "SyncFolder", 1000, 1000),
     ],
 )
@@ -147,6 +160,25 @@ async def test_a_failed_sync_loses_what_it_should_have_saved(bench: Bench) -> No
 
     await bench.files.run(again())
     assert bench.disk.crash("all").content("/a") != DATA
+
+
+@on_a_bench
+async def test_a_failed_sync_of_a_folder_loses_names(bench: Bench) -> None:
+    bench.add(Target.FILES, Kind.BEFORE, verbs=("SyncFolder",))
+    names = [f"/{number}" for number in range(20)]
+
+    def make() -> Program[None]:
+        for name in names:
+            yield Close((yield Open(name, write=True, create=True)))
+        yield SyncFolder("/")
+
+    def again() -> Program[None]:
+        yield SyncFolder("/")
+
+    with pytest.raises(OSError, match="simulated"):
+        await bench.files.run(make())
+    await bench.files.run(again())
+    assert len(bench.disk.crash("all").files_below("/")) < len(names)
 
 
 @on_a_bench

@@ -16,6 +16,7 @@ from simulation.trace import Trace
 from simulation.view import View, observe
 from simulation.world import ChunksKind, Site, SiteKind
 
+from support.table_rows import records_of, write_record
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.segments import SegmentState
 from tierlog.storage_backends.segments.records import ReleasedRecord, released_key
@@ -116,12 +117,12 @@ def truncate_the_log_too_far(container: Container) -> None:
     container.log._truncate_before = container.log.next_group  # type: ignore[attr-defined]
 
 
-def lose_the_marks(container: Container) -> None:
+def lose_log_references(container: Container) -> None:
     segment(container, "f/s#b").log_references.clear()
 
 
 def collect_what_is_used(container: Container) -> None:
-    key = next(key for key in container.state.metadata if key.startswith("c:"))
+    key = next(key for key in records_of(container) if key.startswith("c:"))
     container._components.collector.release([key.removeprefix("c:")])
 
 
@@ -143,7 +144,7 @@ BREAKING = {
     "the mailbox counts what it holds": miscount_the_mailbox,
     "sequences are ordered": overtake_the_sequence,
     "the log keeps what is not flushed": truncate_the_log_too_far,
-    "unflushed bytes are marked with their groups": lose_the_marks,
+    "unflushed bytes are marked with their groups": lose_log_references,
     "garbage is not referenced": collect_what_is_used,
 }
 
@@ -184,10 +185,10 @@ def test_what_may_only_grow_must_not_shrink() -> None:
 
 def test_records_that_do_not_fit_are_found() -> None:
     async def body(site: Site, process: Process, container: Container) -> None:
-        assert not list(broken_records(container.state))
-        key = next(key for key in container.state.metadata if key.startswith("c:"))
-        del container.state.metadata[key]
-        assert list(broken_records(container.state))
+        assert not list(broken_records(container))
+        key = next(key for key in records_of(container) if key.startswith("c:"))
+        write_record(container.state, key, None)
+        assert list(broken_records(container))
 
     in_a_store(body)
 
@@ -205,20 +206,20 @@ def test_a_released_file_is_no_chunk_and_not_one_of_the_containers_own(
     key: str, record: ReleasedRecord, found: str
 ) -> None:
     async def body(site: Site, process: Process, container: Container) -> None:
-        container.state.metadata[key] = (1, record.encode())
-        wrong = list(broken_records(container.state))
+        write_record(container.state, key, record.encode())
+        wrong = list(broken_records(container))
         assert len(wrong) == (1 if found else 0)
         assert found in "".join(wrong)
-        assert key in unfinished(container.state.metadata, 0)
+        assert key in unfinished(records_of(container), 0)
 
     in_a_store(body)
 
 
 def test_a_file_that_is_released_and_part_of_a_segment_is_found() -> None:
     async def body(site: Site, process: Process, container: Container) -> None:
-        name = next(key for key in container.state.metadata if key.startswith("c:"))[2:]
-        container.state.metadata[released_key(name)] = (1, ReleasedRecord(name, 9).encode())
-        assert any("part of a segment" in wrong for wrong in broken_records(container.state))
+        name = next(key for key in records_of(container) if key.startswith("c:"))[2:]
+        write_record(container.state, released_key(name), ReleasedRecord(name, 9).encode())
+        assert any("part of a segment" in wrong for wrong in broken_records(container))
 
     in_a_store(body)
 

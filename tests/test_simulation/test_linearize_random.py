@@ -189,8 +189,8 @@ Ids = dict[tuple[str, int], int]
 
 
 def has_order(history: History, *, with_ids: bool) -> bool:
-    """A plain search: is there any order of the calls and looks that gives what was given? ``with_ids``: one
-    segment id for each segment."""
+    """A plain search: is there any order of the calls and observations that explains the answers?
+    ``with_ids``: one segment id for each segment."""
     fences = [what for kind, what in history.events if isinstance(what, Observation) and kind == "fence"]
     items: list[Item] = []
     for kind, what in history.events:
@@ -205,12 +205,14 @@ def has_order(history: History, *, with_ids: bool) -> bool:
 
 
 def _search(state: State, items: list[Item], ids: Ids | None) -> bool:
-    mandatory = [end for _, end, what in items if _is_told(what)]
+    mandatory = [end for _, end, what in items if _is_answered(what)]
     deadline = min(mandatory, default=-1)
     for item in items if mandatory else []:
         begin, end, what = item
         # What ends before this begins, and need not be, can no longer happen.
-        rest = [other for other in items if other is not item and (other[1] > begin or _is_told(other[2]))]
+        rest = [
+            other for other in items if other is not item and (other[1] > begin or _is_answered(other[2]))
+        ]
         if begin > deadline or (isinstance(what, Observation) and end != deadline):
             continue
 
@@ -253,7 +255,7 @@ def _with_ids(
     return known if fits and len(set(known.values())) == len(known) else False
 
 
-def _is_told(what: Call | Observation) -> bool:
+def _is_answered(what: Call | Observation) -> bool:
     return isinstance(what, Observation) or what.fate == "tell"
 
 

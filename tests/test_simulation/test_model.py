@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -27,7 +28,7 @@ from tierlog.storage_backends.base.errors import (
 )
 from tierlog.storage_backends.base.transactions import StagedPart, TransactionInfo, TransactionState
 
-Script = list[tuple[Op, Any]]
+Script = Sequence[tuple[Op, Any]]
 """Calls, and what each returns: a value, or a refusal."""
 
 ABC = [(Create("f"), None), (Append("f", (b"abc",)), 0)]

@@ -122,7 +122,7 @@ async def test_names_that_a_failed_sync_of_their_folder_lost_are_not_saved_by_a_
 
     def on_call(index: int, call: IoCall) -> Fail | None:
         is_hit = failing and isinstance(call, SyncFolder)
-        return Fail(OSError(errno.EIO, "no"), loses_names=True) if is_hit else None
+        return Fail(OSError(errno.EIO, "no")) if is_hit else None
 
     def make(names: list[str]) -> Program[None]:
         for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ....journal.operations.delete_segment import DeleteSegment
@@ -12,6 +13,7 @@ from .handlers import Decision, OperationHandler, RequestHandler
 
 if TYPE_CHECKING:
     from ..publish import Publisher
+    from ..segments import SegmentState
     from ..state import ContainerState
 
 
@@ -32,24 +34,30 @@ def _decide(state: ContainerState, request: DeleteRequest) -> Decision:
     return [*aborts, DeleteSegment(segment.sid)], None
 
 
+def _with_merged(find: Callable[[int], SegmentState], sid: int) -> Iterator[SegmentState]:
+    """The segment and, at any depth, the sources merged into it that its record does not include yet."""
+    left = [sid]
+    # Without recursion: merges may be nested deeper than Python's stack, and replay must not fail (rule C5).
+    while left:
+        segment = find(left.pop())
+        yield segment
+        left += [merge.source for merge in reversed(segment.merges)]
+
+
 def delete_segment(state: ContainerState, sid: int) -> None:
-    """Delete the segment and the sources merged into it that its record does not include yet."""
-    segment = state.change(sid)
-    state.unname(segment, SegmentStatus.DELETED)
-    for merge in segment.merges:
-        # A merged source is known by its id only: after its target nothing else would name it.
-        delete_segment(state, merge.source)
+    """Delete the segment, and what was merged into it."""
+    # A merged source is known by its id only: after its target nothing else would name it.
+    for segment in _with_merged(state.change, sid):
+        state.unname(segment, SegmentStatus.DELETED)
 
 
 def publish_delete(publisher: Publisher, sid: int) -> None:
     """The segment's bytes are neither read nor flushed any more."""
-    segment = publisher.by_id[sid]
-    segment.log_references.clear()
-    # Readers at the tail find out that the segment is gone.
-    segment.wake()
-    publisher.cache.drop_segment(sid)
-    for merge in segment.merges:
-        publish_delete(publisher, merge.source)
+    for segment in _with_merged(publisher.by_id.__getitem__, sid):
+        segment.log_references.clear()
+        # Readers at the tail find out that the segment is gone.
+        segment.wake()
+        publisher.cache.drop_segment(segment.sid)
 
 
 def _apply(state: ContainerState, op: DeleteSegment) -> None:

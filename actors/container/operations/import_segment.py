@@ -5,14 +5,14 @@ Records that are too many for one operation are committed in pieces before it; t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
 from ....journal.operations.import_segment import ImportSegment
 from ....journal.operations.segment_image import SegmentImage, SegmentStatus
-from ....storage_backends.base.errors import InvalidArgument, SegmentExists, Unavailable
+from ....storage_backends.base.errors import InvalidArgument, MetadataConflict, SegmentExists, Unavailable
 from ....storage_backends.segments.chain import Chain
 from ....storage_backends.segments.records import (
     DEFERRED_WORK_PREFIX,
@@ -21,6 +21,7 @@ from ....storage_backends.segments.records import (
     ImportedRecord,
     Record,
     chunk_key,
+    deferred_work_key,
     imported_key,
     released_key,
 )
@@ -28,8 +29,10 @@ from ..requests import Request
 from ..segments import SegmentState
 from ..transaction_table import refuse_staged
 from .handlers import OperationHandler, RequestHandler
+from .metadata import is_as_expected
 
 if TYPE_CHECKING:
+    from ..metadata_store import LoggedMetadataStore
     from ..publish import Publisher
     from ..state import ContainerState
 
@@ -47,6 +50,10 @@ class ImportRequest(Request):
     """The segment comes from the legacy layout, and its name is never looked up there again."""
     adopted: int = 0
     """The id for which all records but the segment's own were committed before; 0 if there are none."""
+    expected: Mapping[str, int] = attrs.field(factory=dict)
+    seen: int = 0
+    """The version of the view that was read, as in ``CommitMetadataRequest`` (rule M9). Answered with None if
+    the lookup must be repeated."""
 
     @classmethod
     def of_chain(cls, name: str, chain: Chain, spacing: int) -> ImportRequest:
@@ -58,15 +65,25 @@ class ImportRequest(Request):
         return cls(image, chain, spacing)
 
 
-def decide_import(state: ContainerState, request: ImportRequest) -> tuple[ImportSegment, int]:
+def decide_import(
+    state: ContainerState, request: ImportRequest
+) -> tuple[ImportSegment, int] | tuple[None, None]:
     name = request.image.name
     refuse_staged(name, "only its transaction creates it")
-    check_name_free(state, name, is_legacy=request.is_legacy)
+    check_name_free(state, name)
+    try:
+        if not is_as_expected(state, request.expected, request.seen):
+            return None, None
+    except MetadataConflict:
+        return None, None  # another lookup finds out why
+
+    made: list[Record]
     if request.adopted:
         sid = request.adopted
-        made = _last_records(state, request)
+        # An empty record of deferred work in place of the one that would remove the others.
+        done = DeferredWorkRecord(DeferredWorkKind.ADOPT, sid, owner_epoch=state.epoch)
+        made = [request.chain.segment_record(sid, state.epoch), done]
     else:
-        check_files_free(state, name, (chunk.name for _, chunk in request.chain.chunks))
         sid = state.next_segment_id()
         made = request.chain.records(sid, state.epoch, request.spacing)
     records = [(record.key, record.encode()) for record in made]
@@ -78,60 +95,84 @@ def decide_import(state: ContainerState, request: ImportRequest) -> tuple[Import
     return ImportSegment(request.image._replace(sid=sid), tuple(records)), sid
 
 
-def _last_records(state: ContainerState, request: ImportRequest) -> list[Record]:
-    """What completes the records that were committed before: the segment's own, and an empty record of
-    deferred work in place of the one that would remove them."""
-    done = DeferredWorkRecord(DeferredWorkKind.ADOPT, request.adopted, owner_epoch=state.epoch)
-    entry = state.metadata.get(done.key)
-    if entry is None or DeferredWorkRecord.decode(entry[1]).chunks != len(request.chain.chunks):
-        raise Unavailable(
-            f"the records of {request.image.name!r} were removed before its import was complete: try again"
+async def look_up_import(state: ContainerState, rows: LoggedMetadataStore, request: ImportRequest) -> None:
+    """Note in ``request`` what the table holds now. Raises as ``check_free``; ``Unavailable`` also if records
+    that were committed before are gone."""
+    name, files = request.image.name, [chunk.name for _, chunk in request.chain.chunks]
+    if not request.adopted:
+        request.seen, request.expected = await check_free(
+            state, rows, name, files, is_legacy=request.is_legacy
         )
+        return
 
-    return [request.chain.segment_record(request.adopted, state.epoch), done]
+    check_name_free(state, name)
+    work = deferred_work_key(request.adopted, DeferredWorkKind.ADOPT)
+    imported = [imported_key(name)] if request.is_legacy else []
+    request.seen, found = await rows.look_up([work, *imported])
+    _check_not_imported(name, found)
+    if work not in found or DeferredWorkRecord.decode(found[work][1]).chunks != len(files):
+        raise Unavailable(f"the records of {name!r} were removed before its import was complete: try again")
+
+    request.expected = {**dict.fromkeys(imported, 0), work: found[work][0]}
 
 
-def check_name_free(state: ContainerState, name: str, *, is_legacy: bool = True) -> None:
-    """``SegmentExists``; ``InvalidArgument`` if the legacy segment was imported or exported before."""
+def check_name_free(state: ContainerState, name: str) -> None:
+    """Raises ``SegmentExists``."""
     if state.segments.sid_of(name) is not None:
         raise SegmentExists(f"segment {name!r} exists already; nothing was imported", segment=name)
-    if is_legacy and imported_key(name) in state.metadata:
+
+
+async def check_free(
+    state: ContainerState,
+    rows: LoggedMetadataStore,
+    name: str,
+    files: Sequence[str],
+    *,
+    is_legacy: bool = True,
+) -> tuple[int, dict[str, int]]:
+    """At which version of the table, and of which keys, it was seen that the segment ``name`` can be made of
+    ``files``. Raises ``SegmentExists``; ``InvalidArgument`` if the legacy segment was imported or exported
+    before, if a segment has one of the files, or garbage collection will delete it (rule S19);
+    ``Unavailable`` while an unfinished import is being removed."""
+    check_name_free(state, name)
+    keys = [imported_key(name)] if is_legacy else []
+    keys += [key for file in files for key in (chunk_key(file), released_key(file))]
+    seen, found = await rows.look_up(keys)
+    _check_not_imported(name, found)
+    for file in files:
+        if chunk_key(file) in found:
+            if file in await _first_adopted_chunks(rows):
+                raise Unavailable(f"an unfinished import of {name!r} is being removed: try again")
+            raise InvalidArgument(f"{name!r} cannot be imported: {file} belongs to another segment already")
+        if released_key(file) in found:
+            raise InvalidArgument(
+                f"{name!r} cannot be imported: {file} was part of a segment that no longer needs it, and is "
+                f"about to be deleted (rule S19)"
+            )
+    return seen, dict.fromkeys(keys, 0)
+
+
+def _check_not_imported(name: str, found: Container[str]) -> None:
+    if imported_key(name) in found:
         raise InvalidArgument(
             f"{name!r} was imported or exported before, and has been deleted or merged since: its files are "
             f"not a segment any more"
         )
 
 
-def check_files_free(state: ContainerState, name: str, files: Iterable[str]) -> None:
-    """``InvalidArgument`` if a segment has one of the files, or garbage collection will delete it (rule S19);
-    ``Unavailable`` while an unfinished import is being removed."""
-    for file in files:
-        if chunk_key(file) in state.metadata:
-            if file in _first_adopted_chunks(state):
-                raise Unavailable(f"an unfinished import of {name!r} is being removed: try again")
-            raise InvalidArgument(f"{name!r} cannot be imported: {file} belongs to another segment already")
-        if released_key(file) in state.metadata:
-            raise InvalidArgument(
-                f"{name!r} cannot be imported: {file} was part of a segment that no longer needs it, and is "
-                f"about to be deleted (rule S19)"
-            )
-
-
-def _first_adopted_chunks(state: ContainerState) -> set[str]:
+async def _first_adopted_chunks(rows: LoggedMetadataStore) -> set[str]:
     """The first remaining chunk of each unfinished import, which is the first that a repeated import
     finds."""
     suffix = f":{DeferredWorkKind.ADOPT.name.lower()}"
+    work = await rows.records(DEFERRED_WORK_PREFIX)
     return {
-        DeferredWorkRecord.decode(value).chunk
-        for key, (_, value) in state.metadata.items()
-        if key.startswith(DEFERRED_WORK_PREFIX) and key.endswith(suffix)
+        DeferredWorkRecord.decode(value).chunk for key, (_, value) in work.items() if key.endswith(suffix)
     }
 
 
 def _apply(state: ContainerState, op: ImportSegment) -> None:
     state.count_segment_id(op.image.sid)
-    for key, value in op.records:
-        state.metadata[key] = (state.sequence, value)
+    state.write_records(op.records)
     segment = SegmentState.from_image(op.image)
     # An image is of a durable state, and this one is not durable yet (C1).
     segment.durable_length = -1

@@ -14,9 +14,15 @@ from ....journal.operations.checkpoint import (
     CheckpointEnd,
     CheckpointPart,
     CheckpointPiece,
+    CheckpointRows,
 )
 from ....journal.operations.cycle_complete import CycleComplete
-from ....journal.operations.log_element import CheckpointManifest, ElementCreated, LogElement
+from ....journal.operations.log_element import (
+    CheckpointManifest,
+    ElementCreated,
+    LogElement,
+    LogElementChange,
+)
 from ....journal.operations.relog_data import RelogData
 from .handlers import OperationHandler
 
@@ -37,8 +43,12 @@ def _apply_element(state: ContainerState, op: LogElement) -> None:
     state.manifest = state.manifest.recorded(op)
 
 
+def _apply_change(state: ContainerState, op: LogElementChange) -> None:
+    state.manifest = state.manifest.recorded(op.made_from(state.manifest.head))
+
+
 def _apply_created(state: ContainerState, op: ElementCreated) -> None:
-    state.manifest = state.manifest.created(op)
+    state.know_elements(state.manifest.created(op))
 
 
 def _apply_relog(state: ContainerState, op: RelogData) -> None:
@@ -65,10 +75,12 @@ HANDLERS = (
     OperationHandler(CheckpointBegin),
     OperationHandler(CheckpointPart),
     OperationHandler(CheckpointPiece),
+    OperationHandler(CheckpointRows),
     OperationHandler(CheckpointEnd),
     OperationHandler(CheckpointManifest),
     OperationHandler(CycleComplete, _apply_cycle, _publish_cycle),
     OperationHandler(LogElement, _apply_element),
+    OperationHandler(LogElementChange, _apply_change),
     OperationHandler(ElementCreated, _apply_created),
     OperationHandler(RelogData, _apply_relog, _publish_relog),
 )

@@ -10,6 +10,7 @@ from ....journal.operations.forget_segment import ForgetSegment
 from ....journal.operations.segment_image import SegmentStatus
 from ....storage_backends.base.errors import MetadataConflict
 from ....storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_of_key
+from ....storage_backends.sorted_runs.memtable import version_of
 from ..requests import Request
 from .handlers import Decision, OperationHandler, RequestHandler
 
@@ -19,22 +20,43 @@ if TYPE_CHECKING:
 
 
 class CommitMetadataRequest(Request):
-    """Internal: one metadata transaction. Answered with the version that the written keys get."""
+    """Internal: one metadata transaction. ``expected`` was found true in a view of the system table at
+    version ``seen``; 0 if all rows are in memory. Answered with the version that the written keys get, or
+    None if the lookup must be repeated (rule M9)."""
 
-    __slots__ = ("expected", "writes")
+    __slots__ = ("expected", "seen", "writes")
 
-    def __init__(self, expected: Mapping[str, int], writes: Mapping[str, bytes | None]) -> None:
+    def __init__(
+        self, expected: Mapping[str, int], writes: Mapping[str, bytes | None], seen: int = 0
+    ) -> None:
         self.expected = expected
         self.writes = writes
+        self.seen = seen
+
+
+def is_as_expected(state: ContainerState, expected: Mapping[str, int], seen: int) -> bool:
+    """Whether each key of ``expected`` still has the version given there, 0 for absent, as in the view at
+    version ``seen``; False if that is unknown. Raises ``MetadataConflict`` (rule M9).
+
+    A row that is not in memory is unchanged, unless rows above ``seen`` were released since."""
+    released = state.table.runs.clean_to
+    is_known = True
+    for key, version in expected.items():
+        row = state.find_record(key)
+        if row is None and released:
+            is_known &= released <= seen
+        elif version_of(row) != version:
+            raise conflict(key, version, version_of(row))
+    return is_known
+
+
+def conflict(key: str, expected: int, present: int) -> MetadataConflict:
+    return MetadataConflict(f"metadata {key!r} is at version {present}, the transaction read {expected}")
 
 
 def _decide(state: ContainerState, request: CommitMetadataRequest) -> Decision:
-    for key, version in request.expected.items():
-        entry = state.metadata.get(key)
-        if (entry[0] if entry else 0) != version:
-            raise MetadataConflict(
-                f"metadata {key!r} is at version {entry[0] if entry else 0}, the transaction read {version}"
-            )
+    if not is_as_expected(state, request.expected, request.seen):
+        return None, None
 
     for key, value in request.writes.items():
         if key.startswith(SEGMENT_PREFIX):
@@ -51,12 +73,8 @@ def _decide(state: ContainerState, request: CommitMetadataRequest) -> Decision:
 
 
 def _apply(state: ContainerState, op: CommitMetadata) -> None:
+    state.write_records(op.writes)
     for key, value in op.writes:
-        if value is None:
-            state.metadata.pop(key, None)
-        else:
-            state.metadata[key] = (state.sequence, value)
-
         if key.startswith(SEGMENT_PREFIX):
             _apply_record(state, segment_of_key(key), value)
 

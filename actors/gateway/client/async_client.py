@@ -16,7 +16,7 @@ import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.errors import ClosedError, TooLarge
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -37,7 +37,7 @@ from .appends import Appender
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
 from .coalescer import checked_items, with_refusals
-from .requests import Response, TailCursor, TransportFailure
+from .requests import Response, TailCursor, TransportFailure, check_append_size
 from .spans import TracingPool, around
 from .transport import AsyncTransport
 
@@ -101,9 +101,10 @@ class Client(ClientBase, SegmentVerbs):
         expected_offset: int | None = None,
     ) -> int | None:
         self._check()
-        return await self._appender.append(
-            self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
-        )
+        item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
+        if len(item.data) > self.append_bytes_max:
+            await self._check_size(len(item.data))
+        return await self._appender.append(item)
 
     @overload
     async def append_many(
@@ -131,15 +132,19 @@ class Client(ClientBase, SegmentVerbs):
         expected_offset: int | None = None,
     ) -> int | None:
         self._check()
-        return await self._appender.append(
-            self._append_many_item(
-                name, events, writer_id, first_event_number, previous_event_number, expected_offset
-            )
+        item = self._append_many_item(
+            name, events, writer_id, first_event_number, previous_event_number, expected_offset
         )
+        if len(item.data) > self.append_bytes_max:
+            await self._check_size(len(item.data))
+        return await self._appender.append(item)
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         self._check()
         items, refusals = checked_items(appends, self.append_bytes_max)
+        if any(isinstance(refusal, TooLarge) for refusal in refusals):
+            await self._refresh_limit()
+            items, refusals = checked_items(appends, self.append_bytes_max)
         return with_refusals(refusals, await self._appender.append_each(items))
 
     async def seal_segment(self, name: str) -> int:
@@ -296,6 +301,14 @@ class Client(ClientBase, SegmentVerbs):
                 await anyio.sleep(effect.seconds)
             else:
                 await self._refresh_map(effect)
+
+    async def _check_size(self, size: int) -> None:
+        """Raises ``TooLarge``, but not by an old map: the service's limit may have been raised since."""
+        await self._refresh_limit()
+        check_append_size(size, self.append_bytes_max)
+
+    async def _refresh_limit(self) -> None:
+        await self._refresh_map(RefreshMap(self._context.map.generation, attempts.REFRESH_SECONDS))
 
     async def _refresh_map(self, wanted: RefreshMap) -> None:
         """Refresh the map, unless another task did meanwhile. If that task is cancelled, the next one in line

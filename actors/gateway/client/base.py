@@ -15,18 +15,20 @@ from ....storage_backends.base.arguments import (
     previous_event,
 )
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.errors import ClosedError, TooLarge
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.statistics import counter, gauge
 from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem
+from ..wire.bodies import APPEND_BYTES_MAX
 from .attempts import ClientContext
-from .requests import check_append_size
 
 
 @attrs.frozen
 class ClientStatistics:
+    """What a client's ``statistics()`` returns: counters and gauges as of one moment."""
+
     requests: int = attrs.field(metadata=counter("Requests sent, repeats and map refreshes included."))
     appends: int = attrs.field(metadata=counter("Appends that callers made."))
     batches: int = attrs.field(metadata=counter("Requests that carried these appends."))
@@ -66,12 +68,13 @@ class ClientBase:
         previous_event_number: int | None,
         expected_offset: int | None,
     ) -> BatchItem:
-        """The arguments of ``append``, checked except for the name, with a copy of a mutable buffer."""
+        """The arguments of ``append``, checked except for the name and the service's limit, with a copy of a
+        mutable buffer."""
         if type(data) is not bytes:
             # Before the copy: a caller may have passed a mapped file of many gigabytes.
-            check_append_size(check_data(data), self.append_bytes_max)
+            if (size := check_data(data)) > APPEND_BYTES_MAX:
+                raise TooLarge.append(size, self.append_bytes_max)
             data = bytes(data)
-        check_append_size(len(data), self.append_bytes_max)
         expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
         if writer_id is None and event_number is None and previous_event_number is None:
             return BatchItem(name, data, expected_offset=expected)
@@ -89,9 +92,8 @@ class ClientBase:
         previous_event_number: int | None,
         expected_offset: int | None,
     ) -> BatchItem:
-        """The arguments of ``append_many``, checked except for the name."""
+        """The arguments of ``append_many``, checked except for the name and the service's limit."""
         data, count = joined_events(events)
-        check_append_size(len(data), self.append_bytes_max)
         expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
         if writer_id is None and first_event_number is None and previous_event_number is None:
             return BatchItem(name, data, expected_offset=expected)

@@ -73,7 +73,7 @@ noticed."""
 WAIT_MAX = 60.0
 """Seconds that a server holds a poll back at most."""
 _REDIRECTS = (301, 302, 303, 307, 308)
-_FOREIGN_BUT_PASSING = (408, 425, 429)
+_TRANSIENT_STATUSES = (408, 425, 429)
 
 
 @attrs.frozen
@@ -152,7 +152,7 @@ def failure_of(response: Response, *, changes: bool) -> Failure:
     error = from_problem(response.status, response.headers, response.body, maybe_applied=changes)
     pause = retry_after(response.headers, response.body) or 0.0
     is_foreign = not response.headers.get("content-type", "").lower().startswith(PROBLEM_TYPE)
-    if is_foreign and 400 <= response.status < 500 and response.status not in _FOREIGN_BUT_PASSING:
+    if is_foreign and 400 <= response.status < 500 and response.status not in _TRANSIENT_STATUSES:
         # A wrong URL, or a proxy that denies access: the same answer would come forever.
         return Failure(Kind.REFUSED, error)
 
@@ -414,7 +414,7 @@ class TailCursor:
         self.position = offset
         self._block_size = block_size
         self._wait = 0.0
-        self._streamed_in_vain = False
+        self._stream_was_empty = False
         self._segment_id = ""
         self.is_over = self.is_at_end = False
 
@@ -427,7 +427,7 @@ class TailCursor:
             raise SegmentNotFound.replaced(self.name)
 
         self._segment_id = result.segment_id
-        waits_next = not result.block and not self._wait and self._streamed_in_vain
+        waits_next = not result.block and not self._wait and self._stream_was_empty
         self.is_over, self.is_at_end = result.sealed, not result.block and not waits_next
         self._wait = POLL_SECONDS if waits_next else 0.0
         return self.take(result.block)
@@ -435,7 +435,7 @@ class TailCursor:
     def stream(self) -> Request:
         """Of what is behind the position."""
         # Until bytes arrive: a proxy may hold all of an answer back until its end.
-        self._streamed_in_vain = True
+        self._stream_was_empty = True
         return Request("GET", paths.tail_path(self.name, self.position, stream=True))
 
     def starts_stream(self, status: int, headers: Mapping[str, str]) -> bool:
@@ -452,12 +452,12 @@ class TailCursor:
         for start in range(0, len(data), self._block_size):
             block = data[start : start + self._block_size]
             self.position += len(block)
-            self._streamed_in_vain = False
+            self._stream_was_empty = False
             yield block
 
     def note_idle(self) -> None:
         """The stream had nothing for ``POLL_SECONDS``."""
-        self._streamed_in_vain = False
+        self._stream_was_empty = False
 
 
 def segment_info(name: str) -> Call[SegmentInfo]:

@@ -16,7 +16,7 @@ import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import TierlogError
+from ....storage_backends.base.errors import TierlogError, TooLarge
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -90,6 +90,7 @@ class SyncClient(ClientBase):
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
+        self._check()
         item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
         return self._append(item)
 
@@ -118,6 +119,7 @@ class SyncClient(ClientBase):
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
+        self._check()
         item = self._append_many_item(
             name, events, writer_id, first_event_number, previous_event_number, expected_offset
         )
@@ -126,6 +128,9 @@ class SyncClient(ClientBase):
     def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         self._check()
         items, refusals = checked_items(appends, self.append_bytes_max)
+        if any(isinstance(refusal, TooLarge) for refusal in refusals):
+            self._refresh_limit()
+            items, refusals = checked_items(appends, self.append_bytes_max)
         return with_refusals(refusals, self._append_each(items))
 
     def seal_segment(self, name: str) -> int:
@@ -249,7 +254,9 @@ class SyncClient(ClientBase):
     # --- inside ----------------------------------------------------------------------------------
 
     def _append(self, item: BatchItem) -> int | None:
-        self._check()
+        if len(item.data) > self.append_bytes_max:
+            self._refresh_limit()
+            requests.check_append_size(len(item.data), self.append_bytes_max)
         [outcome] = self._append_each([item])
         if isinstance(outcome, TierlogError):
             raise outcome
@@ -322,6 +329,10 @@ class SyncClient(ClientBase):
                 self._sleep(effect.seconds)
             else:
                 self._refresh_map(effect)
+
+    def _refresh_limit(self) -> None:
+        """Before a refusal: the service's limit may have been raised since the newest map."""
+        self._refresh_map(RefreshMap(self._context.map.generation, attempts.REFRESH_SECONDS))
 
     def _refresh_map(self, wanted: RefreshMap) -> None:
         """Refresh the map, unless another thread did meanwhile."""

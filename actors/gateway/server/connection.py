@@ -103,7 +103,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bytes_behind = 0
         """Bytes received after the end of the request that runs."""
         self._large: LargeBody | None = None
-        self._is_lingering = self._is_dropping = self._is_stopping = self._is_paused = False
+        self._is_lingering = self._is_dropping = self._is_paused = False
         self.is_input_ended = False
         """The client sends no more: it has closed its half, or all of it."""
         self._last_answer = b""
@@ -170,7 +170,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def shutdown(self) -> None:
         """The server stops: end after the requests that are here."""
-        self._is_stopping = True
         if not self._requests:
             self._end_idle()
 
@@ -470,6 +469,14 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self.transport.abort()
                 await self.wait_writable()
 
+    def is_last(self, request: Exchange) -> bool:
+        """Whether the answer to ``request``, which runs, is the last one of a stopping server (rule H15): no
+        other request has arrived behind it."""
+        return self._connections.is_stopping() and (
+            request.more_body
+            or not (len(self._requests) > 1 or self._last_answer or self._in_head or self._has_unread())
+        )
+
     def request_answered(self, request: Exchange) -> None:
         if self.transport.is_closing() or not self._requests or self._requests[0] is not request:
             return
@@ -478,8 +485,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._connections.silent[self] = None
         self._bytes_behind = 0
         if not request.keep_alive:
-            # Bytes of this request may still arrive.
-            (self._linger if request.more_body else self.close)()
+            # Bytes of this request may still arrive, or one that was sent before its client read that the
+            # server stops.
+            is_followed = request.more_body or (self._connections.is_stopping() and self._has_unread())
+            (self._linger if is_followed else self.close)()
         elif self._requests:
             self.update_reading()
             self._start(self._requests[0])
@@ -487,7 +496,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._answer_last()
         elif self.is_input_ended:
             self.close()
-        elif self._is_stopping:
+        elif self._connections.is_stopping():
             self._end_idle()  # H15: the client's next request may be in the socket already
         else:
             self.update_reading()

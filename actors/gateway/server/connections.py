@@ -67,8 +67,9 @@ def connections_max(configured: int, reserved: int) -> int:
 
 
 class Connections:
-    def __init__(self, app: App, maximum: int) -> None:
+    def __init__(self, app: App, maximum: int, is_stopping: Callable[[], bool]) -> None:
         self.app = app
+        self.is_stopping = is_stopping
         self.received = bytearray(READ_BYTES)
         """What they read into, one after the other."""
         self.tasks: set[Task[None]] = set()

@@ -1,5 +1,5 @@
 """Endpoints: a decorator makes one out of a handler, with its route and everything that the OpenAPI document
-says about it (rule H16), and ``EndpointApp`` serves it.
+has about it (rule H16), and ``EndpointApp`` serves it.
 
 A handler's annotations declare which JSON body it takes and with which it answers, its docstring what it
 does. A handler of raw bytes takes the call alone, and returns an ``Answer``, or sends one itself and returns

@@ -157,7 +157,8 @@ class Exchange:
         size = next((int(value) for name, value in headers if name == b"content-length"), None)
         if b"close" in connection_tokens(headers):
             self.keep_alive = False
-        elif not self.keep_alive:
+        elif not self.keep_alive or self._connection.is_last(self):
+            self.keep_alive = False
             headers.append((b"connection", b"close"))
         if size is None and self.scope["method"] != "HEAD" and status not in (204, 304):
             self._is_chunked = True

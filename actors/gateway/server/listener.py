@@ -68,7 +68,8 @@ async def serve_http(
     """
     context = context_of(app)
     limits = context.limits
-    connections = Connections(app, connections_max(limits.connections, limits.reserved_files))
+    maximum = connections_max(limits.connections, limits.reserved_files)
+    connections = Connections(app, maximum, lambda: context.draining)
     address = ServerAddress(*listener.getsockname()[:2])
     # Before the tasks run: a client that connects as soon as the address is known waits, and is not refused.
     listener.listen(BACKLOG)

@@ -106,7 +106,7 @@ def _append_headers(found: dict[str, str]) -> AppendHeaders:
 
 
 def _parse_previous(text: str) -> int:
-    # For a writer without events: no event number could say so.
+    # For a writer without events, for which there is no event number.
     return -1 if text == "-1" else parse_number(PREVIOUS_EVENT_NUMBER, text)
 
 

@@ -5,8 +5,8 @@ It is durable before the claim is created, and removed after the claim is delete
 is not of this log's past: the folder is a copy or an old backup, or a copy of it was opened. Adopting writes
 the records of such claims.
 
-A record also says whether long-term storage is known to have held a claim of this container. Since the newest
-claim is never deleted, storage without any is not mounted then, although no chunk was ever flushed.
+A record also notes whether long-term storage is known to have held a claim of this container. Since the
+newest claim is never deleted, storage without any is not mounted then, although no chunk was ever flushed.
 
 Layout: u8 type 7, u8 version 1, owner id 16 bytes, u8 flags (bit 0: long-term storage has held a claim),
 which earlier versions left out; further bytes are kept.

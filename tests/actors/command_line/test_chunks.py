@@ -64,6 +64,7 @@ def test_chunks_are_listed_with_their_kind(run: Run, store: Path) -> None:
     assert {each["name"].rpartition("/")[0] for each in listed if each["use"] == "system"} == {
         "_system",
         "_system/containers/0000/journal",
+        "_system/containers/0000/runs",
         "_system/imports",
     }
     assert [each["name"] for each in listed] == sorted(each["name"] for each in listed)
@@ -176,10 +177,15 @@ def adopted(store: Path) -> Path:
     return store
 
 
+def chunks_and_runs(folder: Path) -> list[Path]:
+    return chunk_files(folder) + list(folder.glob("lts/_system/containers/*/runs/*"))
+
+
 def test_g4_what_confirming_lets_go_is_shown_and_nothing_is_confirmed_unasked(
     run: Run, adopted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = chunk_files(adopted)
+    kept = chunks_and_runs(adopted)
+    assert len(kept) > len(chunk_files(adopted)) > 0
     assert "container 0 deletes no chunks: the folder was adopted" in run("doctor").out
 
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
@@ -199,14 +205,14 @@ def test_g4_a_script_without_yes_confirms_nothing(
 
     refused = run("chunks", "confirm", *options)
 
-    assert (refused.code, refused.err.splitlines()[-1]) == (1, "error: not confirmed: add --yes")
+    assert (refused.code, refused.err.splitlines()) == (1, ["error: not confirmed: add --yes"])
     assert "deletes no chunks" in run("doctor").out
 
 
 def test_g4_a_script_confirms_with_yes_and_only_once(run: Run, adopted: Path) -> None:
     [confirmed] = json.loads(run("chunks", "confirm", "--yes", "--json").out)
-    assert (confirmed["container"], confirmed["chunks"]) == (0, len(chunk_files(adopted)))
-    assert confirmed["bytes"] == sum(path.stat().st_size for path in chunk_files(adopted))
+    assert (confirmed["container"], confirmed["chunks"]) == (0, len(chunks_and_runs(adopted)))
+    assert confirmed["bytes"] == sum(path.stat().st_size for path in chunks_and_runs(adopted))
 
     assert "deletes no chunks" not in run("doctor").out
     assert run("chunks", "confirm").out.splitlines()[-1] == "nothing to confirm"

@@ -15,6 +15,7 @@ import tierlog
 from support.command_line import Run, is_one_line
 from support.folders import fingerprint, flip_bit
 from tierlog import StorageFull
+from tierlog.actors.cli import output
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
@@ -50,6 +51,23 @@ def test_the_elements_are_listed_newest_first(run: Run, store: Path) -> None:
         ["1", "1", "open", "1", "0"],
     ]
     assert fingerprint(store) == before
+
+
+def test_a_narrow_terminal_shows_what_identifies_an_element(
+    run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven wrapped columns could not be read; `journal show` has the others."""
+    monkeypatch.setattr(output, "terminal_width", lambda: 60)
+
+    heads, *lines = run("journal", "ls", "--container", "1").out.splitlines()
+
+    assert heads.split() == ["container", "element", "kind", "by"]
+    assert max(map(len, lines)) <= 60
+    assert [line.split()[:3] for line in lines if line.split()[0] == "1"] == [
+        ["1", "2", "cycle"],
+        ["1", "1", "open"],
+    ]
+    assert "cycle complete" in lines[0]
 
 
 def test_an_element_is_shown_with_all_that_it_says(run: Run, store: Path) -> None:

@@ -34,7 +34,7 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
         ),
         (("journal", "ls", "--container", "-1"), "'--container': it must be at least 0;"),
         (("journal", "show", "x"), "'CONTAINER': it must be a whole number;"),
-        (("journal", "show", "0", "0"), "'[ELEMENT]': it must be at least 1;"),
+        (("journal", "show", "0", "0"), "'ELEMENT': it must be at least 1;"),
         (("serve", "--hosts", "257"), "'--hosts': it must be at most 256;"),
         (("--log-level", "loud", "segment", "ls"), "): 'loud' is not one of 'auto', 'error'"),
         (

@@ -19,9 +19,11 @@ PLACE = f"s3://{BUCKET}/{PREFIX}"
 
 
 @pytest.fixture
-def store(server: S3Server, run: Run) -> None:
-    """An empty segment of a store in the bucket."""
-    assert run("segment", "create", NAME, "--chunks", PLACE).code == 0
+def store(server: S3Server, run: Run, folder: Path) -> None:
+    """An empty segment of a store in the bucket, of one container: each costs requests in each command."""
+    one = folder.with_name("one.toml")
+    one.write_text("containers = 1\n")
+    assert run("segment", "create", NAME, "--chunks", PLACE, "--config", str(one)).code == 0
 
 
 def objects(server: S3Server) -> dict[str, bytes]:

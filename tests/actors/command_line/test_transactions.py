@@ -122,7 +122,7 @@ def test_a_missing_transaction_is_reported_in_one_line(
 
 
 def test_an_open_folder_is_read_and_not_written_to(run: Run, folder: Path) -> None:
-    async def look() -> None:
+    async def list_and_abort() -> None:
         async with tierlog.open_store(folder, containers=4, config=CONFIG) as store:
             await begin(store)
             assert "t-1" in piped(folder, b"", "txn", "ls").out
@@ -131,7 +131,7 @@ def test_an_open_folder_is_read_and_not_written_to(run: Run, folder: Path) -> No
             assert "--take-over" in refused.err
             assert (await store.transaction_info(NAME, "t-1")).state.value == "open"
 
-    anyio.run(look)
+    anyio.run(list_and_abort)
     assert run("txn", "abort", NAME, "t-1").code == 0
 
 

@@ -123,6 +123,8 @@ def test_a_backup_is_restored(run: Run, folder: Path) -> None:
 
     assert (done.code, done.err) == (0, "")
     assert "everything newer is lost, and its chunks are kept until `tierlog chunks confirm`" in done.out
+    locations = {element["location"] for element in json.loads(run("journal", "ls", "--json").out)}
+    assert {location.partition(":")[2] for location in locations} == {str(folder / "wal")}
     assert run("segment", "read", NAME).out == "flushed tail\n"
     assert json.loads(run("segment", "info", NAME, "--json").out)["attributes"] == {"colour": 7}
     refused = run("restore", "first")

@@ -11,7 +11,8 @@ import pytest
 from support.container_parts import NAME, Parts, append
 from support.container_world import virtual_time
 from tierlog.actors.container.admission import Admission, AdmissionOptions
-from tierlog.storage_backends.base.errors import StorageFull, Throttled, TierlogError
+from tierlog.actors.flush.flush_failures import FlushFailures
+from tierlog.storage_backends.base.errors import StorageFull, Throttled
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -29,7 +30,7 @@ class Log:
 
 @attrs.define
 class Writer:
-    failing: dict[int, TierlogError] = attrs.field(factory=dict)
+    failures: FlushFailures = attrs.field(factory=lambda: FlushFailures(lambda sid: None))
     progress: anyio.Event = attrs.field(factory=anyio.Event)
 
     def request_cycle(self) -> None:
@@ -87,11 +88,11 @@ async def test_a15_above_the_hard_limit_a_full_long_term_storage_is_named() -> N
     """Waiting makes no room there, so the append must fail."""
     gates = Gates()
     gates.pin(200)
-    gates.writer.failing[gates.parts.segment().sid] = StorageFull("its safe size is 100")
+    gates.writer.failures.failed(gates.parts.segment().sid, StorageFull("its safe size is 100"))
     with pytest.raises(StorageFull, match="200 bytes wait to be flushed.*its safe size is 100"):
         await gates.admission.admit(NAME, 10)
 
-    gates.writer.failing.clear()
+    gates.writer.failures.flushed(gates.parts.segment().sid)
     with pytest.raises(Throttled):
         await gates.admission.admit(NAME, 10)
 

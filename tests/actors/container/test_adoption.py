@@ -14,7 +14,8 @@ from simulation.records import broken_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
 from support.legacy_layout import write_legacy
-from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
+from support.table_rows import decided_import, records_in_memory, records_of, store_of, write_record
+from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import, look_up_import
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.journal.log.contract import GROUP_BYTES_MAX
@@ -28,7 +29,9 @@ from tierlog.storage_backends.segments.records import (
     ChunkRecord,
     DeferredWorkKind,
     DeferredWorkRecord,
+    ReleasedRecord,
     deferred_work_key,
+    released_key,
 )
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +57,7 @@ async def world() -> ContainerWorld:
 
 
 def keys(owner: Owner, *kinds: str) -> list[str]:
-    return [key for key in owner.container.state.metadata if key.startswith(kinds)]
+    return [key for key in records_of(owner.container) if key.startswith(kinds)]
 
 
 async def nothing_is_left(owner: Owner, world: ContainerWorld) -> None:
@@ -89,7 +92,7 @@ async def test_a_segment_of_many_chunks_is_imported_in_pieces_rule_s14(world: Co
         assert await read_all(owner.store, NAME) == DATA
         sid = (await owner.store.segment_info(NAME)).segment_id
         await until(lambda: not keys(owner, "d:"))
-        assert not list(broken_records(owner.container.state))
+        assert not list(broken_records(owner.container))
         assert (len(keys(owner, "c:")), len(keys(owner, f"i:{sid:016x}:"))) == (20, 6)
 
         await owner.store.append(NAME, b"more")
@@ -121,7 +124,7 @@ async def test_pieces_are_invisible_and_their_owner_does_not_collect_them(world:
 
             assert keys(owner, "c:", "i:", "d:") == before != []
             assert await owner.store.list_segments() == []
-            assert not list(broken_records(owner.container.state))
+            assert not list(broken_records(owner.container))
             with pytest.raises(SegmentNotFound):
                 await owner.store.segment_info(NAME)
             await owner.store.create_segment("app/new")
@@ -162,18 +165,18 @@ async def test_a_cancelled_import_is_rolled_back_by_its_own_owner(world: Contain
         assert await import_segment(owner.container, NAME) == len(DATA)
 
 
-def test_a_call_before_the_rollback_is_told_to_retry() -> None:
+async def test_a_call_before_the_rollback_is_told_to_retry() -> None:
     state = ContainerState(epoch=1)
     chunk = ChunkRecord("old").grown([bytes(10)])
     request = ImportRequest.of_chain(NAME, Chain(10, 0, False, 100, ((0, chunk),)), 64)
-    state.metadata[chunk.key] = (1, chunk.encode())
+    write_record(state, chunk.key, chunk.encode())
     with pytest.raises(InvalidArgument, match="belongs to another segment"):
-        decide_import(state, request)
+        await decided_import(state, request)
 
     work = DeferredWorkRecord(DeferredWorkKind.ADOPT, 7, chunk="old", chunks=1, end=10)
-    state.metadata[work.key] = (1, work.encode())
+    write_record(state, work.key, work.encode())
     with pytest.raises(Unavailable, match="is being removed: try again"):
-        decide_import(state, request)
+        await decided_import(state, request)
 
 
 async def test_an_import_whose_name_was_taken_meanwhile_is_rolled_back(world: ContainerWorld) -> None:
@@ -191,7 +194,7 @@ async def test_an_import_whose_name_was_taken_meanwhile_is_rolled_back(world: Co
         await until(lambda: not keys(owner, "c:", "i:", "d:", "o:"))
 
 
-def test_a_rolled_back_import_is_no_segment() -> None:
+async def test_a_rolled_back_import_is_no_segment() -> None:
     """A request that comes after its own cancellation finds fewer records than it laid."""
     state = ContainerState(epoch=1)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
@@ -199,20 +202,30 @@ def test_a_rolled_back_import_is_no_segment() -> None:
     request.adopted = state.take_segment_id()
 
     with pytest.raises(Unavailable, match="were removed before its import was complete"):
-        decide_import(state, request)
+        await decided_import(state, request)
 
 
-def test_the_last_operation_settles_the_deferred_work() -> None:
+async def test_an_import_whose_records_change_after_it_looked_is_not_decided() -> None:
+    state = ContainerState(epoch=1)
+    chunk = ChunkRecord("old").grown([bytes(10)])
+    request = ImportRequest.of_chain(NAME, Chain(10, 0, False, 100, ((0, chunk),)), 64)
+    await look_up_import(state, store_of(state), request)
+    write_record(state, released_key("old"), ReleasedRecord("old", 10).encode())
+
+    assert decide_import(state, request) == (None, None)
+
+
+async def test_the_last_operation_settles_the_deferred_work() -> None:
     state = ContainerState(epoch=1)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
     request = ImportRequest.of_chain(NAME, chain, 64)
     sid = request.adopted = state.take_segment_id()
     key = deferred_work_key(sid, DeferredWorkKind.ADOPT)
     work = DeferredWorkRecord(DeferredWorkKind.ADOPT, sid, chunk="old", chunks=1, end=10)
-    state.metadata[key] = (1, work.encode())
-    state.apply(decide_import(state, request)[0])
+    write_record(state, key, work.encode())
+    state.apply((await decided_import(state, request))[0])
 
-    left = DeferredWorkRecord.decode(state.metadata[key][1])
+    left = DeferredWorkRecord.decode(records_in_memory(state)[key][1])
     assert (left.chunk, left.chunks, left.index_offset, left.end) == ("", 0, 0, 0)
     assert state.next_segment_id() == sid + 1
 

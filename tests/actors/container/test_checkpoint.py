@@ -12,6 +12,7 @@ import pytest
 from support.container_parts import NAME, ROLLING, append, record_of
 from support.pipeline import PipelineWorld
 from support.recovered import recover
+from support.table_rows import records_in_memory
 from tierlog.actors.container.checkpoint import Checkpointer, CheckpointOptions
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
@@ -63,7 +64,7 @@ async def flushed(world: PipelineWorld, name: str = NAME, **changes: object) -> 
     writes = record_of(world.parts.segment(name), **changes)
     await world.ask(
         CommitMetadataRequest(
-            {key: world.parts.state.metadata.get(key, (0, b""))[0] for key in writes}, writes
+            {key: records_in_memory(world.parts.state).get(key, (0, b""))[0] for key in writes}, writes
         )
     )
 

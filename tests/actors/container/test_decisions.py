@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of, refused
+from support.table_rows import records_in_memory
 from tierlog.actors.container.operations.attributes import AttributesRequest
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
@@ -101,9 +102,9 @@ def test_a_commit_returns_the_version_of_its_keys() -> None:
     version = parts.commit({"c:x": b"1"})
 
     assert version == parts.state.sequence
-    assert parts.state.metadata == {"c:x": (version, b"1")}
+    assert records_in_memory(parts.state) == {"c:x": (version, b"1")}
     assert parts.do(CommitMetadataRequest({"c:x": version}, {"c:x": None})) == version + 1
-    assert parts.state.metadata == {}
+    assert records_in_memory(parts.state) == {}
 
 
 @pytest.mark.parametrize("expected", [{"c:x": 0}, {"c:x": 99}, {"c:new": 1}])
@@ -128,7 +129,7 @@ def test_the_record_of_a_deleted_segment_can_only_be_removed() -> None:
     parts.do(append(NAME, b"abc"))
     parts.flush()
     key, value = next(iter(record_of(segment).items()))
-    version = parts.state.metadata[key][0]
+    version = records_in_memory(parts.state)[key][0]
     parts.do(DeleteRequest(NAME))
     refused(parts, CommitMetadataRequest({key: version}, {key: value}), MetadataConflict)
 

@@ -73,6 +73,7 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "CheckpointEnd",
         "CheckpointManifest",
         "CheckpointPart",
+        "CheckpointRows",
         "CheckpointPiece",
         "CommitMetadata",
         "CycleComplete",
@@ -81,5 +82,6 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "ForgetTransactions",
         "ImportSegment",
         "LogElement",
+        "LogElementChange",
         "RelogData",
     }

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 async def test_c1_a_read_shows_a_new_segment_only_once_it_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It comes between what the read settles and its second look."""
+    """It comes between the read's first check of the segment and its second one."""
     world = ContainerWorld()
     await world.chunks.open()
     async with world.owner() as owner, anyio.create_task_group() as tasks:

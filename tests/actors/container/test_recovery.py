@@ -11,7 +11,9 @@ import pytest
 from support.container_parts import NAME, ROLLING, Parts, record_of
 from support.operations import SAMPLES
 from support.recovered import Script
+from support.table_rows import records_in_memory
 from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
+from tierlog.actors.container.publish import Publisher
 from tierlog.actors.container.recovery import Recovery
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import NO_CYCLE
@@ -33,7 +35,7 @@ from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import MergedRange, SegmentStatus
-from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.segments.records.segment import segment_key
 
@@ -78,8 +80,9 @@ def checkpoint(
     script.group(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before or begin_group)
 
 
-async def test_idle_segments_above_the_limit_are_restored_as_images() -> None:
-    """C4: an opening needs no more memory for them than the owner before it had."""
+async def test_idle_segments_above_the_limit_are_restored_as_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C4: an opening needs no more memory than the owner before it had, even before it evicts any."""
+    monkeypatch.setattr(Publisher, "evict_idle", lambda self, limit: False)
     script = Script()
     sids = [segment_id(1, number) for number in range(1, 401)]
     images = [image_of(3, sid=sid, name=f"s{sid}") for sid in sids]
@@ -138,7 +141,7 @@ async def test_a_checkpoint_stands_for_everything_before_it() -> None:
     assert recovered.report.operations == 3, "part, end and the append"
     assert recovered.parts.state.sequence == 6
     assert recovered.parts.state.cycle == CYCLE
-    assert recovered.parts.state.metadata == {key: (3, value)}
+    assert records_in_memory(recovered.parts.state) == {key: (3, value)}
     assert (segment.flushed, segment.length, segment.durable_length) == (3, 6, 6)
     assert recovered.parts.content(SID) == b""
     assert recovered.parts.cache.slices(SID, 3, 6) == [b"def"]
@@ -283,7 +286,7 @@ async def test_a_log_that_begins_late_without_a_checkpoint_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", bytes(7), bytes(8) + b"\xff", bytes(8) + b"\x63\0\0\0\0"], ids=bytes.hex
+    "payload", [b"", bytes(7), bytes(8) + b"\xff", bytes(8) + b"\x63\0\0\0\1"], ids=bytes.hex
 )
 async def test_a_group_that_does_not_decode_is_refused_with_its_address(payload: bytes) -> None:
     script = Script()
@@ -292,6 +295,15 @@ async def test_a_group_that_does_not_decode_is_refused_with_its_address(payload:
     error = await refused(script, "group 2 of the log does not decode")
 
     assert error.file == "group 2"
+
+
+async def test_an_operation_of_a_later_version_is_no_corruption() -> None:
+    """Its group has its checksum: to restore the log from a backup would lose what was acked since."""
+    script = Script()
+    script.group(CREATE)
+    script.raw(bytes(8) + b"\x63\0\0\0\0")
+    with pytest.raises(StoreMismatch, match="group 2 of the log has an operation of type 99.*newer tierlog"):
+        await script.recover()
 
 
 @pytest.mark.parametrize(
@@ -342,7 +354,7 @@ async def test_a_tag_without_its_end_is_refused() -> None:
     await refused(script, "tagged as the end of a checkpoint and holds none")
 
 
-async def test_the_checkpoint_is_found_without_a_look_at_every_group() -> None:
+async def test_the_checkpoint_is_found_without_reading_every_group() -> None:
     """A log may have a million groups: one step of the event loop went over all of them."""
 
     class Groups(Sequence[GroupInfo]):
@@ -350,10 +362,10 @@ async def test_the_checkpoint_is_found_without_a_look_at_every_group() -> None:
             return len(opened.groups)
 
         def __getitem__(self, index: Any) -> Any:
-            looks.append(index)
+            reads.append(index)
             return opened.groups[index]
 
-    looks: list[int] = []
+    reads: list[int] = []
     script, parts = Script(), Parts()
     for _ in range(20):
         script.group(Barrier())
@@ -368,4 +380,4 @@ async def test_the_checkpoint_is_found_without_a_look_at_every_group() -> None:
     recovery = Recovery(log, counted, parts.state, parts.publisher, parts.cache, active_max=100)
     report = await recovery.run()
 
-    assert (report.checkpoint_sequence, looks) == (21, [])
+    assert (report.checkpoint_sequence, reads) == (21, [])

@@ -11,7 +11,8 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
 from support.legacy_layout import write_header, write_legacy
-from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
+from support.table_rows import decided_import, records_of, write_record
+from tierlog.actors.container.operations.import_segment import ImportRequest
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.settings.layout_mode import LayoutMode
@@ -55,7 +56,7 @@ def left(world: ContainerWorld) -> list[str]:
 
 
 def recorded(owner: Owner) -> list[str]:
-    return released_names(owner.container.state.metadata)
+    return released_names(records_of(owner.container))
 
 
 async def delete(owner: Owner) -> None:
@@ -206,7 +207,7 @@ async def test_s19_a_stores_own_chunks_have_no_such_record(world: ContainerWorld
         await owner.store.delete_segment("app/new")
         await owner.store.flush()
         assert recorded(owner) == []
-        assert not [key for key in owner.container.state.metadata if key.startswith(chunk_key(""))]
+        assert not [key for key in records_of(owner.container) if key.startswith(chunk_key(""))]
 
 
 async def test_s19_a_record_that_only_newer_code_understands_is_kept_with_its_file(
@@ -218,7 +219,7 @@ async def test_s19_a_record_that_only_newer_code_understands_is_kept_with_its_fi
         owner = await world.start(tasks)
         key = released_key(FILES[1])
         metadata = owner.container._components.storage._context.metadata
-        await metadata.commit({key: owner.container.state.metadata[key][0]}, {key: newer})
+        await metadata.commit({key: records_of(owner.container)[key][0]}, {key: newer})
         await owner.checkpoint()
         await owner.crash()
 
@@ -226,7 +227,7 @@ async def test_s19_a_record_that_only_newer_code_understands_is_kept_with_its_fi
         await until(lambda: recorded(owner) == [FILES[1]])
         await owner.store.flush()
         assert left(world) == [FILES[1]]
-        assert owner.container.state.metadata[key][1] == newer
+        assert records_of(owner.container)[key][1] == newer
 
 
 # --- imports ------------------------------------------------------------------------------------
@@ -247,13 +248,13 @@ async def test_s19_a_file_that_is_about_to_be_deleted_is_not_imported(world: Con
         assert FILES[0] not in [call.name for call in world.chunks.calls[calls:] if call.verb == "read"]
 
 
-def test_s19_an_import_that_was_reading_when_its_file_was_released_is_refused() -> None:
+async def test_s19_an_import_that_was_reading_when_its_file_was_released_is_refused() -> None:
     state = ContainerState(epoch=1)
     record = ReleasedRecord(FILES[0], 4)
-    state.metadata[record.key] = (1, record.encode())
+    write_record(state, record.key, record.encode())
     chunk = ChunkRecord(FILES[0]).grown([b"0123"])
 
     with pytest.raises(InvalidArgument, match="about to be deleted"):
-        decide_import(
+        await decided_import(
             state, ImportRequest.of_chain("app/thief", Chain(4, 0, True, 100, ((0, chunk),)), 1 << 20)
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append, by_writer
+from support.table_rows import records_in_memory
 from tierlog.actors.container.operations.attributes import AttributesRequest
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
@@ -31,6 +34,8 @@ from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind
+from tierlog.storage_backends.segments.records.segment import SEGMENT_PREFIX
+from tierlog.storage_backends.sorted_runs.rows import Row
 
 # --- one operation -------------------------------------------------------------------------------
 
@@ -69,6 +74,24 @@ def test_operations_without_an_effect_have_none(op: Operation) -> None:
     parts.state.apply(op)
 
     assert (segment.image(), segment.touched) == before
+
+
+def test_merges_nested_deeper_than_the_stack_are_deleted_with_their_target() -> None:
+    """An exception here would come again in each replay of the operation (rule C5)."""
+    parts = Parts()
+    depth = sys.getrecursionlimit()
+    parts.create("app/0")
+    parts.do(append("app/0", b"x"))
+    for level in range(depth):
+        target = f"app/{level + 1}"
+        parts.do(SealRequest(f"app/{level}"), CreateRequest(target, ROLLING))
+        parts.do(MergeRequest(target, [f"app/{level}"], ()))
+    segments = list(parts.state.segments.by_id.values())
+    parts.do(DeleteRequest(f"app/{depth}"))
+
+    assert len(segments) == depth + 1
+    assert {segment.status for segment in segments} == {SegmentStatus.DELETED}
+    assert not any(segment.sid in parts.cache for segment in segments)
 
 
 def test_attributes_take_results_not_conditions() -> None:
@@ -151,7 +174,8 @@ def test_a_restored_segment_takes_its_flush_position_from_the_metadata() -> None
     parts.do(append(NAME, b"abcdef"), TruncateRequest(NAME, 2), SealRequest(NAME))
     parts.flush(length=4)
     state = ContainerState(epoch=2)
-    state.metadata.update(parts.state.metadata)
+    for key, (version, value) in records_in_memory(parts.state).items():
+        state.restore_row(Row(key.encode(), version, value))
     state.restore(SegmentState.from_image(decode_image(segment.image())))
     restored = state.segments.find(NAME)
 
@@ -182,18 +206,33 @@ def test_after_a_restore_only_unflushed_work_makes_a_cycle_due(dirty: bool, due:
 
 def take_all(snapshot: Snapshot, limit: int = 2) -> tuple[set[bytes], dict[str, tuple[int, bytes]]]:
     images: list[bytes] = []
-    entries: list[tuple[str, int, bytes]] = []
-    while True:
+    rows: list[Row] = []
+    while not snapshot.is_complete:
         part = snapshot.take(limit, 1 << 20)
-        if not part.size:
-            break
-
-        assert len(part.images) + len(part.entries) <= limit
+        assert len(part.images) + len(part.rows) <= limit
         images += part.images
-        entries += part.entries
+        rows += part.rows
 
     assert len(images) == len(set(images)), "each segment is taken once"
-    return set(images), {key: (version, value) for key, version, value in entries}
+    return set(images), {row.key.decode(): (row.version, row.value) for row in rows if row.value is not None}
+
+
+def test_records_that_do_not_belong_to_a_snapshot_count_as_work() -> None:
+    """C7: those written after it, and the resident ones that are dirty. No step visits many at once."""
+    state = ContainerState(epoch=1)
+    dirty = {f"{SEGMENT_PREFIX}{number:016x}": bytes(8) for number in range(100)}
+    state.sequence = 1
+    state.write_records([*dirty.items(), ("z", b"")])
+    snapshot = state.begin_snapshot()
+    state.sequence = 2
+    state.write_records([(f"a{number:04d}", b"") for number in range(1000)])
+
+    steps, rows = 0, []
+    while not snapshot.is_complete:
+        rows += snapshot.take(20, 1 << 20).rows
+        steps += 1
+    assert {row.key.decode(): row.value for row in rows} == {**dirty, "z": b""}
+    assert steps > (100 + 1000) // 20
 
 
 def all_images(state: ContainerState) -> set[bytes]:
@@ -281,7 +320,7 @@ def test_a_snapshot_is_the_state_at_its_begin(
     parts = Parts()
     for step in before:
         change(parts, step, None, [])
-    images, entries = all_images(parts.state), dict(parts.state.metadata)
+    images, entries = all_images(parts.state), records_in_memory(parts.state)
     snapshot = parts.state.begin_snapshot()
 
     taken: list[bytes] = []

@@ -34,6 +34,9 @@ class ScriptedWork:
     is_given: bool = False
     newer: frozenset[str] = frozenset()
 
+    def has_deferred_changes(self) -> bool:
+        return True
+
     def newer_deferred_work(self) -> frozenset[str]:
         return self.newer
 

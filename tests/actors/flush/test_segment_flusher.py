@@ -6,6 +6,7 @@ import pytest
 
 from support.container_parts import NAME, append
 from support.flushing import FlushWorld
+from support.table_rows import records_in_memory
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.seal import SealRequest
@@ -135,7 +136,7 @@ async def test_a_deleted_segment_loses_its_record_then_its_id() -> None:
 
     assert await world.flusher.flush(capture(segment, 0)) == 0
     assert world.logged == [ForgetSegment(segment.sid)]
-    assert world.parts.state.metadata == {}
+    assert records_in_memory(world.parts.state) == {}
     assert world.sink.released == chunks
     assert all([await world.chunks.exists(chunk) for chunk in chunks])
 
@@ -159,4 +160,4 @@ async def test_a_delete_in_the_middle_ends_the_flush() -> None:
     with pytest.raises(SegmentNotFound, match="deleted while it was flushed"):
         await world.flusher.flush(plan)
 
-    assert world.parts.state.metadata == {}
+    assert records_in_memory(world.parts.state) == {}

@@ -65,7 +65,7 @@ async def test_a_file_that_another_opening_removes_before_it_is_locked_is_made_a
 
 
 async def test_an_opening_lists_the_lock_files_once(tmp_path: Path) -> None:
-    """Beside the look for its own, once it is locked."""
+    """Beside the check of its own, once it is locked."""
     folder, files, calls = f"{tmp_path}/owners", LocalFiles(), list[str]()
     identity = tmp_path / "store"
     identity.touch()

@@ -14,7 +14,7 @@ from support.container_world import virtual_time
 from support.loop_steps import LongestSteps
 from tierlog.actors.gc.collector import Collector, CollectorOptions, GarbageTotal
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
-from tierlog.storage_backends.base.errors import StorageFull, Unavailable
+from tierlog.storage_backends.base.errors import StorageFull, TierlogError, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
 
@@ -36,8 +36,9 @@ class Released:
     forgotten: list[tuple[str, ...]] = attrs.field(factory=list)
     """What each commit took out."""
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.recorded
+    async def among(self, names: Sequence[str]) -> list[str]:
+        await anyio.lowlevel.checkpoint()
+        return [name for name in names if name in self.recorded]
 
     async def names(self) -> Sequence[str]:
         return list(self.recorded)
@@ -55,17 +56,27 @@ def _set_event() -> anyio.Event:
     return event
 
 
+class Referenced(set[str]):
+    error: TierlogError | None = None
+
+    async def among(self, names: Sequence[str]) -> set[str]:
+        await anyio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+        return self.intersection(names)
+
+
 @attrs.define
 class World:
     options: CollectorOptions = OPTIONS
     epoch: int = EPOCH
-    chunk_prefix: str = "containers/0003/"
+    prefixes: Sequence[str] = ("containers/0003/", "_system/containers/0003/runs/")
     chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
-    referenced: set[str] = attrs.field(factory=set)
+    referenced: Referenced = attrs.field(factory=Referenced, converter=Referenced)
     released: Released = attrs.field(factory=Released)
     barriers: list[float] = attrs.field(factory=list)
     barrier_error: BaseException | None = None
-    look_error: BaseException | None = None
+    check_error: BaseException | None = None
     proof_error: BaseException | None = None
     proofs: int = 0
     checks: int = 0
@@ -94,8 +105,8 @@ class World:
 
     async def check_chain(self) -> None:
         await anyio.lowlevel.checkpoint()
-        if self.look_error is not None:
-            raise self.look_error
+        if self.check_error is not None:
+            raise self.check_error
         self.checks += 1
 
     async def prove_anew(self) -> None:
@@ -255,7 +266,7 @@ async def test_a_chunk_that_cannot_be_deleted_keeps_an_idle_store_idle() -> None
         assert collector.statistics().retry_later == 4
 
 
-async def test_j9_a_name_that_was_proven_needs_only_a_look_later() -> None:
+async def test_j9_a_name_that_was_proven_needs_only_a_listing_later() -> None:
     async with collecting(chunk(1)) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release([chunk(1)])
@@ -267,11 +278,11 @@ async def test_j9_a_name_that_was_proven_needs_only_a_look_later() -> None:
         assert world.proofs == 1
         assert world.checks > 20
 
-        world.look_error = Unavailable("down")
+        world.check_error = Unavailable("down")
         world.chunks.script = None
         await anyio.sleep(86_400)
         assert await world.left() == [chunk(1)]
-        world.look_error = None
+        world.check_error = None
         await anyio.sleep(86_400)
         assert await world.left() == []
         assert world.proofs == 1
@@ -394,13 +405,13 @@ async def test_g2_released_files_that_found_no_room_are_found_after_the_containe
 
 async def test_g5_a_listing_behind_a_failed_look_is_repeated() -> None:
     """Long-term storage may not be mounted: what it lists is neither garbage nor a check of the history."""
-    async with collecting(chunk(1, 1), look_error=Unavailable("empty")) as (world, collector):
+    async with collecting(chunk(1, 1), check_error=Unavailable("empty")) as (world, collector):
         world.cycle(1)
         await anyio.sleep(61)
         assert not world.compared
         assert not collector.statistics().orphans_found
 
-        world.look_error = None
+        world.check_error = None
         await collect_all(world)
         assert world.compared[:2] == [chunk(1, 1), ""]
         assert not await world.left()
@@ -448,6 +459,18 @@ async def test_orphans_wait_for_a_complete_cycle_of_this_owner() -> None:
         assert await world.left() == []
 
 
+async def test_g2_runs_of_dead_owners_wait_for_a_cycle_only() -> None:
+    """Many brief owners would leave all that they merged. A reader of a run that is missing reads the log
+    again (M3)."""
+    run, named = (f"_system/containers/0003/runs/{1:016x}-{cycle:016x}-id" for cycle in (1, 2))
+    async with collecting(run, named, chunk(1, 1), referenced={named}) as (world, _):
+        await anyio.wait_all_tasks_blocked()
+        assert len(await world.left()) == 3
+        world.cycle(1)
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == sorted([named, chunk(1, 1)])
+
+
 async def test_without_orphans_no_cycle_is_asked_for() -> None:
     """F5: opening a store that is in order writes nothing."""
     async with collecting(chunk(1)) as (world, _):
@@ -459,11 +482,12 @@ async def test_without_orphans_no_cycle_is_asked_for() -> None:
 FILE = "app/old$offset.0"
 
 
-async def test_g3_the_delay_of_this_ownership_holds_for_released_files_too() -> None:
-    async with collecting(FILE, released=Released({FILE: None})) as (world, _):
+@pytest.mark.parametrize("file", [FILE, "app/runs/1$offset.0"])
+async def test_g3_the_delay_of_this_ownership_holds_for_released_files_too(file: str) -> None:
+    async with collecting(file, released=Released({file: None})) as (world, _):
         world.cycle(1)
         await anyio.sleep(59)
-        assert await world.left() == [FILE]
+        assert await world.left() == [file]
         await anyio.sleep(2)
         assert await world.left() == []
 
@@ -534,3 +558,39 @@ async def test_a_large_batch_is_deleted_in_short_steps() -> None:
                 world.cycle(1)
                 await anyio.sleep(OPTIONS.delay + 1)
             assert await world.left() == []
+
+
+async def test_g1_a_chunk_whose_transaction_commits_during_the_lookup_is_no_garbage() -> None:
+    """The view that is read is older than its record, and the transaction has ended when it answers."""
+    name = chunk(1)
+
+    class CommittedMeanwhile(Referenced):
+        async def among(self, names: Sequence[str]) -> set[str]:
+            found = await super().among(names)
+            self.add(name)
+            world.collector.keep([name])
+            return found
+
+    world = World()
+    object.__setattr__(world, "referenced", CommittedMeanwhile())
+    world.collector._lists_own = True
+    await world.collector.track([name])
+    assert await world.collector._garbage_among([name]) == []
+
+
+async def test_g3_records_that_cannot_be_read_after_the_deletions_stay_and_end_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The next owner removes them."""
+
+    class Unreadable(Released):
+        async def among(self, names: Sequence[str]) -> list[str]:
+            raise Unavailable("scripted")
+
+    async with collecting(FILE, released=Unreadable({FILE: None})) as (world, collector):
+        world.cycle(1)
+        await anyio.sleep(200)
+        assert await world.left() == []
+        assert collector.statistics().deleted == 1
+        assert list(world.released.recorded) == [FILE]
+    assert sum("gc_records_unreadable" in record.getMessage() for record in caplog.records) == 1

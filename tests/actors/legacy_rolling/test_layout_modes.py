@@ -30,7 +30,7 @@ from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.settings.configuration import parse_config, render_config
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.opening import system_world
-from tierlog.storage_backends.base.files import IoCall, Link
+from tierlog.storage_backends.base.files import IoCall, Rename
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -163,7 +163,7 @@ async def test_an_opening_whose_half_made_file_was_swept_writes_it_again() -> No
     disk.make_folder(folder.wal)
 
     def sweep_once(index: int, call: IoCall) -> None:
-        if isinstance(call, Link) and not swept:
+        if isinstance(call, Rename) and not swept:
             disk.unlink(call.source)
             swept.append(call.target)
 

@@ -16,7 +16,8 @@ from support.container_world import (
     until,
 )
 from support.legacy_layout import write_files, write_header, write_legacy
-from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
+from support.table_rows import decided_import, records_of
+from tierlog.actors.container.operations.import_segment import ImportRequest
 from tierlog.actors.container.publish import Publisher
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.state import ContainerState
@@ -107,7 +108,7 @@ async def test_the_containers_own_spacing_and_rolling_size_count(world: Containe
         sid = (await owner.store.segment_info("plain")).segment_id
 
         assert (await owner.container.storage.info(sid)).rolling_size == 7
-        index = sorted(key for key in owner.container.state.metadata if key.startswith("i:"))
+        index = sorted(key for key in records_of(owner.container) if key.startswith("i:"))
         assert index == [f"i:{sid:016x}:{offset:016x}" for offset in (4, 8)]
 
 
@@ -139,7 +140,11 @@ async def test_s14_deleting_an_imported_segment_deletes_its_files_for_good(
         await owner.store.flush()
         await until(
             lambda: (
-                [name for name in sorted(world.memory.chunks) if "/journal/" not in name]
+                [
+                    name
+                    for name in sorted(world.memory.chunks)
+                    if "/journal/" not in name and "/runs/" not in name
+                ]
                 == [file_claim_name(NAME), "_system/store", f"{NAME}$header"]
             )
         )
@@ -344,11 +349,11 @@ async def test_while_long_term_storage_is_down_no_call_reports_a_missing_segment
         assert await owner.store.read("plain", 0, 9) == b"bytes"
 
 
-def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
+async def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
     state = ContainerState(epoch=1)
     publisher = Publisher(state, TailCache(1 << 20, None), due_bytes=1 << 20)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
-    op, sid = decide_import(state, ImportRequest.of_chain(NAME, chain, SPACING))
+    op, sid = await decided_import(state, ImportRequest.of_chain(NAME, chain, SPACING))
     state.apply(op)
     assert (state.segments.by_id[sid].length, state.segments.by_id[sid].durable_length) == (10, -1)
 

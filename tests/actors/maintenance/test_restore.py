@@ -3,6 +3,8 @@ old one (rule S17)."""
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from tierlog import (
     SegmentStore,
     StoreConfig,
     StoreMismatch,
+    Unavailable,
     UnknownWriter,
     open_store,
 )
@@ -41,6 +44,7 @@ from tierlog.actors.maintenance.backup_objects import (
 )
 from tierlog.actors.maintenance.report import list_unconfirmed, verify
 from tierlog.actors.maintenance.restore import RestoreOptions, RestoreReport, restore
+from tierlog.actors.maintenance.tables import list_runs
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.settings.configuration import GcConfig
 from tierlog.actors.store.opening import system_world
@@ -192,8 +196,12 @@ async def test_g4_chunks_that_are_newer_than_the_backup_stay_until_an_operator_c
 
     async with open_reader(made) as view:
         found = await list_unconfirmed(view)
+        named = {listed.run.name for listed in await list_runs(view)}
     assert [each.reason for each in found] == ["the store or its log was restored from a backup"] * 2
-    assert sum(each.bytes for each in found) == len(b"newer")
+    runs = made.glob("lts/_system/containers/*/runs/*")
+    unnamed = [path for path in runs if str(path.relative_to(made / "lts")) not in named]
+    size = sum(path.stat().st_size for path in unnamed)
+    assert (size > 0, sum(each.bytes for each in found)) == (True, len(b"newer") + size)
     async with open_store(made, config=EAGER) as store:
         for each in found:
             await store.on_container(each.container, lambda container: container.confirmation.confirm())
@@ -238,6 +246,25 @@ async def test_the_next_opening_removes_the_empty_folder_of_a_restore(made: Path
         (made / name).mkdir(parents=True)
     async with open_store(made, config=EAGER):
         assert sorted(path.name for path in made.iterdir()) == [".restoring-full", "lts", "wal"]
+
+
+async def test_w11_a_restore_whose_last_sync_fails_leaves_no_store_and_can_be_repeated(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_logs(made)
+    fsync = os.fsync
+
+    def fail(fd: int) -> None:
+        if (made / "wal").exists() and os.path.samestat(os.fstat(fd), os.stat(made)):
+            raise OSError(errno.EIO, "the sync failed")
+        fsync(fd)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fail)
+        with pytest.raises(Unavailable, match="the sync failed"):
+            await restored(made)
+    assert [path.name for path in made.iterdir()] == ["lts"]
+    assert (await restored(made)).segments == 3
 
 
 async def test_a_folder_with_logs_is_left_alone_but_for_leftovers_of_other_restores(made: Path) -> None:
@@ -353,7 +380,7 @@ async def released_in(folder: Path) -> dict[int, list[str]]:
         return {
             index: names
             for index, snapshot in enumerate(snapshots)
-            if (names := released_names(snapshot.state.metadata))
+            if (names := released_names(await snapshot.metadata.scan("x:")))
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -51,6 +52,14 @@ async def test_flushed_and_unflushed_starts_follow_each_other() -> None:
 
     assert await starts.find(segment, 0, 100) == [0, 20, 30, 45, 55]
     assert await starts.find(segment, 20, 55) == [20, 30, 45]
+
+
+async def test_starts_of_sources_nested_deeper_than_the_stack_are_found() -> None:
+    depth = sys.getrecursionlimit()
+    nested = [Segment(sid, 10, merges=[MergedRange(0, sid - 1, 10)]) for sid in range(2, depth + 2)]
+    starts = finder(Storage({}), Segment(1, 10, append_boundaries=[0, 5]), *nested)
+
+    assert await starts.find(nested[-1], 0, 100) == [0, 5]
 
 
 async def test_truncated_and_undurable_starts_are_not_returned() -> None:

@@ -55,13 +55,13 @@ class Case:
         self.ahead = ReadAhead(owner.storage.read, OPTIONS, self.budget)
         self.failures: list[str] = []
         self.go_on = anyio.Event()
-        self.had_trouble = False
+        self.had_fault = False
         self.is_changing = False
         self.sources = 0
         self._read_chunk = owner.chunks.read
-        owner.chunks.read = self._read_with_trouble  # type: ignore[method-assign]
+        owner.chunks.read = self._read_with_faults  # type: ignore[method-assign]
 
-    async def _read_with_trouble(self, name: str, offset: int, size: int) -> bytes:
+    async def _read_with_faults(self, name: str, offset: int, size: int) -> bytes:
         failure = self.failures.pop() if self.failures and not self.is_changing else ""
         await checkpoint()
         if failure == "slow":
@@ -92,7 +92,7 @@ class Case:
         except SegmentNotFound:
             assert self.is_deleted
         except (Unavailable, DataCorruption):
-            assert self.had_trouble, "nothing went wrong that could explain it"
+            assert self.had_fault, "nothing went wrong that could explain it"
         finally:
             reader.is_busy = False
 
@@ -201,7 +201,7 @@ async def take(case: Case, step: Step, tasks: anyio.abc.TaskGroup) -> None:
         await checkpoint()
     elif verb in {"fail", "short", "slow"}:
         case.failures.append(verb)
-        case.had_trouble = True
+        case.had_fault = True
 
 
 async def read_everything(case: Case) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import attrs
 import pytest
 
@@ -101,6 +103,38 @@ async def test_a_read_before_a_merged_source_ends_there() -> None:
 
     assert await world.reader.read(segment, 0, 100) == b"aaaa"
     assert world.storage.asked == [(1, 0, 4)]
+
+
+async def test_sources_nested_deeper_than_the_stack_are_read() -> None:
+    world = World()
+    world.segment(1, b"ab")
+    depth = sys.getrecursionlimit()
+    for sid in range(2, depth + 2):
+        world.segment(sid, b"??", cached=2, merges=[MergedRange(0, sid - 1, 2)])
+    top = world.segments[depth + 1]
+
+    assert await world.reader.read(top, 1, 100) == b"b"
+    del world.segments[1]
+    with pytest.raises(DataCorruption, match="which is unknown"):
+        await world.reader.read(top, 0, 100)
+
+
+async def test_a_read_between_many_merged_sources_takes_its_source_only() -> None:
+    world = World()
+    for sid in (2, 3, 4):
+        world.segment(sid, bytes([sid]) * 2)
+    merges = [MergedRange(2 * index, sid, 2) for index, sid in enumerate((2, 3, 4))]
+    segment = world.segment(1, b"??????", cached=6, merges=merges)
+
+    assert [await world.reader.read(segment, offset, 100) for offset in range(7)] == [
+        b"\x02\x02",
+        b"\x02",
+        b"\x03\x03",
+        b"\x03",
+        b"\x04\x04",
+        b"\x04",
+        b"",
+    ]
 
 
 async def test_a_layout_that_changed_during_the_read_is_read_again() -> None:

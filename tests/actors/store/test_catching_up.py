@@ -1,4 +1,4 @@
-"""Rule F8: after an outage of long-term storage, what left memory is flushed in rounds that read each window
+"""Rule F8: after an outage of long-term storage, spilled bytes are flushed in rounds that read each window
 of the log about once and hold a bounded number of bytes. In virtual time."""
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from simulation.file_layer import SimulatedFiles
 
 import tierlog
 from support.container_world import (
@@ -28,10 +29,13 @@ from support.container_world import (
     virtual_time,
 )
 from support.stores import make
+from support.table_rows import simulated_runs
+from support.table_runs import UNMERGED
 from tierlog import OutcomeUnknown, StoreMismatch, Unavailable
 from tierlog.journal.log.memory import MemoryLogService
-from tierlog.journal.manifest.chain import element_name
+from tierlog.journal.manifest.chain import element_name, runs_prefix
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
+from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -506,11 +510,14 @@ async def test_a_container_whose_log_is_lost_keeps_every_chunk_until_it_is_confi
     async with world.owner() as owner:
         await make(owner.store, "s", DATA, flushed=True)
     chunks = world.chunk_names
+    runs = {name for name in world.memory.chunks if name.startswith(runs_prefix(0))}
+    assert runs
 
     world.logs = MemoryLogService()
     assert isinstance(await refusal_of(world), StoreMismatch)
     async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
         assert reason_of(owner) is Reason.ADOPTED
+        assert not owner.container.state.table.runs.runs, "they are not used: the log has no segments"
         await make(owner.store, "t", DATA, flushed=True)
         await owner.store.delete_segment("t")
         await owner.store.flush()
@@ -523,13 +530,85 @@ async def test_a_container_whose_log_is_lost_keeps_every_chunk_until_it_is_confi
             await anyio.sleep(1_000)
             assert reason_of(owner) is Reason.ADOPTED
             assert world.chunk_names > chunks
+            assert runs < set(world.memory.chunks)
     async with world.owner() as owner:
         await owner.container.confirmation.confirm()
         await owner.store.flush()
         await assert_nothing_leaked(world, owner)
         assert world.chunk_names == set()
+        assert not runs & set(world.memory.chunks)
     async with world.owner() as owner:
         assert reason_of(owner) is None
+
+
+async def with_merged_runs(world: ContainerWorld) -> MemoryLogService:
+    """A copy of the log. The original has merged and collected the runs that it names."""
+    async with world.owner() as owner:
+        for name in ("s", "t"):
+            await make(owner.store, name, b"abc", flushed=True)
+            await anyio.sleep(1)
+        copy, runs = cloned(world.logs), {run.name for run in owner.container.state.table.runs}
+        for name in ("u", "v", "w", "x"):
+            await make(owner.store, name, b"abc", flushed=True)
+            await anyio.sleep(100)
+    assert runs
+    assert not runs & set(world.memory.chunks)
+    return copy
+
+
+@pytest.mark.parametrize("is_adopted", [False, True])
+async def test_a_copy_without_its_folder_of_runs_is_refused_as_any_other(is_adopted: bool) -> None:
+    """J6: its records cannot be read, which must not delay the refusal until after an ack."""
+    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=2, table_cache=BlockCache(0)))
+    world.logs = await with_merged_runs(world)
+    world.folder, world.runs = ELSEWHERE, simulated_runs(world.files, "/runs-elsewhere")
+    if is_adopted:
+        async with world.owner(attrs.evolve(world.options, adopt=True)) as owner:
+            assert reason_of(owner) is Reason.ADOPTED
+        return
+
+    refusal = await refusal_of(world, world.options)
+    assert isinstance(refusal, StoreMismatch)
+    assert "the folder is a copy or an old backup" in str(refusal)
+
+
+async def test_runs_that_another_history_deleted_are_put_again_from_their_local_copies() -> None:
+    """M6: no other copy was left, until they were merged one day."""
+    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=2))
+    async with world.owner() as owner:
+        for name in ("s", "t"):
+            await make(owner.store, name, b"abc", flushed=True)
+            await anyio.sleep(1)
+        copy, disk, runs = cloned(world.logs), world.files.disk.copy(), set(owner.container.state.table.runs)
+        for name in ("u", "v", "w", "x"):
+            await make(owner.store, name, b"abc", flushed=True)
+            await anyio.sleep(100)
+    names = {run.name for run in runs}
+    assert not names & set(world.memory.chunks)
+
+    world.logs, world.folder = copy, ELSEWHERE
+    world.files = SimulatedFiles(disk, interleave=False)
+    async with world.owner(attrs.evolve(UNMERGED, adopt=True)) as owner:
+        await anyio.sleep(60)
+        assert names <= set(world.memory.chunks)
+    for path in disk.files_below("/"):
+        disk.unlink(path)
+    async with world.owner(attrs.evolve(UNMERGED, adopt=True)) as owner:
+        assert await read_all(owner.store, "s") == b"abc"
+        await owner.store.append("s", b"def")
+        await owner.store.flush()
+
+
+async def test_a_folder_whose_records_cannot_be_read_is_not_adopted_over_empty_storage() -> None:
+    """J6: nobody knows whether a chunk is lost."""
+    world = ContainerWorld(attrs.evolve(OPTIONS, table_cache=BlockCache(0)))
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc", flushed=True)
+    world.runs = simulated_runs(world.files, "/runs-lost")
+    world.memory.chunks.clear()
+    async with world.owner(attrs.evolve(world.options, adopt=True)) as owner:
+        with pytest.raises(Unavailable, match="long-term storage is empty"):
+            await owner.store.flush()
 
 
 async def test_adopting_does_not_take_the_chunks_of_another_store() -> None:

@@ -3,11 +3,15 @@ needs, and what one acknowledges is kept (rules G4, J9)."""
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import anyio
+import attrs
 import pytest
 
 from support.container_world import (
     ELSEWHERE,
+    OPTIONS,
     ContainerWorld,
     as_copy,
     cloned,
@@ -106,3 +110,30 @@ async def test_an_element_recorded_before_a_decision_is_no_proof_for_it() -> Non
             await owner.container.ownership.prove_anew()
         assert owner.container.state.manifest.head == recorded
         await owner.crash()
+
+
+async def test_a_copy_that_is_adopted_after_it_was_found_moved_waits_for_an_operator() -> None:
+    """G4: the 24 hours that end a move end nothing else."""
+    world = ContainerWorld()
+    async with world.owner() as original:
+        await make(original.store, "s", b"abc", flushed=True)
+    before, taken = deepcopy(world.memory.chunks), cloned(world.logs)
+    async with world.owner() as original:
+        await make(original.store, "t", DATA, flushed=True)
+    after, world.memory.chunks = world.memory.chunks, before
+    world.logs, world.folder, world.chunks.script = taken, ELSEWHERE, elements_without_room
+    for _ in range(2):  # above the original's epoch
+        async with world.owner():
+            pass
+    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as copy:
+        assert reason_of(copy) is Reason.MOVED
+        # The original goes on, before the copy has an element.
+        world.memory.chunks, world.chunks.script = after, None
+        await anyio.sleep(3_600)
+        await copy.store.append("s", b"d")
+        await copy.store.flush()
+        assert reason_of(copy) is Reason.ADOPTED
+
+        await anyio.sleep(200_000)
+        assert reason_of(copy) is Reason.ADOPTED
+        assert {name for name in after if name.startswith("containers/")} <= world.chunk_names

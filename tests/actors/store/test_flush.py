@@ -359,7 +359,7 @@ async def test_a_checkpoint_that_a_crash_cut_short_does_not_exist(turns: int) ->
 
 
 async def test_c1_an_answer_waits_until_its_dependencies_are_durable() -> None:
-    """C1: duplicates, refusals and looks wait for the group they depend on; if it fails, none of them was
+    """C1: duplicates, refusals and queries wait for the group they depend on; if it fails, none of them was
     said."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
@@ -473,6 +473,25 @@ async def test_the_next_operations_of_an_evicted_segment_keep_their_order() -> N
 
         assert sorted(offset for offset in offsets if offset is not None) == [1, 2, 3, 4, 5]
         assert await read_all(owner.store, "s0") == b"0xxxxx"
+
+
+async def test_tails_that_were_given_up_keep_no_segment_in_memory() -> None:
+    """C4. Of two that wait for one segment, the first that leaves takes nothing from the other."""
+    world = ContainerWorld(attrs.evolve(OPTIONS, active_segments_max=1))
+    async with world.owner() as owner, anyio.create_task_group() as tasks:
+        for number in range(20):
+            await make(owner.store, f"s{number}", b"x")
+        tasks.start_soon(owner.container.wait_beyond, "s0", 1)
+        for number in range(20):
+            with anyio.move_on_after(1):
+                await owner.container.wait_beyond(f"s{number}", 1)
+        for _ in range(3):
+            await owner.store.append("s19", b"y")
+            await owner.store.flush()
+            await anyio.sleep(100)
+
+        assert len(owner.container.state.segments.evicted) >= 15
+        await owner.store.append("s0", b"y")
 
 
 async def test_a_tail_survives_the_eviction_of_its_segment() -> None:

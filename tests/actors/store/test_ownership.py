@@ -314,6 +314,52 @@ async def test_a_listing_that_lacks_an_element_is_no_proof_that_storage_was_put_
         await owner.store.flush()
 
 
+def checks(world: ContainerWorld) -> int:
+    """How often the chain was listed."""
+    return sum(call.verb == "list" and "/journal/" in call.name for call in world.chunks.calls)
+
+
+async def append_and_flush_by_size(owner: Owner, name: str) -> None:
+    """Flush a segment because of its size, without a call of ``flush``."""
+    await owner.store.append(name, bytes(MIB))
+    while (info := await owner.store.segment_info(name)).flushed_length < info.length:
+        await anyio.sleep(0.01)
+
+
+async def test_cycles_by_size_check_the_chain_once_a_second() -> None:
+    """J7: they follow each other as fast as bytes come; full ones check each time."""
+    world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB))
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc", flushed=True)
+        await anyio.sleep(2)
+        world.chunks.calls.clear()
+        for _ in range(5):
+            await append_and_flush_by_size(owner, "s")
+        assert checks(world) == 1
+        await anyio.sleep(1)
+        await append_and_flush_by_size(owner, "s")
+        assert checks(world) == 2
+        await owner.store.append("s", b"def")
+        await owner.store.flush()
+        assert checks(world) == 4, "before the flush, and behind the creation of its element (J4)"
+
+
+async def test_a_cycle_by_size_finds_a_foreign_element_before_it_writes() -> None:
+    """J7: if the last check is a second old."""
+    world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB))
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", b"abc", flushed=True)
+        await append_and_flush_by_size(owner, "s")
+        await create_element(world, 3, 9, attrs.evolve(owner.container.ownership.identity, owner=b"c" * 16))
+        await anyio.sleep(1)
+        before = {name: bytes(chunk.data) for name, chunk in world.memory.chunks.items()}
+        await owner.store.append("s", bytes(MIB))
+        await owner.ended.wait()
+        assert isinstance(owner.error, StoreMismatch)
+        assert before == {name: bytes(chunk.data) for name, chunk in world.memory.chunks.items()}
+
+
 async def test_j7_a_flush_that_takes_long_finds_a_copy_of_its_folder() -> None:
     """The proof at the begin of the cycle covered a flush of any length."""
     world = ContainerWorld()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import anyio
@@ -19,7 +20,8 @@ from tierlog import (
 )
 from tierlog.actors.maintenance.doctor import StoreReport, examine
 from tierlog.actors.store.read_only import open_reader
-from tierlog.storage_backends.base.chunk_storage import ChunkRange
+from tierlog.journal.manifest.chain import journal_prefix
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
@@ -90,6 +92,28 @@ async def test_a_read_only_view_of_a_live_folder_fences_no_owner_and_writes_noth
         assert report.sound
         assert len(report.owners) == 1
         assert await store.append(NAME, b"still the owner") == len(FLUSHED + UNFLUSHED)
+
+
+async def test_the_doctor_reports_no_element_that_the_owner_creates_during_the_examination(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listing finds an element that the log did not have when it was read, each time."""
+    async with open_store(tmp_path, containers=1) as store, open_reader(tmp_path) as view:
+        await store.create_segment(NAME)
+        list_chunks, listed = view.chunks.list, 0
+
+        async def list_later(prefix: str = "", after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+            nonlocal listed
+            if prefix == journal_prefix(0):
+                listed += 1
+                await store.append(NAME, b"x")
+                await store.flush()
+            async for info in list_chunks(prefix, after):
+                yield info
+
+        monkeypatch.setattr(view.chunks, "list", list_later)
+        assert (await examine(view, LocalFiles())).problems == []
+        assert listed > 1
 
 
 async def test_a_snapshot_stays_until_it_is_refreshed(tmp_path: Path) -> None:

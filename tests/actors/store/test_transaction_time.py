@@ -121,7 +121,7 @@ async def test_t7_an_answer_has_the_rest_of_the_lease() -> None:
 
 
 async def test_t7_an_expiry_that_an_append_overtook_does_not_happen() -> None:
-    """The look finds the lease over while an append is on its way to the disk: it is acked, so it renews."""
+    """The check finds the lease expired while an append is on its way to the disk, which then renews it."""
     async with ContainerWorld().owner() as owner:
         store, leases = owner.store, owner.container._components.leases
         await make(store, TARGET)
@@ -336,7 +336,7 @@ async def test_a_store_without_open_transactions_is_quiet(remembered: bool) -> N
         if remembered:
             await committed(store, "t", a=b"data")
         await store.flush()
-        await anyio.sleep(1000)  # the look that the ended one would have had is over
+        await anyio.sleep(1000)  # past the time at which the ended one would have expired
         sequence, wakes = owner.container.state.sequence, 0
         next_time = leases._next_time
 

@@ -197,24 +197,25 @@ async def test_a_sealed_segment_is_read_but_not_appended_to(store: SegmentStore)
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-@pytest.mark.parametrize("offset", [1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 128 * KIB, 200_000])
-async def test_a_truncated_segment_starts_there(store: SegmentStore, offset: int, flushed: bool) -> None:
+async def test_a_truncated_segment_starts_there(store: SegmentStore, flushed: bool) -> None:
     """Inside, at and after the borders of chunks, which roll at 64 KiB here; up to the very end."""
     data = (bytes(range(251)) * 800)[:200_000]
-    await make(store, "s", data)
-    if flushed:
-        await store.flush()
-    await store.truncate_segment("s", offset)
-    await store.truncate_segment("s", offset - 1)
-
-    with pytest.raises(tierlog.SegmentTruncated) as caught:
-        await store.read("s", offset - 1, 10)
-    assert (caught.value.segment, caught.value.start_offset) == ("s", offset)
-    assert await read_all(store, "s", offset) == data[offset:]
+    offsets = {
+        str(offset): offset for offset in (1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 128 * KIB, 200_000)
+    }
+    for name, offset in offsets.items():
+        await make(store, name, data, flushed=flushed)
+        await store.truncate_segment(name, offset)
+        await store.truncate_segment(name, offset - 1)
+        with pytest.raises(tierlog.SegmentTruncated) as caught:
+            await store.read(name, offset - 1, 10)
+        assert (caught.value.segment, caught.value.start_offset) == (name, offset)
+        assert await read_all(store, name, offset) == data[offset:]
     await store.flush()
-    assert await read_all(store, "s", offset) == data[offset:]
-    assert await store.append("s", b"more") == len(data)
-    assert await read_all(store, "s", offset) == data[offset:] + b"more"
+    for name, offset in offsets.items():
+        assert await read_all(store, name, offset) == data[offset:], name
+        assert await store.append(name, b"more") == len(data)
+        assert await read_all(store, name, offset) == data[offset:] + b"more", name
 
 
 async def test_nothing_can_be_truncated_past_the_end(store: SegmentStore) -> None:
@@ -255,45 +256,46 @@ async def test_a_deleted_name_is_free_at_once_and_begins_afresh(store: SegmentSt
 K = AttributeUpdateKind
 
 
-@pytest.mark.parametrize(
-    "before, update, after",
-    [
-        (None, AttributeUpdate("a", 5, K.NONE), 5),
-        (1, AttributeUpdate("a", 5, K.NONE), None),
-        (None, AttributeUpdate("a", 5), 5),
-        (7, AttributeUpdate("a", 5, K.REPLACE), 5),
-        (None, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), 5),
-        (4, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), 5),
-        (5, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), None),
-        (9, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), None),
-        (None, AttributeUpdate("a", 5, K.ACCUMULATE), 5),
-        (-7, AttributeUpdate("a", 5, K.ACCUMULATE), -2),
-        ((1 << 63) - 1, AttributeUpdate("a", 1, K.ACCUMULATE), None),
-        (-(1 << 63), AttributeUpdate("a", -1, K.ACCUMULATE), None),
-        (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS), 5),
-        (1, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS), None),
-        (1, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), 5),
-        (2, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), None),
-        (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=0), None),
-    ],
-)
-async def test_the_five_kinds_of_update(
-    store: SegmentStore, before: int | None, update: AttributeUpdate, after: int | None
-) -> None:
-    """``after`` is None where the condition does not hold; then nothing of the call is applied."""
-    await store.create_segment("s")
-    if before is not None:
-        await store.update_attributes("s", [AttributeUpdate("a", before)])
-    other = AttributeUpdate("other", 1)
+UPDATES = [
+    (None, AttributeUpdate("a", 5, K.NONE), 5),
+    (1, AttributeUpdate("a", 5, K.NONE), None),
+    (None, AttributeUpdate("a", 5), 5),
+    (7, AttributeUpdate("a", 5, K.REPLACE), 5),
+    (None, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), 5),
+    (4, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), 5),
+    (5, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), None),
+    (9, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), None),
+    (None, AttributeUpdate("a", 5, K.ACCUMULATE), 5),
+    (-7, AttributeUpdate("a", 5, K.ACCUMULATE), -2),
+    ((1 << 63) - 1, AttributeUpdate("a", 1, K.ACCUMULATE), None),
+    (-(1 << 63), AttributeUpdate("a", -1, K.ACCUMULATE), None),
+    (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS), 5),
+    (1, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS), None),
+    (1, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), 5),
+    (2, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), None),
+    (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=0), None),
+]
+"""The value before, the update and the value after it: None where the condition does not hold."""
 
-    if after is None:
-        with pytest.raises(AttributeConflict) as caught:
-            await store.update_attributes("s", [other, update])
-        assert caught.value.segment == "s"
-        assert (await store.segment_info("s")).attributes == ({} if before is None else {"a": before})
-    else:
-        assert await store.update_attributes("s", [other, update]) == {"other": 1, "a": after}
-        assert (await store.segment_info("s")).attributes == {"a": after, "other": 1}
+
+async def test_the_five_kinds_of_update(store: SegmentStore) -> None:
+    """Where the condition does not hold, nothing of the call is applied."""
+    other = AttributeUpdate("other", 1)
+    for number, (before, update, after) in enumerate(UPDATES):
+        name = f"s{number}"
+        await store.create_segment(name)
+        if before is not None:
+            await store.update_attributes(name, [AttributeUpdate("a", before)])
+
+        if after is None:
+            with pytest.raises(AttributeConflict) as caught:
+                await store.update_attributes(name, [other, update])
+            assert caught.value.segment == name
+            expected = {} if before is None else {"a": before}
+        else:
+            assert await store.update_attributes(name, [other, update]) == {"other": 1, "a": after}
+            expected = {"a": after, "other": 1}
+        assert (await store.segment_info(name)).attributes == expected, (before, update)
 
 
 async def test_updates_of_one_call_see_each_other(store: SegmentStore) -> None:

@@ -18,7 +18,7 @@ from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import DataCorruption
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 NAME = "app/events"
 PIECE = 64 * KiB
@@ -125,7 +125,7 @@ async def test_the_blocks_of_a_tail_are_bytes(tmp_path: Path, inside: list[type]
 async def test_a_view_of_a_folder_returns_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: list[type]
 ) -> None:
-    """Also by a second look, after an owner moved what was read."""
+    """Also by a second listing, after an owner moved what was read."""
     monkeypatch.setattr(
         "tierlog.actors.store.read_only._CACHE_BYTES", 0
     )  # flushed bytes come from their chunk

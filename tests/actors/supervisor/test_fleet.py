@@ -382,6 +382,18 @@ def test_v7_the_supervisors_own_lateness_is_no_hosts_silence() -> None:
     )
 
 
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_v7_the_supervisors_own_lateness_kills_no_host(is_drained: bool) -> None:
+    """A silent host may be back, and a draining one may have finished, and their messages are unread."""
+    world = machine()
+    fleet, now = world.fleet, world.now
+    fleet.drain("host-0", now) if is_drained else fleet.disconnected("host-0", now)
+    fleet.extend_deadlines(100)
+
+    assert KillHost("host-0", fleet.hosts["host-0"].pid) not in fleet.tick(now + 100)
+    assert KillHost("host-0", fleet.hosts["host-0"].pid) in fleet.tick(now + 200)
+
+
 def test_late_answers_change_nothing() -> None:
     world = machine()
     assignment = world.fleet.assignments[0]

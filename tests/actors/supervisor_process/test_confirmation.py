@@ -40,10 +40,9 @@ def adopted(folder: Path) -> Path:
     return folder
 
 
-def chunk_files(folder: Path) -> list[Path]:
+def files_of(folder: Path) -> list[Path]:
     """Beside a service that deletes files and their folders."""
-    found = os.walk(folder / "lts" / "containers")
-    return sorted(Path(parent, name) for parent, _, names in found for name in names)
+    return sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 
 def test_g4_a_running_service_is_confirmed_and_then_deletes(
@@ -51,7 +50,10 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
 ) -> None:
     settings = tmp_path / "tierlog.toml"
     settings.write_text('[gc]\ndelay = "0s"\n')
-    unknown, known = chunk_files(adopted)
+    chunks, system = adopted / "lts" / "containers", adopted / "lts" / "_system" / "containers"
+    runs = system / "0000" / "runs"
+    [unknown, known], [run_file] = files_of(chunks), files_of(runs)
+    size = unknown.stat().st_size + run_file.stat().st_size
     with SyncOwnService(adopted, f"--config={settings}") as service:
         service.settle()
         confirm = ("chunks", "confirm", f"--url={service.url}")
@@ -59,13 +61,16 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         refused = run(*confirm)
         assert "it is a copy or an old backup" in refused.out
-        assert "Let the store delete 1 chunk, 5 B?" in refused.err
+        assert f"Let the store delete 2 chunks, {size} B?" in refused.err
         assert (refused.code, refused.err.endswith("error: nothing was confirmed\n")) == (1, True)
-        assert chunk_files(adopted) == [unknown, known]
+        assert (files_of(chunks), files_of(runs)) == ([unknown, known], [run_file])
 
         [confirmed] = json.loads(run(*confirm, "--yes", "--json").out)
-        assert (confirmed["container"], confirmed["chunks"], confirmed["bytes"]) == (0, 1, 5)
-        wait_until(lambda: chunk_files(adopted) == [known], "what the container does not know is deleted")
+        assert (confirmed["container"], confirmed["chunks"], confirmed["bytes"]) == (0, 2, size)
+        wait_until(
+            lambda: files_of(chunks) == [known] and not run_file.exists(),
+            "what the container does not know is deleted",
+        )
         assert run(*confirm).out.splitlines()[-1] == "nothing to confirm"
 
 

@@ -20,7 +20,7 @@ from tierlog.storage_backends.base.errors import NotOwner, StorageFull, Unavaila
 from tierlog.storage_backends.base.files import Allocate, IoCall, Open, Trim, Write
 from tierlog.testing.log_conformance import contents
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 FULL = LocalLogOptions(file_size=8192, reserve=8192, allocation_step=4096, length_step=2048, low_water=32768)
 ROOMY = attrs.evolve(FULL, reserve=16 * BLOCK)
@@ -47,6 +47,21 @@ async def test_users_are_refused_below_the_low_water_mark_and_again_accepted_abo
     await log.truncate()
     assert await log.check_space()
     assert log.has_room(1000)
+    await log.close()
+
+
+async def test_w6_only_files_that_get_no_more_groups_can_leave_the_log() -> None:
+    """A truncation behind a checkpoint frees nothing otherwise."""
+    log = make_log(SimulatedFiles(SimulatedDisk(Random(24))), FULL)
+    await log.open()
+    await log.append([b"x" * 1000])
+    assert not log.can_shrink()
+    await log.append([b"x" * FULL.file_size])
+    assert log.can_shrink(), "the next group begins another file"
+    await log.append([b"checkpoint"], truncate_before=log.next_group)
+    assert log.can_shrink()
+    await log.truncate()
+    assert not log.can_shrink()
     await log.close()
 
 
@@ -89,7 +104,7 @@ async def test_a_full_disk_without_a_reserve_explains_what_to_do() -> None:
     disk.unlink(f"{FOLDER}/reserve")
     disk.allocate(disk.create("/filler"), disk.free())
     log = make_log(SimulatedFiles(disk), FULL)
-    with pytest.raises(StorageFull, match="free some space"):
+    with pytest.raises(StorageFull, match=r"free \d+ bytes"):
         await log.open()
     await log.close()
     reader = make_log(SimulatedFiles(disk), FULL)
@@ -176,7 +191,7 @@ async def _brief_life(files: SimulatedFiles, ledger: Ledger, options: LocalLogOp
     await log.open()
     found = await contents(log)
     ledger.check(found)
-    ledger.settle(found)
+    ledger.note_read(found)
     await ledger.append(log, b"the store's own group", truncate_before=log.next_group - 2)
     await log.truncate()
     await log.close()
@@ -222,6 +237,32 @@ async def test_a_group_larger_than_the_reserve_is_logged_again_on_a_full_disk() 
     await ledger.append(log, b"x" * (FULL.reserve + 4000))
     await log.close(clean=False)
     fill(disk)
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    ledger.check(await contents(log))
+    await ledger.append(log, b"the store's own group")
+    await log.close()
+
+
+async def test_w6_an_opening_without_room_for_the_last_group_states_how_much_to_free() -> None:
+    """Nothing else may be freed: the group has to be written again, beside the only copy of it."""
+    disk, ledger = SimulatedDisk(Random(29), capacity=80 * 4096), Ledger()
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    await ledger.append(log, b"x" * (4 * FULL.reserve))
+    await log.close(clean=False)
+    missing = 0
+    for _ in range(2):
+        fill(disk)
+        log = make_log(SimulatedFiles(disk), FULL)
+        with pytest.raises(StorageFull, match=r"has 8192 and the disk \d+: free \d+ bytes") as refused:
+            await log.open()
+        await log.close(clean=False)
+        missing = int(str(refused.value).partition("free ")[2].split()[0])
+
+    assert missing <= 4 * FULL.reserve
+    filler = disk.find("/filler")
+    filler.blocks -= missing // BLOCK
     log = make_log(SimulatedFiles(disk), FULL)
     await log.open()
     ledger.check(await contents(log))

@@ -19,7 +19,7 @@ from tierlog.storage_backends.base.files import Allocate, Lock, Program, Unlock
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.log_conformance import contents
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 LOG_ID = b"0123456789abcdef"
 OPTIONS = LocalLogOptions(file_size=4000, reserve=4096, allocation_step=8192, low_water=0)

@@ -45,7 +45,7 @@ OPTIONS = LocalLogOptions(reserve=0, low_water=0, length_step=3000)
 def windows_of(size: int) -> Iterator[None]:
     with (
         mock.patch.object(local_scan, "WINDOW_BYTES", size),
-        mock.patch.object(local_history, "WINDOW_BYTES", size),
+        mock.patch.object(local_history, "INDEXED_BYTES", size),
     ):
         yield
 

@@ -7,6 +7,7 @@ import pytest
 
 from support.operations import ELEMENT
 from tierlog.journal.manifest.chain import (
+    StoredElement,
     element_name,
     journal_prefix,
     list_elements,
@@ -100,9 +101,10 @@ async def test_every_damaged_byte_of_the_newest_leaves_the_one_before() -> None:
         damaged = bytearray(content)
         damaged[position] ^= 0xFF
         await chunks.create_with_content(element_name(3, 5), [bytes(damaged)])
-        with pytest.raises(DataCorruption) as refused:
-            await read_element(chunks, 3, 5)
-        assert (refused.value.file, refused.value.offset) == (element_name(3, 5), 0)
+        for seen in (None, StoredElement(position_of(content), five)):
+            with pytest.raises(DataCorruption) as refused:
+                await read_element(chunks, 3, 5, seen)
+            assert (refused.value.file, refused.value.offset) == (element_name(3, 5), 0)
         report = await read_chain(chunks, 3)
         assert report.newest == four
         assert [problem.name for problem in report.problems] == [element_name(3, 5)]

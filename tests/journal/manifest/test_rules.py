@@ -105,7 +105,7 @@ def landed(world: World, put: Position) -> frozenset[Position]:
     return world.storage if any(n == put.n for n, _ in world.storage) else world.storage | {put}
 
 
-def successors(world: World, looks_again: bool) -> Iterator[World]:
+def successors(world: World, checks_after_put: bool) -> Iterator[World]:
     for put in world.in_flight:
         yield attrs.evolve(world, storage=landed(world, put))
     for index, log in enumerate(world.logs):
@@ -114,10 +114,10 @@ def successors(world: World, looks_again: bool) -> Iterator[World]:
         for generation in range(log.generation + 1):
             owner = 2 * index + generation
             if owner not in world.stopped:
-                yield from steps_of(world, index, owner, generation == log.generation, looks_again)
+                yield from steps_of(world, index, owner, generation == log.generation, checks_after_put)
 
 
-def steps_of(world: World, index: int, owner: int, owns: bool, looks_again: bool) -> Iterator[World]:
+def steps_of(world: World, index: int, owner: int, owns: bool, checks_after_put: bool) -> Iterator[World]:
     """What an owner does next; one that does not own its log any more cannot change it."""
     log, newest = world.logs[index], world.observed[owner]
     if newest is None:
@@ -132,7 +132,7 @@ def steps_of(world: World, index: int, owner: int, owns: bool, looks_again: bool
             yield attrs.evolve(
                 world,
                 logs=world.with_log(index, recorded),
-                observed=after_put if looks_again else world.seen_by(owner, intent),
+                observed=after_put if checks_after_put else world.seen_by(owner, intent),
                 in_flight=world.in_flight | {intent},
             )
         case Step.CREATE_AGAIN if log.intent is not None:
@@ -150,7 +150,7 @@ def steps_of(world: World, index: int, owner: int, owns: bool, looks_again: bool
             yield attrs.evolve(world, stopped=world.stopped | {owner})
 
 
-def find_two_histories(start: World, *, looks_again: bool) -> tuple[World | None, int]:
+def find_two_histories(start: World, *, checks_after_put: bool) -> tuple[World | None, int]:
     """A world in which both logs counted an element that the other does not know; and how many were tried."""
     seen, stack = {start}, [start]
     while stack:
@@ -159,7 +159,7 @@ def find_two_histories(start: World, *, looks_again: bool) -> tuple[World | None
         if left - right and right - left:
             return world, len(seen)
 
-        for following in successors(world, looks_again):
+        for following in successors(world, checks_after_put):
             if following not in seen:
                 seen.add(following)
                 stack.append(following)
@@ -174,12 +174,12 @@ COPIED_UNUSED = World(frozenset(), (Log(NOTHING, None), Log(NOTHING, None)))
 @pytest.mark.parametrize("start", [COPIED, COPIED_WITH_INTENT, COPIED_UNUSED])
 def test_of_two_histories_only_one_ever_counts_elements(start: World) -> None:
     """J3 to J5, whatever the order: late and double creations, owners that take over, deleted elements."""
-    broken, tried = find_two_histories(start, looks_again=True)
+    broken, tried = find_two_histories(start, checks_after_put=True)
     assert broken is None
     assert tried > 1_000
 
 
-def test_an_element_that_counts_without_a_look_behind_its_creation_makes_two_histories() -> None:
+def test_an_element_that_counts_without_a_check_after_its_creation_makes_two_histories() -> None:
     """J4: its number may have been created and deleted meanwhile."""
-    broken, _ = find_two_histories(COPIED, looks_again=False)
+    broken, _ = find_two_histories(COPIED, checks_after_put=False)
     assert broken is not None

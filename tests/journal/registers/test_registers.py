@@ -6,6 +6,8 @@ import errno
 from pathlib import Path
 from random import Random
 
+import anyio
+import anyio.lowlevel
 import pytest
 from simulation.file_layer import Fail, LosePower, SimulatedDisk, SimulatedFiles
 
@@ -24,13 +26,13 @@ from tierlog.journal.registers.local import (
     decode_taken,
     encode_epoch,
     encode_watermark,
-    raise_register,
+    raise_locked,
     read_register,
     slot_offset,
 )
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
-from tierlog.storage_backends.base.files import Close, Files, IoCall, Open, Program, Read, Write
+from tierlog.storage_backends.base.files import Close, Files, IoCall, Lock, Open, Program, Read, Write
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.register_conformance import RegisterConformance
 
@@ -170,6 +172,34 @@ async def test_the_next_opening_completes_an_interrupted_creation() -> None:
 
 
 @pytest.mark.anyio
+async def test_w1_a_register_that_nobody_raised_is_made_again() -> None:
+    """A sync of its folder failed, so a later one need not write its name. Its creator was killed then, and
+    another opener waits for the lock of the file that is removed."""
+    disk = SimulatedDisk(Random(5))
+    disk.put("/r/register", bytes(image(0)))
+    old, waiters = disk.find("/r/register"), 0
+
+    def wait_for_the_lock(index: int, call: IoCall) -> None:
+        nonlocal waiters
+        waiters += isinstance(call, Lock)
+
+    old.holder = "an opener"
+    raised: list[int] = []
+
+    async def raise_it(files: SimulatedFiles) -> None:
+        raised.append(await LocalRegister(files, "/r", "/r/register", LOG_ID).raise_above(0))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(raise_it, SimulatedFiles(disk, wait_for_the_lock))
+        while waiters < 2:
+            await anyio.lowlevel.checkpoint()
+        disk.unlock(old, "an opener")
+    assert sorted(raised) == [1, 2]
+    assert disk.find("/r/register") is not old
+
+
+@pytest.mark.anyio
 async def test_a_failed_epoch_claim_does_not_own_an_epoch_that_another_took() -> None:
     """The write of a raise fails: the number may be ours, until somebody else takes it."""
     disk = SimulatedDisk(Random(4))
@@ -181,9 +211,7 @@ async def test_a_failed_epoch_claim_does_not_own_an_epoch_that_another_took() ->
     def raised(owner: bytes, expected: list[int] | None, tried: list[int]) -> Program[int]:
         handle = yield Open("/register", write=True)
         try:
-            _, epoch = yield from raise_register(
-                handle, LOG_ID, 0, owner=owner, expected=expected, tried=tried
-            )
+            _, epoch = yield from raise_locked(handle, LOG_ID, 0, owner=owner, expected=expected, tried=tried)
         finally:
             yield Close(handle)
         return epoch

@@ -48,11 +48,11 @@ from tierlog.storage_backends.segments.records.header import changed
 from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
-from . import chain
+from . import chain, tables
 from .planting import CATALOGUE, Planter, mutant
 from .programs import trying_twice, without
 
-__all__ = ["CATALOGUE", "chain"]
+__all__ = ["CATALOGUE", "chain", "tables"]
 
 _Program = Generator[IoCall, Any, Any]
 
@@ -322,6 +322,9 @@ def name_is_imported_twice(plant: Planter) -> None:
 
 def _without_mark(decision: Any) -> Any:
     op, answer = decision
+    if op is None:
+        return decision
+
     kept = tuple(record for record in op.records if not record[0].startswith(imported_key("")))
     return op._replace(records=kept), answer
 

@@ -8,7 +8,7 @@ from tierlog.actors.container.ownership import ListedChain, StorageOwnership
 from tierlog.actors.container.recovery import _CheckpointRecords
 from tierlog.actors.container.sources import ContainerManifestSource
 from tierlog.actors.flush.cycle_publisher import CyclePublisher
-from tierlog.journal.operations.log_element import CheckpointManifest, LogElement
+from tierlog.journal.operations.log_element import CheckpointManifest, LogElement, LogElementChange
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import StorageFull
 
@@ -20,7 +20,7 @@ def element_is_created_before_it_is_recorded(plant: Planter) -> None:
     """A crash between the creation and the record makes the next owner take its own folder for a copy."""
 
     async def log(original: Any, self: ContainerManifestSource, op: Operation) -> object:
-        return None if type(op) is LogElement else await original(self, op)
+        return None if isinstance(op, LogElement | LogElementChange) else await original(self, op)
 
     async def create(original: Any, self: StorageOwnership, op: LogElement) -> ListedChain:
         listed: ListedChain = await original(self, op)

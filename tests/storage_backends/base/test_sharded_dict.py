@@ -1,7 +1,9 @@
-"""A dict of small dicts: what it holds, and that they do not grow in the same step."""
+"""A dict of small dicts: what it holds, before and after it is divided, and that they do not grow in the same
+step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from sys import getsizeof
 
@@ -9,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tierlog.storage_backends.base import sharded_dict
 from tierlog.storage_backends.base.sharded_dict import ShardedDict
 
 CHANGES = st.lists(st.tuples(st.integers(-5, 40), st.one_of(st.none(), st.integers())), max_size=60)
+
+
+@pytest.fixture(autouse=True, scope="module", params=[sharded_dict.UNDIVIDED_MAX, 7])
+def undivided_max(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With a small bound the few keys of these tests are divided, in the midst of their changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharded_dict, "UNDIVIDED_MAX", request.param)
+        yield
 
 
 def change(table: ShardedDict[int, int], model: dict[int, int], key: int, value: int | None) -> None:
@@ -72,6 +83,7 @@ def test_a_few_additions_copy_few_of_the_entries(first: int) -> None:
     steps of their own."""
     table: ShardedDict[int, None] = ShardedDict()
     together, most = 512, 0
+    table.update(dict.fromkeys(range(first - 2 * sharded_dict.UNDIVIDED_MAX, first)))  # so it is divided
     for start in range(first, first + 200_000, together):
         sizes = [getsizeof(shard) for shard in table._shards]
         table.update(dict.fromkeys(range(start, start + together)))

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import anyio
 import pytest
 from simulation.disk import Keep, SimulatedDisk
 from simulation.file_layer import Fail, FailAfter, SimulatedFiles
@@ -168,7 +170,7 @@ def lost_sync_of(folder: str) -> Callable[[int, IoCall], Fail | None]:
 
     def fail(index: int, call: IoCall) -> Fail | None:
         if isinstance(call, SyncFolder) and call.path == folder:
-            return Fail(OSError(errno.EIO, "the sync failed"), loses_names=True)
+            return Fail(OSError(errno.EIO, "the sync failed"))
 
         return None
 
@@ -200,8 +202,10 @@ async def test_a_chunk_in_a_folder_whose_name_a_failed_sync_lost_does_not_vanish
     disk = SimulatedDisk(_LosesEverything(1))
     storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
     await storage.open()
-    troubled = FileSystemChunkStorage(SimulatedFiles(disk, lost_sync_of(ROOT)), ROOT, world_of(2))
+    files = SimulatedFiles(disk)
+    troubled = FileSystemChunkStorage(files, ROOT, world_of(2))
     await troubled.open()
+    files.on_call = lost_sync_of(ROOT)
     with pytest.raises(Unavailable):
         await troubled.create_with_content("a/1", [FIRST])
     await storage.create_with_content("a/2", [SECOND])
@@ -209,6 +213,51 @@ async def test_a_chunk_in_a_folder_whose_name_a_failed_sync_lost_does_not_vanish
     after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
     await after.open()
     assert await after.read("a/2", 0, 2000) == SECOND
+
+
+@pytest.mark.anyio
+async def test_w11_chunks_that_are_created_beside_a_failed_sync_of_their_folders_do_not_vanish() -> None:
+    """In each world another sync fails, while four chunks are created in new folders."""
+    for failing in range(12):
+        disk = SimulatedDisk(_LosesEverything(1))
+        files = SimulatedFiles(disk)
+        storage = FileSystemChunkStorage(files, ROOT, world_of(1))
+        await storage.open()
+        files.on_call = FailingSync(failing)
+        created = await create_at_once(storage, ["a/b/1", "a/b/2", "a/c/3", "d/4"])
+
+        assert created, "one fault fails those that it concerns"
+        after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(2))
+        await after.open()
+        for name in created:
+            assert await after.read(name, 0, 2000) == FIRST
+
+
+class FailingSync:
+    """The sync number ``failing`` of a folder fails."""
+
+    def __init__(self, failing: int) -> None:
+        self._left = failing
+
+    def __call__(self, index: int, call: IoCall) -> Fail | None:
+        self._left -= isinstance(call, SyncFolder)
+        is_hit = isinstance(call, SyncFolder) and self._left == -1
+        return Fail(OSError(errno.EIO, "the sync failed")) if is_hit else None
+
+
+async def create_at_once(storage: FileSystemChunkStorage, names: list[str]) -> list[str]:
+    """The names of the chunks whose creation succeeded."""
+    created = []
+
+    async def create(name: str) -> None:
+        with suppress(Unavailable, OutcomeUnknown):
+            await storage.create_with_content(name, [FIRST])
+            created.append(name)
+
+    async with anyio.create_task_group() as group:
+        for name in names:
+            group.start_soon(create, name)
+    return created
 
 
 @pytest.mark.anyio

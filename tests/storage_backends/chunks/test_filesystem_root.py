@@ -37,7 +37,12 @@ class WatchedFiles(LocalFiles):
             while True:
                 if isinstance(call, ListFolder):
                     self.listed.append(call.path)
-                call = program.send((yield call))
+                try:
+                    answer = yield call
+                except OSError as error:
+                    call = program.throw(error)
+                else:
+                    call = program.send(answer)
         except StopIteration as end:
             result: T = end.value
             return result

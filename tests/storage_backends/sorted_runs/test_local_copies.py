@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -28,6 +30,7 @@ from tierlog.storage_backends.base.files import IoCall, Open, Read, Rename, Writ
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.sorted_runs import parts
 from tierlog.storage_backends.sorted_runs.compaction import compact
 from tierlog.storage_backends.sorted_runs.compaction_policy import Merge
 from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
@@ -109,6 +112,29 @@ async def test_a_copy_is_fetched_once(tmp_path: Path) -> None:
     assert await whole(copies, RUN) == DATA
 
 
+@pytest.mark.parametrize("part", [1000, RUN.length // 4, RUN.length - 1])
+async def test_m5_a_large_run_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    monkeypatch.setattr(parts, "_PART_BYTES", part)
+    monkeypatch.setattr(parts, "_SLICE_BYTES", 700)
+    source = await remote((RUN, DATA))
+    copies = await opened(tmp_path, source, RUN)
+
+    assert b"".join(await copies.read_pieces(RUN)) == DATA
+    await copies.fetch(RUN)
+
+    assert [(read.offset, read.length) for read in source.reads] == 2 * [
+        (start, min(part, RUN.length - start)) for start in range(0, RUN.length, part)
+    ]
+    assert await whole(copies, RUN) == DATA
+    await put_run(source._chunks, RUN, [DATA])
+    await source._chunks.delete(RUN.name)
+    await source._chunks.create_with_content(RUN.name, [DATA, b"x"])
+    with pytest.raises(DataCorruption, match="another object"):
+        await put_run(source._chunks, RUN, [DATA])
+
+
 async def test_a_damaged_remote_run_is_not_copied(tmp_path: Path) -> None:
     source = await remote()
     await source._chunks.create_with_content(RUN.name, [DATA[:-1] + b"x"])
@@ -116,7 +142,7 @@ async def test_a_damaged_remote_run_is_not_copied(tmp_path: Path) -> None:
 
     with pytest.raises(DataCorruption):
         await copies.fetch(RUN)
-    assert os.listdir(tmp_path / "runs") == []
+    assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.parametrize("change", ["cut", "longer"])
@@ -207,11 +233,22 @@ async def test_what_the_manifest_does_not_name_is_removed(tmp_path: Path) -> Non
 
     again = await opened(tmp_path, source, OTHER)
 
-    assert os.listdir(tmp_path / "runs") == [file_name(OTHER)]
+    assert set(os.listdir(tmp_path / "runs")) == {file_name(OTHER), "notes.txt"}, "others' files stay"
     await again.remove([OTHER])
-    assert os.listdir(tmp_path / "runs") == []
+    assert os.listdir(tmp_path / "runs") == ["notes.txt"]
     with pytest.raises(Unavailable, match="missing"):
         await find(again, OTHER)
+
+
+async def test_m6_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    """It has copies only, so that nobody hesitates. Nothing was published until the next opening."""
+    copies = await opened(tmp_path, await remote((RUN, DATA)))
+    for attempt in (partial(copies.add, RUN, [DATA]), partial(copies.check_room, 0)):
+        await copies.add(OTHER, [OTHER_DATA])
+        shutil.rmtree(tmp_path / "runs")
+        with pytest.raises(Unavailable, match="No such file"):
+            await attempt()
+        await attempt()
 
 
 # --- a failing disk -----------------------------------------------------------------------------
@@ -258,7 +295,7 @@ async def publish(copies: LocalCopies, chunks: MemoryChunkStorage) -> None:
         await put_run(chunks, run, [await whole(copies, run)])
     order = MergeOrder(FOLDER, [[OTHER], [RUN]], 0, "system/runs/3")
     (merged,) = await copies._files.run(merge_runs(order))
-    copies.adopt(merged)
+    copies.note_written(merged)
     await put_run(chunks, merged, [await whole(copies, merged)])
     await copies.remove([RUN, OTHER])
 
@@ -373,6 +410,36 @@ async def test_m7_a_merge_fetches_an_input_whose_file_vanished(tmp_path: Path, i
     assert (tmp_path / "runs" / file_name(RUN)).read_bytes() == DATA
 
 
+@pytest.mark.parametrize("kind", ["FIFO", "link", "unreadable link"])
+async def test_m7_a_merge_fetches_an_input_whose_file_became_something_else(
+    tmp_path: Path, kind: str
+) -> None:
+    copies = await with_both(tmp_path, await remote((RUN, DATA), (OTHER, OTHER_DATA)))
+    path = tmp_path / "runs" / file_name(RUN)
+    if kind == "FIFO":
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere" if kind == "link" else path)
+
+    assert await compact(MERGE, "system/runs/3", copies, merge_locally) == [MERGED]
+    assert (path.is_symlink(), path.read_bytes()) == (False, DATA)
+
+
+async def test_m7_a_folder_with_the_name_of_a_copy_is_reported_and_reads_go_on(tmp_path: Path) -> None:
+    copies = await with_both(tmp_path, await remote((RUN, DATA), (OTHER, OTHER_DATA)))
+    path = tmp_path / "runs" / file_name(RUN)
+    path.unlink()
+    path.mkdir()
+    for attempt in (copies, LocalCopies(LocalFiles(), str(tmp_path / "runs"), copies)):
+        await attempt.open([RUN, OTHER])
+        with pytest.raises(DataCorruption, match="remove it") as caught:
+            await compact(MERGE, "system/runs/3", attempt, merge_locally)
+        assert caught.value.file == RUN.name
+        await find(attempt)
+
+
 async def test_m7_a_merge_fetches_an_input_with_a_bad_sector() -> None:
     """The file is on the disk, and reading it fails until it is written anew."""
     bad: set[str] = set()
@@ -455,7 +522,7 @@ async def test_m5_whole_runs_are_fetched_one_at_a_time(tmp_path: Path) -> None:
 
     async with anyio.create_task_group() as group:
         for (run, _), ask in zip(
-            runs, (copies.distrust, copies.distrust, copies.fetch, copies.fetch), strict=True
+            runs, (copies.replace_damaged, copies.replace_damaged, copies.fetch, copies.fetch), strict=True
         ):
             group.start_soon(ask, run)
         for number, hang in enumerate(hangs, 1):
@@ -489,7 +556,7 @@ async def test_m6_a_copy_that_is_removed_while_it_is_replaced_does_not_return(tm
     chunks.plan("read", hang)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(copies.distrust, RUN)
+        group.start_soon(copies.replace_damaged, RUN)
         await anyio.wait_all_tasks_blocked()
         await copies.remove([RUN])
         hang.release.set()

@@ -13,8 +13,9 @@ from support.scripted_chunks import Hang, ScriptedChunks
 from support.sorted_runs import TableWorld, entry_of, numbered, reader_of
 from tierlog.storage_backends.base.errors import DataCorruption, OutcomeUnknown, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.storage_backends.sorted_runs import reader as run_reader
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
-from tierlog.storage_backends.sorted_runs.lookup import find_row, find_rows
+from tierlog.storage_backends.sorted_runs.lookup import find_cached, find_row, find_rows
 from tierlog.storage_backends.sorted_runs.put import put_run
 from tierlog.storage_backends.sorted_runs.reader import StoredRuns
 from tierlog.storage_backends.sorted_runs.rows import Row
@@ -119,9 +120,55 @@ async def test_m1_the_highest_version_wins_wherever_it_is() -> None:
     for run, data in ((old, old_bytes), (new, new_bytes)):
         await put_run(chunks, run, [data])
 
-    found = await find_rows(view_of(old, new), reader_of(StoredRuns(chunks)), [b"a", b"b"])
+    view, reader = view_of(old, new), reader_of(StoredRuns(chunks))
+    found = await find_rows(view, reader, [b"a", b"b"])
 
     assert found == {b"a": Row(b"a", 9, b"newest"), b"b": Row(b"b", 4, b"newest")}
+    assert {key: find_cached(view.runs, reader, key) for key in found} == {
+        key: (True, row) for key, row in found.items()
+    }
+
+
+@pytest.mark.parametrize("recent_rows", [0, 45, 8192])
+async def test_m3_what_the_cache_has_is_found_or_ruled_out_without_a_read(
+    world: TableWorld, monkeypatch: pytest.MonkeyPatch, recent_rows: int
+) -> None:
+    """None, two and all of the runs are searched together."""
+    monkeypatch.setattr(run_reader, "_RECENT_ROWS", recent_rows)
+    for _ in range(4):
+        await flushed(world, 20)
+    world.put(b"key/000038", None)
+    await world.flush()
+    world.reopen()
+    runs, reader = world.table.runs, world.reader
+    keys = [b"key/%06d" % number for number in range(41)]
+    assert find_cached(runs, reader, keys[3]) == (False, None)
+
+    found = await find_rows(world.capture(), reader, keys)
+
+    reads = len(world.source.reads)
+    assert {key: find_cached(runs, reader, key) for key in keys} == {
+        key: (True, found.get(key)) for key in keys
+    }
+    assert find_cached(runs, reader, b"outside") == (True, None)
+    assert len(world.source.reads) == reads
+
+
+async def test_m3_what_the_cache_has_evicted_is_read_again(world: TableWorld) -> None:
+    for _ in range(2):
+        await flushed(world, 20)
+    runs, reader = world.table.runs, world.reader
+    row = await find_row(world.capture(), reader, b"key/000004")
+    assert find_cached(runs, reader, b"key/000004") == (True, row)
+
+    reader._cache.clear()
+
+    assert find_cached(runs, reader, b"key/000004") == (False, None)
+    for run in runs:
+        await reader.tail(run)
+    assert find_cached(runs, reader, b"key/000004") == (False, None)  # its block
+    assert await find_row(world.capture(), reader, b"key/000004") == row
+    assert find_cached(runs, reader, b"key/000004") == (True, row)
 
 
 async def test_m3_a_missing_run_is_unavailable_and_never_absent(world: TableWorld) -> None:
@@ -195,18 +242,18 @@ async def test_a_cancelled_lookup_leaves_the_next_one_to_read() -> None:
 async def test_m5_the_cache_stays_within_its_bytes_and_evicts_what_was_not_used() -> None:
     cache: BlockCache[bytes] = BlockCache(1000)
     for number in range(4):
-        cache.put("r", number, bytes(100), 100)
-        cache.get("r", 0)
+        cache.put(("r", 0), number, bytes(100), 100)
+        cache.get(("r", 0), 0)
 
-    assert cache.get("r", 0) is not None
-    assert cache.get("r", 1) is None
-    assert [cache.get("r", number) is None for number in (2, 3)] == [False, False]
+    assert cache.get(("r", 0), 0) is not None
+    assert cache.get(("r", 0), 1) is None
+    assert [cache.get(("r", 0), number) is None for number in (2, 3)] == [False, False]
     statistics = cache.statistics()
     assert (statistics.held_bytes, statistics.loads, statistics.evictions) == (900, 4, 1)
     assert statistics.hits == 7
 
-    cache.put("r", 9, bytes(900), 900)
-    assert cache.get("r", 9) is None
+    cache.put(("r", 0), 9, bytes(900), 900)
+    assert cache.get(("r", 0), 9) is None
 
 
 async def test_a_tiny_cache_changes_no_answer(world: TableWorld) -> None:
@@ -217,17 +264,6 @@ async def test_a_tiny_cache_changes_no_answer(world: TableWorld) -> None:
     found = await find_rows(world.capture(), world.reader, keys)
 
     assert [row.value for row in found.values()] == [b"value %d" % number for number in range(400)]
-
-
-async def test_tails_are_loaded_at_once(world: TableWorld) -> None:
-    for _ in range(3):
-        await flushed(world, 20)
-    world.reopen()
-
-    await world.reader.load_tails(world.table.runs)
-    assert len(world.source.reads) == 3
-    await find_row(world.capture(), world.reader, b"key/000001")
-    assert len(world.source.reads) == 3
 
 
 async def test_a_run_is_put_once_and_again_with_the_same_bytes() -> None:

@@ -45,7 +45,7 @@ async def one_life(folder: Path, longest: LongestSteps) -> None:
     table = Table()
     table.put(rows(ACTIVE))
     with longest.of("freeze"):
-        frozen = table.freeze()
+        (frozen,) = table.freeze()
 
     entries = []
     with longest.of("encode"):
@@ -61,7 +61,8 @@ async def one_life(folder: Path, longest: LongestSteps) -> None:
     view = TableView((), RunList(entries), 1 << 60)
     reader = reader_of(copies, 64 << 20)
     with longest.of("tails"):
-        await reader.load_tails(view.runs)
+        for entry in entries:
+            await reader.tail(entry)
     with longest.of("look up"):
         assert len(await find_rows(view, reader, [b"g/%016x" % (97 * n) for n in range(200)])) == 200
     with longest.of("scan"):

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.storage_backends.sorted_runs.memtable import ROW_MEMORY, Memtable, find_conflict, version_of
+from tierlog.storage_backends.sorted_runs import put
+from tierlog.storage_backends.sorted_runs.memtable import (
+    ROW_MEMORY,
+    SLICE_KEYS,
+    Memtable,
+    find_conflict,
+    unpublished_rows,
+    version_of,
+)
 from tierlog.storage_backends.sorted_runs.rows import ABSENT, Row
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.table import Table
 
 LATEST = 1 << 60
@@ -64,7 +73,7 @@ def test_a_version_never_goes_back() -> None:
 def test_a_frozen_memtable_takes_no_rows_and_another_one_does() -> None:
     table = Table()
     table.put([Row(b"a", 1, b"one")])
-    frozen = table.freeze()
+    (frozen,) = table.freeze()
     table.put([Row(b"a", 2, b"two")])
 
     with pytest.raises(RuntimeError, match="frozen"):
@@ -74,14 +83,98 @@ def test_a_frozen_memtable_takes_no_rows_and_another_one_does() -> None:
         assert view.find_in_memory(b"a") == Row(b"a", 2, b"two")
 
 
-def test_memtables_are_published_in_order() -> None:
+def test_an_empty_memtable_is_not_frozen() -> None:
     table = Table()
-    first, second = table.freeze(), table.freeze()
+    assert table.freeze() == ()
+    table.put([Row(b"a", 1, b"")])
+    assert len(table.freeze()) == len(table.freeze()) == 1
 
-    with pytest.raises(RuntimeError, match="in the order"):
-        table.publish(second, [])
-    table.publish(first, [])
-    table.publish(second, [])
+
+def test_frozen_memtables_become_one_run_of_their_newest_rows() -> None:
+    table = Table()
+    table.put([Row(b"a", 1, b"recorded")])
+    table.freeze()
+    table.put([Row(b"b", 2, b"")])
+    table.freeze()
+    table.put([Row(b"b", 3, None), Row(b"c", 4, b"")])
+
+    assert list(unpublished_rows(table.freeze(), clean_to=1)) == [
+        Row(b"b", 3, None),
+        None,
+        Row(b"c", 4, b""),
+    ]
+
+
+@pytest.mark.anyio
+async def test_m10_rows_that_newer_ones_replace_give_the_loop_turns_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight memtables may wait with the same keys: an eighth of their rows become the run."""
+    table, turns = Table(), 0
+    for memtable in range(8):
+        table.put(Row(b"%04d" % number, memtable * 1024 + number + 1, b"") for number in range(1024))
+        table.freeze()
+
+    async def count() -> None:
+        nonlocal turns
+        turns += 1
+
+    monkeypatch.setattr(put, "checkpoint", count)
+    rows = unpublished_rows(table.frozen, 0)
+    encoded = await put.encode_run(rows)
+    assert encoded is not None
+    assert (encoded.run.summary.rows, turns) == (1024, 8 * 1024 // 256)
+    assert await put.encode_run(rows) is None
+
+
+def test_rows_that_replay_finds_clean_are_released_with_the_last_of_them() -> None:
+    table = Table()
+    table.put([Row(b"a", 1, b"")])
+    table.put([Row(b"b", 2, b"")])
+
+    table.use(RunList(changes_from=1))
+    assert table.rows == 2
+    table.use(RunList(changes_from=2))
+    assert table.rows == 0
+    table.use(RunList(changes_from=9))
+    assert table.version == 9
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), max_size=9), st.integers(0, 10), st.integers(0, 10)
+)
+def test_m8_a_memtable_that_replay_divides_is_as_if_it_had_been_frozen_there(
+    keys: list[bytes], first: int, second: int
+) -> None:
+    table, newest = Table(), {}
+    for version, key in enumerate(keys, 1):
+        newest[key] = Row(key, version, b"")
+        table.put([newest[key]])
+    memory = table.memory
+
+    for version in sorted((first, second)):
+        list(table.divide(version))
+        assert not list(table.divide(version)), "there is nothing left to move"
+    assert {key: table.find_in_memory(key) for key in newest} == newest
+    assert table.memory == memory
+    for end in (first, second):
+        rows = [row for row in unpublished_rows(table.freeze(), clean_to=end) if row is not None]
+        assert rows == sorted(row for row in newest.values() if row.version > end)
+    table.use(RunList(changes_from=max(first, second)))
+    assert table.rows == sum(row.version > max(first, second) for row in newest.values())
+
+
+def test_m8_clean_rows_leave_memory_in_steps_of_bounded_length() -> None:
+    table = Table()
+    table.put(Row(b"%04d" % number, number, b"") for number in range(1, 3001))
+    table.use(RunList(changes_from=2990))
+
+    assert len(list(table.divide(2990))) > 3000 // SLICE_KEYS
+    assert table.rows == 10
+    steps = 1
+    while table.free():
+        steps += 1
+    assert steps > 2900 // SLICE_KEYS
 
 
 def test_m5_a_closed_view_keeps_no_rows() -> None:
@@ -98,11 +191,11 @@ def test_m5_a_closed_view_keeps_no_rows() -> None:
 def test_m5_rows_count_as_memory_until_they_are_published() -> None:
     table = Table()
     table.put([Row(b"a", 1, b"one")])
-    first = table.freeze()
+    table.freeze()
     table.put([Row(b"b", 2, None)])
 
     assert table.memory == 2 * ROW_MEMORY + len(b"aoneb")
-    table.publish(first, [])
+    table.use(RunList(changes_from=1))
     assert table.memory == ROW_MEMORY + len(b"b")
 
 

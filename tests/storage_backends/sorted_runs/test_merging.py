@@ -20,8 +20,8 @@ def test_the_newest_row_of_each_key_comes_out_in_order(
     queues = [[Row(key, source[key], b"") for key in sorted(source)] for source in sources]
     merger = Merger(len(sources))
     merged: list[Row] = []
-    while merger.hungry:
-        for number in tuple(merger.hungry):
+    while merger.drained:
+        for number in tuple(merger.drained):
             merger.feed(number, queues[number][:batch])
             del queues[number][:batch]
         progress = True

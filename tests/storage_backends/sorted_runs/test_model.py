@@ -21,15 +21,15 @@ from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.sorted_runs.compaction import compact
 from tierlog.storage_backends.sorted_runs.compaction_policy import next_merge
 from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
-from tierlog.storage_backends.sorted_runs.lookup import find_rows
-from tierlog.storage_backends.sorted_runs.memtable import Memtable, find_conflict, version_of
+from tierlog.storage_backends.sorted_runs.lookup import find_cached, find_rows
+from tierlog.storage_backends.sorted_runs.memtable import find_conflict, unpublished_rows, version_of
 from tierlog.storage_backends.sorted_runs.merge import MergeOrder, merge_runs
 from tierlog.storage_backends.sorted_runs.put import encode_run, put_run
 from tierlog.storage_backends.sorted_runs.reader import StoredRuns
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
-from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_changes, scan_rows
+from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from tierlog.storage_backends.sorted_runs.table import Table, TableView
 
 T = TypeVar("T")
@@ -45,11 +45,11 @@ class Tables(RuleBasedStateMachine):
         self.chunks = MemoryChunkStorage()
         self.run(self.chunks.open())
         self.table = Table()
-        self.frozen: list[tuple[Memtable, dict[bytes, Row]]] = []
+        self.frozen: dict[bytes, Row] | None = None
         self.model: dict[bytes, Row] = {}
         self.durable: dict[bytes, Row] = {}
         """What the runs hold."""
-        self.cycle = self.names = self.oldest_reader = 0
+        self.cycle = self.names = 0
         self.open_views: list[tuple[AbstractContextManager[TableView], TableView, dict[bytes, Row]]] = []
         self.start(SimulatedDisk(Random(1)))
 
@@ -92,14 +92,16 @@ class Tables(RuleBasedStateMachine):
 
     @rule()
     def freeze(self) -> None:
-        self.frozen.append((self.table.freeze(), dict(self.model)))
+        self.table.freeze()
+        self.frozen = dict(self.model)
 
-    @precondition(lambda self: self.frozen)
+    @precondition(lambda self: self.frozen is not None)
     @rule(run_bytes_max=st.sampled_from([40, 10_000]))
     def publish(self, run_bytes_max: int) -> None:
-        """One cycle: the oldest frozen memtable becomes runs, locally first."""
-        frozen, state = self.frozen.pop(0)
-        rows = frozen.newest_rows()
+        """One cycle: the frozen memtables become runs, locally first."""
+        assert self.frozen is not None
+        self.durable, self.frozen = self.frozen, None
+        rows = unpublished_rows(self.table.frozen, self.table.runs.clean_to)
         self.cycle += 1
         runs = []
         while (encoded := self.run(encode_run(rows, run_bytes_max))) is not None:
@@ -107,27 +109,22 @@ class Tables(RuleBasedStateMachine):
             self.run(self.copies.add(run, encoded.pieces))
             self.run(put_run(self.chunks, run, encoded.pieces))
             runs.append(run)
-        self.table.publish(frozen, runs)
-        self.durable = state
+        self.table.use(self.table.runs.replaced((), runs))
 
     @rule(fan_out=st.integers(2, 3), run_bytes_max=st.sampled_from([1, 10_000]))
     def compact(self, fan_out: int, run_bytes_max: int) -> None:
         async def merge_here(order: MergeOrder) -> list[RunEntry]:
             return await self.files.run(merge_runs(attrs.evolve(order, run_bytes_max=run_bytes_max)))
 
-        merge = next_merge(self.table.runs, self.oldest_reader, fan_out)
+        merge = next_merge(self.table.runs, fan_out)
         if merge is None:
             return
 
         winners = self.run(compact(merge, self.new_name(), self.copies, merge_here))
         for run in winners:
             self.run(put_run(self.chunks, run, [self.run(self.copies.read_range(run, 0, run.length))]))
-        self.table.compact(merge, winners)
+        self.table.use(self.table.runs.replaced(merge.runs, winners, merge.drop_tombstones_to))
         self.run(self.copies.remove(merge.runs))
-
-    @rule(back=st.integers(0, 5))
-    def readers_of_changes_continue(self, back: int) -> None:
-        self.oldest_reader = max(self.oldest_reader, self.table.version - back)
 
     @rule()
     def restart(self) -> None:
@@ -135,7 +132,7 @@ class Tables(RuleBasedStateMachine):
         self.close_views()
         runs = [RunEntry.decode(run.encode()) for run in self.table.runs]
         self.table = Table(RunList(runs, self.table.runs.changes_from))
-        self.frozen.clear()
+        self.frozen = None
         self.model = dict(self.durable)
         self.start(self.disk.crash())
 
@@ -172,6 +169,12 @@ class Tables(RuleBasedStateMachine):
         for key in (b"a", b"a\0", b"ab", b"b\xff", b"c"):
             assert self.live(found.get(key)) == self.live(self.model.get(key))
 
+    @invariant()
+    def cached_lookups_agree(self) -> None:
+        for key in (b"a", b"a\0", b"ab", b"b\xff", b"c"):
+            is_known, row = find_cached(self.table.runs, self.reader, key)
+            assert not is_known or self.live(row) == self.live(self.durable.get(key))
+
     @staticmethod
     def live(row: Row | None) -> Row | None:
         """A tombstone may be dropped; then the key has no row."""
@@ -184,24 +187,6 @@ class Tables(RuleBasedStateMachine):
             for view, model in views:
                 page = self.run(scan_rows(view, self.reader, KeyRange(), PageLimits()))
                 assert page.rows == [model[key] for key in sorted(model) if model[key].value is not None]
-
-    @rule(since=st.integers(0, 40), limit=st.integers(1, 4))
-    def changes_agree(self, since: int, limit: int) -> None:
-        with self.table.view() as view:
-            self.check_changes(view, since, limit)
-
-    def check_changes(self, view: TableView, since: int, limit: int) -> None:
-        if not view.has_changes_since(since):
-            assert since < self.oldest_reader
-            return
-
-        rows: list[Row] = []
-        start: bytes | None = b""
-        while start is not None:
-            page = self.run(scan_changes(view, self.reader, KeyRange(start), PageLimits(limit), since))
-            rows += page.rows
-            start = page.resume
-        assert rows == [self.model[key] for key in sorted(self.model) if self.model[key].version > since]
 
 
 TestTables = Tables.TestCase

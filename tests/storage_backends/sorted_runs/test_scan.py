@@ -1,4 +1,4 @@
-"""Scans in pages, changes since a version, and readers that stay undisturbed (M3, M5, M7)."""
+"""Scans in pages, and readers that stay undisturbed (M3, M5)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,19 @@ import pytest
 
 from support.sorted_runs import TableWorld
 from tierlog.storage_backends.sorted_runs.rows import Row, prefix_end
-from tierlog.storage_backends.sorted_runs.scan import (
-    KeyRange,
-    PageLimits,
-    scan_changes,
-    scan_rows,
-)
+from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from tierlog.storage_backends.sorted_runs.table import TableView
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
 async def all_pages(
-    world: TableWorld, view: TableView, keys: KeyRange, limits: PageLimits, since: int | None = None
+    world: TableWorld, view: TableView, keys: KeyRange, limits: PageLimits
 ) -> list[list[Row]]:
     pages = []
     start: bytes | None = keys.start
     while start is not None:
-        part = KeyRange(start, keys.end)
-        if since is None:
-            page = await scan_rows(view, world.reader, part, limits)
-        else:
-            page = await scan_changes(view, world.reader, part, limits, since)
+        page = await scan_rows(view, world.reader, KeyRange(start, keys.end), limits)
         pages.append(page.rows)
         start = page.resume
     return pages
@@ -131,72 +122,11 @@ async def test_a_view_shows_the_same_while_rows_change(world: TableWorld) -> Non
     assert [row.value for row in now.rows] == [b"after"] * 8 + [b"new"] + [b"after"] * 2
 
 
-@pytest.mark.parametrize("limit", [20, 10_000])
-async def test_changes_since_a_version_include_tombstones_and_nothing_older(
-    world: TableWorld, limit: int
-) -> None:
-    newest = await filled(world)
-    view = world.capture()
-
-    for since in (0, 200, 230, 280, view.version):
-        pages = await all_pages(world, view, KeyRange(), PageLimits(limit), since)
-
-        assert [row for page in pages for row in page] == [
-            newest[key] for key in sorted(newest) if newest[key].version > since
-        ]
-
-
-async def test_changes_read_no_block_without_one(world: TableWorld) -> None:
-    for number in range(3000):
-        world.put(b"%06d" % number, bytes(50))
-    await world.flush()
-    since = world.put(b"000100", b"x")
-    world.put(b"002000", b"y")
-    run = await world.flush()
-    world.forget_cache()
-
-    page = await scan_changes(world.capture(), world.reader, KeyRange(), PageLimits(), since)
-
-    assert run is not None
-    assert [row.key for row in page.rows] == [b"002000"]
-    assert {read.name for read in world.source.reads} == {run.name}
-
-
-async def test_changes_skip_the_blocks_of_older_ones(world: TableWorld) -> None:
-    for number in range(1000):
-        world.put(b"%06d" % number, bytes(50))
-    run = await world.flush()
-    assert run is not None
-    tail = await world.reader.tail(run)
-    world.source.reads.clear()
-
-    page = await scan_changes(world.capture(), world.reader, KeyRange(), PageLimits(), tail.max_versions[2])
-
-    assert len(page.rows) == 1000 - tail.first_rows[3]
-    assert min(read.offset for read in world.source.reads) == tail.offsets[3]
-
-
-async def test_changes_skip_the_blocks_between(world: TableWorld) -> None:
-    for number in range(1000):
-        world.put(b"%06d" % number, bytes(50))
-    since = world.table.version
-    for number in (0, 999):
-        world.put(b"%06d" % number, b"changed")
-    run = await world.flush()
-    assert run is not None
-    tail = await world.reader.tail(run)
-    world.source.reads.clear()
-
-    page = await scan_changes(world.capture(), world.reader, KeyRange(), PageLimits(), since)
-
-    assert [row.key for row in page.rows] == [b"000000", b"000999"]
-    assert [read.offset for read in world.source.reads] == [0, tail.offsets[-2]]
-
-
 async def test_a_scan_leaves_the_cache_to_lookups(world: TableWorld) -> None:
     await filled(world)
     world.forget_cache()
-    await world.reader.load_tails(world.table.runs)
+    for run in world.table.runs:
+        await world.reader.tail(run)
     before = world.reader.statistics().held_bytes
 
     await all_pages(world, world.capture(), KeyRange(), PageLimits())

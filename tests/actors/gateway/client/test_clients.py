@@ -82,12 +82,103 @@ async def test_an_append_above_the_limit_is_refused_before_it_is_sent(tmp_path: 
                 lambda: client.append_many("s", [huge]),
             ]
             for append in attempts:
-                before = client.statistics().requests
+                before = client.statistics()
                 with pytest.raises(tierlog.TooLarge, match="holds at most 8388608 bytes.*: split it"):
                     await append()
-                assert client.statistics().requests == before
+                after = client.statistics()
+                assert after.batches == before.batches
+                assert after.requests - before.requests == after.map_refreshes - before.map_refreshes == 1
         with pytest.raises(tierlog.TooLarge, match="split it"):
             plain.append("s", huge)
+
+
+LARGE = 300 << 10
+"""Bytes of an append that travels in a request of its own."""
+
+
+def limited(bytes_max: int) -> ContainerMap:
+    return ContainerMap(1, (ContainerAssignment(0, None, None),), bytes_max)
+
+
+def offset_of(received: Received) -> Answer:
+    return json_answer({"offset": 7})
+
+
+async def test_a_limit_that_was_raised_since_refuses_nothing() -> None:
+    with scripted(offset_of) as server:
+        for kind in range(3):
+            server.map = limited(LARGE - 1)
+            async with tierlog.connect(server.url) as client:
+                server.map = limited(LARGE)
+                appends: list[Append] = [
+                    lambda: client.append("s", bytes(LARGE)),
+                    lambda: client.append("s", bytearray(LARGE)),
+                    lambda: client.append_many("s", iter([bytes(LARGE)])),
+                ]
+
+                assert await appends[kind]() == 7
+                assert client.append_bytes_max == LARGE
+        server.map = limited(LARGE - 1)
+        async with tierlog.connect(server.url) as client:
+            server.map = limited(LARGE)
+
+            assert await client.append_each([_Append("s", bytes(LARGE))]) == [7]
+
+
+def test_a_limit_that_was_raised_since_refuses_nothing_in_threads() -> None:
+    with scripted(offset_of) as server:
+        for kind in range(3):
+            server.map = limited(LARGE - 1)
+            with tierlog.connect_sync(server.url) as plain:
+                server.map = limited(LARGE)
+                appends: list[Callable[[], object]] = [
+                    lambda: plain.append("s", bytes(LARGE)),
+                    lambda: plain.append_many("s", iter([bytes(LARGE)])),
+                    lambda: plain.append_each([_Append("s", bytes(LARGE))])[0],
+                ]
+
+                assert appends[kind]() == 7
+
+
+async def test_refusals_at_one_time_share_one_request_for_the_limit() -> None:
+    with scripted(offset_of) as server:
+        server.map = limited(LARGE - 1)
+        refused: list[tierlog.TooLarge] = []
+        async with tierlog.connect(server.url) as client:
+            before = server.map_requests
+
+            async def append() -> None:
+                with pytest.raises(tierlog.TooLarge, match=f"at most {LARGE - 1} bytes") as found:
+                    await client.append("s", bytes(LARGE))
+                refused.append(found.value)
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(50):
+                    tasks.start_soon(append)
+
+        assert (len(refused), server.map_requests - before, server.received) == (50, 1, [])
+
+
+async def test_the_known_limit_refuses_while_no_server_answers() -> None:
+    with scripted(offset_of) as server:
+        server.map = limited(LARGE - 1)
+        async with tierlog.connect(server.url) as client:
+            with tierlog.connect_sync(server.url) as plain:
+                server.stop()
+                with pytest.raises(tierlog.TooLarge):
+                    await client.append("s", bytes(LARGE))
+                with pytest.raises(tierlog.TooLarge):
+                    plain.append("s", bytes(LARGE))
+
+
+async def test_an_append_that_no_server_takes_is_refused_without_a_request() -> None:
+    with scripted(offset_of) as server:
+        async with tierlog.connect(server.url) as client:
+            before = server.map_requests
+            with pytest.raises(tierlog.TooLarge):
+                await client.append("s", memoryview(bytes((32 << 20) + 1)))
+
+            assert server.map_requests == before
 
 
 async def test_sources_that_no_merge_takes_are_refused_as_the_store_refuses_them(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor.admin import make_admin_app
 
 pytestmark = pytest.mark.anyio
-COUNTS = [1000, pytest.param(10_000, marks=pytest.mark.extended)]
+COUNTS = [500, pytest.param(10_000, marks=pytest.mark.extended)]
 RSS_MAX = 48 << 20
 """Bytes by which the process may have grown: it runs the clients too."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import resource
 import socket
 import time
@@ -205,6 +206,74 @@ async def test_h15_a_request_that_is_unread_when_the_server_stops_is_answered(
         received += await everything(stream)
 
     assert received.count(b"alive") == 2
+    assert received.lower().count(b"connection: close") == 1
+
+
+async def test_h15_answers_of_a_stopping_server_end_their_connections(a: ServedStore) -> None:
+    """A client that does not know sends its next request into the closed connection."""
+    requests = {
+        "long poll": TAIL,
+        "bytes": b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "HEAD": b"HEAD /health HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "unknown path": b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "incomplete body": b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nx",
+    }
+    streams = {name: await a.raw(b"") for name in requests}
+    await streams["long poll"].send(requests.pop("long poll"))
+    await until(lambda: a.gateway.tails == 1)
+
+    a.gateway.drain()
+    for name, request in requests.items():
+        await streams[name].send(request)
+    answers = {name: await everything(stream) for name, stream in streams.items()}
+
+    assert {name: answer.lower().count(b"\r\nconnection: close\r\n") for name, answer in answers.items()} == (
+        dict.fromkeys(answers, 1)
+    )
+    assert answers["long poll"].startswith(b"HTTP/1.1 503 ")
+
+
+async def test_h15_the_last_of_several_answers_ends_the_connection(a: ServedStore) -> None:
+    for behind in (HEALTH, b"NOT HTTP\r\n\r\n"):
+        stream = await a.raw(TAIL + HEALTH + behind)
+        await until(lambda: a.gateway.tails == 1)
+        a.gateway.drain()
+        *others, last = re.split(rb"http/1\.1 (?=\d)", (await everything(stream)).lower())[1:]
+        a.gateway.draining = False
+
+        assert len(others) == 2
+        assert not any(b"connection: close" in answer for answer in others)
+        assert b"connection: close" in last
+
+
+async def test_h15_a_request_behind_an_answer_that_ends_the_connection_is_not_begun(
+    tmp_path: Path,
+) -> None:
+    """Its client reads that it was not, and sends it again."""
+    release = anyio.Event()
+    async with open_store(tmp_path / "data", containers=1) as store:
+        await store.create_segment("a")
+
+        async def read(*arguments: Any) -> bytes:
+            await release.wait()
+            return await store.read(*arguments)
+
+        await store.append("a", b"abc")
+        async with serving(Wrapped(store, read=read)) as served:
+            stream = await served.raw(b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            served.gateway.drain()
+            head = await stream.receive()
+            await stream.send(
+                b"POST /v1/segments/b/create HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
+            )
+            release.set()
+            received = head + await everything(stream)
+        names = await store.list_segments()
+
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert b"abc" in received
+    assert b"connection: close" in head.lower()
+    assert names == ["a"]
 
 
 async def test_h15_a_request_behind_the_last_answer_of_a_stopping_server_is_answered(tmp_path: Path) -> None:
@@ -391,7 +460,7 @@ async def test_h10_a_connection_that_was_closed_does_not_wait_for_ever_for_its_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "WRITE_DELAY", 0.01)
-    closed = connection.HttpConnection(connections.Connections(None, 1))  # type: ignore[arg-type]
+    closed = connection.HttpConnection(connections.Connections(None, 1, lambda: False))  # type: ignore[arg-type]
     closed.transport = Transport(1)
     closed.close()
     with anyio.fail_after(scaled(10)):
@@ -464,7 +533,8 @@ async def test_h12_what_clients_do_not_read_has_a_bound(
 
 
 async def test_h12_a_client_that_does_not_read_makes_room_for_one_that_does(tmp_path: Path) -> None:
-    limits = ServerLimits(unread_bytes=1 << 20, body_grace=0.05)
+    # Reader and server share an event loop: a process that does not run for so long does not read either.
+    limits = ServerLimits(unread_bytes=1 << 20, body_grace=0.5)
     async with service(tmp_path, limits) as served, AsyncExitStack() as silent:
         await served.store.create_segment("a")
         for _ in range(12):

@@ -481,17 +481,17 @@ async def test_a_disconnect_after_the_last_byte_leaves_the_server_working(
     assert found == body * (len(found) // MIB)
 
 
-@pytest.mark.parametrize("told_first", [False, True])
+@pytest.mark.parametrize("answered_first", [False, True])
 async def test_a_connection_lost_after_the_last_byte_of_a_large_body(
-    a: ServedStore, monkeypatch: pytest.MonkeyPatch, told_first: bool
+    a: ServedStore, monkeypatch: pytest.MonkeyPatch, answered_first: bool
 ) -> None:
     class Lost(LargeBody):
         def add(self, size: int) -> None:
             is_last = self.received + size == MIB
-            if is_last and told_first:
+            if is_last and answered_first:
                 self._connection.transport.abort()
             super().add(size)
-            if is_last and not told_first:
+            if is_last and not answered_first:
                 self._connection.transport.abort()
 
     with monkeypatch.context() as lost:

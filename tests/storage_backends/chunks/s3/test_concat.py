@@ -249,3 +249,52 @@ async def test_an_upload_that_could_not_be_aborted_is_left_to_the_next_sweep(
     await later.open()
     await later.close()
     assert not server.uploads()
+
+
+ABORTS = {
+    "a refused abort": Fault("AbortMultipartUpload", refuse=(503, "SlowDown")),
+    "a lost abort": Fault("AbortMultipartUpload", drop=True),
+    "an abort whose answer is lost": Fault("AbortMultipartUpload", applied=True, drop=True),
+}
+
+
+@pytest.mark.parametrize("fault", ABORTS.values(), ids=ABORTS)
+async def test_an_upload_that_could_not_be_aborted_is_aborted_after_a_later_one(
+    storage: S3ChunkStorage, server: S3Server, fault: Fault
+) -> None:
+    server.fail(Fault("UploadPart", refuse=(503, "SlowDown")), attrs.evolve(fault))
+    with pytest.raises(Unavailable, match="slow down"):
+        await storage.concat("joined", RANGES)
+
+    assert await storage.concat("later", RANGES) == len(JOINED)
+    assert not server.uploads()
+    aborts = server.count("AbortMultipartUpload")
+    assert await storage.concat("last", RANGES) == len(JOINED)
+    assert server.count("AbortMultipartUpload") == aborts
+
+
+async def test_an_upload_whose_id_was_lost_and_is_not_listed_is_aborted_after_a_later_one(
+    storage: S3ChunkStorage, server: S3Server
+) -> None:
+    other = server.begin_upload("store/other")
+    server.fail(*map(attrs.evolve, [LOST["a lost answer"], Fault("ListMultipartUploads", drop=True)]))
+    with pytest.raises(Unavailable, match="no upload was begun"):
+        await storage.concat("joined", RANGES)
+    assert len(server.uploads()) == 2
+
+    assert await storage.concat("later", RANGES) == len(JOINED)
+    assert server.uploads() == [other]
+
+
+async def test_an_abort_that_fails_again_fails_no_upload_and_is_tried_after_the_next(
+    storage: S3ChunkStorage, server: S3Server
+) -> None:
+    refused = Fault("AbortMultipartUpload", refuse=(503, "SlowDown"))
+    server.fail(Fault("UploadPart", refuse=(503, "SlowDown")), refused, attrs.evolve(refused))
+    with pytest.raises(Unavailable, match="slow down"):
+        await storage.concat("joined", RANGES)
+
+    assert await storage.concat("later", RANGES) == len(JOINED)
+    assert len(server.uploads()) == 1
+    assert await storage.concat("last", RANGES) == len(JOINED)
+    assert not server.uploads()

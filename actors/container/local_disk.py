@@ -1,0 +1,32 @@
+"""What a container has on the local disk: its log, and whole copies of the runs of its system table beside it
+(rules W1, M6)."""
+
+from __future__ import annotations
+
+import attrs
+
+from ...journal.log.contract import DurableDataLog
+from ...storage_backends.base.files import Files
+from ...storage_backends.sorted_runs.compaction import MergeRuns
+
+
+@attrs.frozen
+class RunFolder:
+    files: Files
+    path: str
+    merge: MergeRuns
+    """Merges runs in the folder: in a helper process, unless the disk is simulated."""
+    low_water: int = 0
+    """Bytes. Merges and fetches leave twice as much free: what they write must not keep the log from appends
+    (rule W6)."""
+
+
+@attrs.frozen
+class LocalDisk:
+    log: DurableDataLog
+    runs: RunFolder
+
+
+def run_folder(log_folder: str) -> str:
+    """The folder of the runs beside the log in ``log_folder``."""
+    return f"{log_folder}/runs"

@@ -1,0 +1,88 @@
+"""The planted bugs of the system table: what is in memory, what runs hold, and which runs are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from tierlog.actors.container.manifest_state import ManifestState
+from tierlog.actors.container.table_runs import TableRuns
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.base.errors import Unavailable
+from tierlog.storage_backends.sorted_runs import compaction_policy, lookup, put, run_files
+from tierlog.storage_backends.sorted_runs.compaction_policy import Merge
+from tierlog.storage_backends.sorted_runs.reader import RunReader
+from tierlog.storage_backends.sorted_runs.rows import VERSION_MAX
+from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.table import TableView
+
+from .planting import Planter, mutant
+
+
+@mutant("M3")
+def row_that_cannot_be_read_is_absent(plant: Planter) -> None:
+    """While runs cannot be read, chunks are deleted that segments are made of."""
+
+    async def find(original: Any, view: TableView, reader: RunReader, keys: Iterable[bytes]) -> Any:
+        try:
+            return await original(view, reader, keys)
+        except Unavailable:
+            return {}
+
+    plant(lookup.find_rows, find)
+
+
+@mutant("M6")
+def failed_run_leaves_its_file(plant: Planter) -> None:
+    """A full disk stays full."""
+
+    def remove(original: Any, path: str) -> Any:
+        if run_files.TEMPORARY not in path:
+            yield from original(path)
+
+    plant(run_files.remove_file, remove)
+
+
+@mutant("M7")
+def tombstones_go_while_older_runs_have_the_row(plant: Planter) -> None:
+    """Records of deleted segments come back after a merge."""
+
+    def find(original: Callable[..., Merge | None], *arguments: Any) -> Merge | None:
+        merge = original(*arguments)
+        return merge and attrs.evolve(merge, drop_tombstones_to=VERSION_MAX)
+
+    plant(compaction_policy._find, find)
+
+
+@mutant("M8")
+def rows_are_clean_before_their_element_counts(plant: Planter) -> None:
+    """After a crash, or a failed flush, records are lost that only a run without an element has."""
+
+    async def write(original: Any, self: TableRuns, runs: list[RunEntry]) -> bool:
+        has_room: bool = await original(self, runs)
+        self._state.table.use(self._state.table.runs.replaced((), runs))
+        return has_room
+
+    plant(TableRuns._write_dirty_rows, write)
+
+
+@mutant("M10")
+def element_names_a_run_that_was_not_put(plant: Planter) -> None:
+    """The records are on the local disk only: whoever loses that loses the segments."""
+
+    async def put_nothing(original: Any, chunks: ChunkStorage, run: RunEntry, pieces: Sequence[Any]) -> None:
+        pass
+
+    plant(put.put_run, put_nothing)
+
+
+@mutant("M11")
+def runs_in_use_are_collected(plant: Planter) -> None:
+    """The next owner deletes the runs of its predecessor, which make up the table."""
+
+    def among(original: Any, self: ManifestState, names: Collection[str]) -> Collection[str]:
+        return ()
+
+    plant(ManifestState.runs_among, among)
