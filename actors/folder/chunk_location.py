@@ -6,7 +6,8 @@ is refused with ``StoreMismatch``. Read-only views, the doctor and stores opened
 the record. How the location is reached (endpoint, region) may change: a configuration that names the location
 updates the record.
 
-A folder without a record keeps its chunks in ``lts/``. The record is TOML and contains no secrets.
+A folder without a record keeps its chunks in ``lts/``. The record is TOML and contains no secrets. Its last
+line, a comment, has the CRC32C of the lines before; records of earlier versions lack it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ConfigError, DataCorruption, StoreMismatch
 from ...storage_backends.base.files import (
@@ -130,6 +132,8 @@ def _require_s3(location: ChunkLocation) -> None:
 
 # --- the record ---------------------------------------------------------------------------------
 
+_CHECKSUM = b"# CRC32C of the lines above: "
+
 
 def _path(folder: StoreFolder) -> str:
     return f"{folder.wal}/chunks"
@@ -189,7 +193,8 @@ def _encode(location: ChunkLocation) -> bytes:
         f'chunks = "{location.chunks}"',
     ]
     lines += [f"{field.name} = {_toml(getattr(location.s3, field.name))}" for field in attrs.fields(S3Config)]
-    return ("\n".join(lines) + "\n").encode()
+    body = ("\n".join(lines) + "\n").encode()
+    return body + b"%s%08x\n" % (_CHECKSUM, crc32c(body))
 
 
 def _toml(value: str | bool | int) -> str:
@@ -200,7 +205,11 @@ def _toml(value: str | bool | int) -> str:
 def _decode(data: bytes, path: str) -> ChunkLocation:
     import tomllib  # a folder with its own ``lts/`` has no record
 
+    body, marker, checksum = data.rpartition(_CHECKSUM)
     try:
+        # A flipped bit may name another bucket, where the store would go on without its chunks.
+        if marker and checksum != b"%08x\n" % crc32c(body):
+            raise ValueError("its checksum does not match")
         fields = tomllib.loads(data.decode())
         location = ChunkLocation(str(fields.pop("chunks")), S3Config(**fields))
         if location.chunks:

@@ -61,18 +61,16 @@ def encode(identity: StoreIdentity) -> bytes:
 def decode(data: bytes, path: str) -> StoreIdentity:
     """Raises ``StoreMismatch`` for a newer version, ``DataCorruption`` for anything else but a whole
     identity."""
-    if (
-        len(data) >= 6
-        and int.from_bytes(data[:4], "big") == _MAGIC
-        and int.from_bytes(data[4:6], "big") > FORMAT_VERSION
-    ):
-        version = int.from_bytes(data[4:6], "big")
+    magic, version = int.from_bytes(data[:4], "big"), int.from_bytes(data[4:6], "big")
+    is_whole = len(data) >= 4 and crc32c(data[:-4]) == int.from_bytes(data[-4:], "big")
+    # In this length a wrong checksum means that the version is damaged; a newer format may have another one.
+    if len(data) >= 6 and magic == _MAGIC and version > FORMAT_VERSION and (is_whole or len(data) != _BYTES):
         raise StoreMismatch(
             f"{path}: the folder has format version {version}, this tierlog reads up to {FORMAT_VERSION}: "
             f"use a newer tierlog"
         )
 
-    if len(data) != _BYTES or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
+    if len(data) != _BYTES or not is_whole:
         raise DataCorruption("the store's identity is damaged", file=path, offset=0)
 
     fields = Decoder(data[:-4])

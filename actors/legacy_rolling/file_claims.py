@@ -11,15 +11,19 @@ claim of the same name is not an obstacle, so an import that a crash ended can b
 the ``o:`` record does: the files of an imported segment are never free again. Cancellation and crash leave
 unused claims of the name.
 
-Layout: the name of the files' segment, a zero byte, the name of the importing segment; UTF-8.
+Layout: ``magic u32, version u8 2, name of the files' segment text, name of the importing segment text, CRC32C
+u32``. Version 1, which has no checksum, is the first name, a zero byte and the second name, in UTF-8.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from typing import NamedTuple
 
+from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import ChunkExists, DataCorruption, InvalidArgument
 from ..kernel.task_groups import work_through
 from .header import segment_of_file
@@ -27,6 +31,46 @@ from .header import segment_of_file
 CLAIMS_PREFIX = "_system/imports/"
 _WORKERS = 8
 _BYTES_MAX = 1 << 14
+_HEAD = b"TLFC\2"
+"""Magic and version. No version 1 begins like this: names have no control characters."""
+
+
+class FileClaim(NamedTuple):
+    segment: str
+    """Whose files are claimed."""
+    importer: str
+    """The segment that they became part of."""
+    is_checked: bool = True
+    """Whether a checksum covers it: not in version 1."""
+
+    def encode(self) -> bytes:
+        out = Encoder().raw(_HEAD).text(self.segment).text(self.importer)
+        body = out.finish()
+        return body + crc32c(body).to_bytes(4, "big")
+
+    @classmethod
+    def decode(cls, data: Buffer) -> FileClaim:
+        """Raises ``DecodeError`` for anything but a whole claim. One of version 1 may be damaged all the
+        same."""
+        view = memoryview(data)
+        if view[: len(_HEAD)] != _HEAD:
+            return cls._without_checksum(bytes(view))
+
+        if crc32c(view[:-4]) != int.from_bytes(view[-4:], "big"):
+            raise DecodeError(f"a claim of {len(view)} bytes is damaged")
+
+        fields = Decoder(view[len(_HEAD) : -4])
+        claim = cls(fields.text(), fields.text())
+        fields.finish()
+        return claim
+
+    @classmethod
+    def _without_checksum(cls, data: bytes) -> FileClaim:
+        try:
+            segment, importer = data.decode().split("\0")
+        except ValueError as error:
+            raise DecodeError(f"a claim of {len(data)} bytes is damaged, or of a newer version") from error
+        return cls(segment, importer, is_checked=False)
 
 
 def file_claim_name(segment: str) -> str:
@@ -45,20 +89,32 @@ async def claim_files(chunks: ChunkStorage, name: str, files: Iterable[str]) -> 
 
 
 async def _claim(chunks: ChunkStorage, name: str, segment: str) -> None:
-    claim = file_claim_name(segment)
+    file = file_claim_name(segment)
     try:
-        await chunks.create_with_content(claim, [f"{segment}\0{name}".encode()])
+        await chunks.create_with_content(file, [FileClaim(segment, name).encode()])
     except ChunkExists:
         # It may be our own, of an import that a crash ended.
-        _check(await chunks.read(claim, 0, _BYTES_MAX), claim, name, segment)
+        found = await _read(chunks, file, segment)
+        # Without a checksum, a flipped bit may name another segment, and another's claim may look like ours.
+        if not found.is_checked and await _read(chunks, file, segment) != found:
+            raise _damaged(file, segment) from None
+        if found.importer != name:
+            raise InvalidArgument(
+                f"{name!r} cannot be imported: the files of {segment!r} were imported as part of "
+                f"{found.importer!r} (if that segment is gone for good, delete {file} and import again)"
+            ) from None
 
 
-def _check(found: bytes, claim: str, name: str, segment: str) -> None:
-    about, _, importer = found.decode(errors="replace").partition("\0")
-    if about != segment or not importer:
-        raise DataCorruption(f"the claim of the files of {segment!r} is damaged", file=claim)
-    if importer != name:
-        raise InvalidArgument(
-            f"{name!r} cannot be imported: the files of {segment!r} were imported as part of {importer!r} "
-            f"(if that segment is gone for good, delete {claim} and import again)"
-        )
+async def _read(chunks: ChunkStorage, file: str, segment: str) -> FileClaim:
+    try:
+        found = FileClaim.decode(await chunks.read(file, 0, _BYTES_MAX))
+    except DecodeError as error:
+        raise _damaged(file, segment) from error
+
+    if found.segment != segment or not found.importer:
+        raise _damaged(file, segment)
+    return found
+
+
+def _damaged(file: str, segment: str) -> DataCorruption:
+    return DataCorruption(f"the claim of the files of {segment!r} is damaged", file=file)

@@ -1,5 +1,5 @@
-"""Finds a legacy segment in chunk storage: its header and its data files, measured. It reads headers and asks
-for lengths; no byte of data is read.
+"""Finds a legacy segment in chunk storage: its header and its data files, measured. It reads headers, each
+twice, and asks for lengths; no byte of data is read.
 
 A chunk ends where the next one starts; the last one ends with its file. Bytes of a file behind its chunk's
 end do not count. Data files that are missing at the front were truncated away, and the segment begins at the
@@ -60,7 +60,11 @@ async def find(chunks: ChunkStorage, name: str) -> LegacySegment | None:
     if found is None:
         return await _find_plain(chunks, name)
 
-    header = parse_header(await _read(chunks, found), found.name)
+    data = await _read(chunks, found)
+    # It has no checksum, and with another number in it a part of the segment would be missing.
+    if await _read(chunks, found) != data:
+        raise DataCorruption("two reads of the header differ", file=found.name)
+    header = parse_header(data, found.name)
     return None if header is None else await _measure(chunks, name, found, header)
 
 

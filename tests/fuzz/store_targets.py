@@ -22,6 +22,7 @@ from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.identity import decode as decode_identity
 from tierlog.actors.folder.identity import encode as encode_identity
 from tierlog.actors.folder.lock_files import Owner, decode_owner, encode_owner
+from tierlog.actors.legacy_rolling.file_claims import FileClaim
 from tierlog.actors.legacy_rolling.header import (
     LegacyChunk,
     LegacyHeader,
@@ -425,6 +426,8 @@ _CONCATENATED = (
     + format_chunks([LegacyChunk(157, "a$offset.157")])
 )
 
+_FILE_CLAIM = FileClaim("app/source", "app/target").encode()
+
 _LEGACY = [
     Target(
         "header of the legacy layout",
@@ -449,6 +452,20 @@ _LEGACY = [
             "maxsize=٣&".encode(),
             b"maxsize=1&0=a&1=\xc0\x80&",
         ],
+    ),
+    Target(
+        "file claim",
+        lambda data: FileClaim.decode(data)[:2],
+        [_FILE_CLAIM, b"app/source\0app/target"],
+        encode=lambda names: FileClaim(*names).encode(),
+        canonical=False,  # the one without a checksum
+    ),
+    Target(
+        "file claim behind a right checksum",
+        lambda body: FileClaim.decode(sealed(_FILE_CLAIM[:5] + body)),
+        [_FILE_CLAIM[5:-4]],
+        encode=lambda claim: claim.encode()[5:-4],
+        values=st.builds(FileClaim, name, name, st.just(True)),
     ),
     Target(
         "file of the legacy layout",

@@ -167,10 +167,10 @@ def _bytes(tag: str, size: int) -> bytes:
 def lay(site: Site, segments: Sequence[LegacyFiles]) -> None:
     """Put the files where the site's long-term storage is, durable, as what was there for years.
 
-    No read of them has a flipped bit: nothing would tell an import that it was given other bytes than there
-    are.
+    No read of a data file has a flipped bit: nothing would tell an import that it was given other bytes than
+    there are.
     """
-    site.faults.never_flipped = frozenset(file for segment in segments for file in segment.files)
+    site.faults.never_flipped = frozenset(file for segment in segments for file in segment.data_files)
     for segment in segments:
         for file, data in segment.files.items():
             read_only = file == segment.read_only

@@ -16,7 +16,7 @@ import attrs
 from support.live_segments import live_ids
 from support.table_rows import records_of
 from tierlog.actors.container.container import Container
-from tierlog.actors.legacy_rolling.file_claims import file_claim_name
+from tierlog.actors.legacy_rolling.file_claims import FileClaim, file_claim_name
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX, header_name, parse_header
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.transactions import is_staged
@@ -45,7 +45,8 @@ class LegacyFilesLeft:
                 found[segment.header] = segment.header_bytes
             if is_imported:
                 found |= {
-                    file_claim_name(taker): f"{taker}\0{segment.name}".encode() for taker in segment.takers
+                    file_claim_name(taker): FileClaim(taker, segment.name).encode()
+                    for taker in segment.takers
                 }
         return found
 

@@ -194,7 +194,7 @@ def test_a_folder_of_a_newer_format_is_refused_and_untouched(
 ) -> None:
     make_store(folder)
     identity = folder / "wal" / "store"
-    identity.write_bytes(identity.read_bytes()[:4] + b"\x00\x63" + identity.read_bytes()[6:])
+    identity.write_bytes(identity.read_bytes()[:4] + b"\x00\x63" + identity.read_bytes()[6:] + b"more")
     before = fingerprint(folder)
 
     done = run(*arguments)

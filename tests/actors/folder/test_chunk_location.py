@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import attrs
@@ -11,17 +13,25 @@ from simulation.disk import SimulatedDisk
 from simulation.file_layer import Fail, Fault, SimulatedFiles
 
 from support.virtual import virtual_world
-from tierlog.actors.folder.chunk_location import recorded_location, resolve_location
+from tierlog.actors.folder.chunk_location import ChunkLocation, recorded_location, resolve_location
 from tierlog.actors.folder.identity import StoreIdentity, create_identity
 from tierlog.actors.folder.paths import StoreFolder
 from tierlog.actors.settings.configuration import StoreConfig
-from tierlog.storage_backends.base.errors import Unavailable
+from tierlog.storage_backends.base.errors import DataCorruption, Unavailable
 from tierlog.storage_backends.base.files import IoCall, SyncFolder
+from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
 
 FOLDER = StoreFolder("/data")
 IN_A_BUCKET = attrs.evolve(StoreConfig(), chunks="s3://bucket/stores")
+GOLDEN = b"""# Where the chunks of this store are. Fixed; `tierlog` writes it.
+chunks = "s3://bucket/stores"
+endpoint = ""
+region = ""
+append = false
+"""
+"""Of earlier versions, which wrote no checksum."""
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -40,3 +50,26 @@ async def test_w11_a_record_whose_name_a_failed_sync_lost_is_written_again(seed:
 
     after = await recorded_location(SimulatedFiles(disk.crash("none")), FOLDER)
     assert after.chunks == IN_A_BUCKET.chunks
+
+
+async def test_a_flipped_bit_in_the_record_is_damage_and_no_other_location(tmp_path: Path) -> None:
+    """Chunks would be written to another bucket, and the store's own would be missing there."""
+    files, folder, path = LocalFiles(), StoreFolder(str(tmp_path)), tmp_path / "wal" / "chunks"
+    await resolve_location(files, folder, IN_A_BUCKET, virtual_world(1))
+    data = path.read_bytes()
+    assert (await recorded_location(files, folder)).chunks == IN_A_BUCKET.chunks
+
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        # Where the checksum itself cannot be found any more, everything else is whole.
+        with suppress(DataCorruption):
+            assert (await recorded_location(files, folder)).chunks == IN_A_BUCKET.chunks, bit
+
+
+async def test_a_record_without_a_checksum_is_readable(tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / "chunks").write_bytes(GOLDEN)
+    found = await recorded_location(LocalFiles(), StoreFolder(str(tmp_path)))
+    assert found == ChunkLocation("s3://bucket/stores")

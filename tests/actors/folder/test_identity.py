@@ -38,6 +38,18 @@ def test_a_newer_format_is_refused_as_such() -> None:
         decode(bytes.fromhex(GOLDEN)[:4] + b"\x00\x02" + b"anything", "store")
 
 
+def test_a_flipped_bit_in_the_version_is_damage_and_no_newer_format() -> None:
+    data = bytes.fromhex(GOLDEN)
+    for bit in range(16):
+        flipped = data[:4] + (int.from_bytes(data[4:6], "big") ^ 1 << bit).to_bytes(2, "big") + data[6:]
+        with pytest.raises(DataCorruption, match="damaged"):
+            decode(flipped, "store")
+
+    newer = signed(data[:4] + b"\x00\x02" + data[6:-4])
+    with pytest.raises(StoreMismatch, match="use a newer tierlog"):
+        decode(newer, "store")
+
+
 @pytest.mark.parametrize("head", [b"NOPE\x00\x01", bytes.fromhex(GOLDEN)[:4] + b"\x00\x00"])
 def test_a_file_of_another_kind_is_refused(head: bytes) -> None:
     with pytest.raises(DataCorruption, match="not the identity of a store"):

@@ -3,22 +3,27 @@ deletion (rule S14)."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import attrs
 import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, read_all
 from support.legacy_layout import write_files, write_header, write_legacy
-from tierlog.actors.legacy_rolling.file_claims import claim_files, file_claim_name
+from tierlog.actors.legacy_rolling.file_claims import FileClaim, claim_files, file_claim_name
 from tierlog.actors.legacy_rolling.header import segment_of_file
 from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unavailable
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
 
 pytestmark = pytest.mark.anyio
 
 TARGET, SOURCE = "app/target", "app/source"
 FILES = [f"{TARGET}$offset.0", f"{SOURCE}$offset.0"]
+_FOLDER = Path(__file__).parents[2] / "golden"
+GOLDEN = bytes.fromhex((_FOLDER / "file_claim_v2.hex").read_text())
+GOLDEN_WITHOUT_CHECKSUM = bytes.fromhex((_FOLDER / "file_claim_v1.hex").read_text())
 
 
 async def joined(world: ContainerWorld) -> ContainerWorld:
@@ -81,9 +86,49 @@ async def test_without_an_answer_about_the_claims_nothing_is_imported() -> None:
         assert await owner.store.list_segments() == []
 
 
-async def test_a_damaged_claim_is_reported() -> None:
+def test_a_claim_has_its_golden_bytes() -> None:
+    assert FileClaim(SOURCE, TARGET).encode() == GOLDEN
+    assert FileClaim.decode(GOLDEN) == FileClaim(SOURCE, TARGET)
+
+
+def test_a_claim_of_version_1_is_readable() -> None:
+    assert FileClaim.decode(GOLDEN_WITHOUT_CHECKSUM) == FileClaim(SOURCE, TARGET, is_checked=False)
+
+
+@pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_WITHOUT_CHECKSUM], ids=["v2", "v1"])
+async def test_s14_a_flipped_bit_in_the_read_of_a_claim_is_corruption_and_no_other_segments_claim(
+    golden: bytes,
+) -> None:
+    """Seed 1000938 of the simulator: the import was refused for good, for a segment that never was."""
     world = await joined(ContainerWorld())
-    await world.chunks.create_with_content(file_claim_name(SOURCE), [b"other\0app/target"])
+    file = file_claim_name(SOURCE)
+    await world.chunks.create_with_content(file, [golden])
+    for bit in range(8 * len(golden)):
+        world.chunks.script = nth(1, Fault(FaultKind.FLIP, bit=bit), "read")
+        with pytest.raises(DataCorruption, match="the claim of the files of 'app/source' is damaged") as got:
+            await claim_files(world.chunks, TARGET, FILES[1:])
+        assert got.value.file == file
+
+    world.chunks.script = None
+    await claim_files(world.chunks, TARGET, FILES[1:])
+
+
+@pytest.mark.parametrize("read", [1, 2])
+async def test_s14_a_claim_without_a_checksum_is_read_twice_before_it_counts_as_ours(read: int) -> None:
+    """One flipped bit made app/4arget, which had the file, app/target: it was imported twice."""
+    world = await joined(ContainerWorld())
+    await world.chunks.create_with_content(file_claim_name(SOURCE), [b"app/source\0app/4arget"])
+    world.chunks.script = nth(read, Fault(FaultKind.FLIP, bit=15 * 8 + 6), "read")
+    with pytest.raises(DataCorruption, match="damaged"):
+        await claim_files(world.chunks, TARGET, FILES[1:])
+
+
+@pytest.mark.parametrize(
+    "content", [b"other\0app/target", b"app/source\0", b"", FileClaim("other", TARGET).encode()]
+)
+async def test_a_damaged_claim_is_reported(content: bytes) -> None:
+    world = await joined(ContainerWorld())
+    await world.chunks.create_with_content(file_claim_name(SOURCE), [content])
     with pytest.raises(DataCorruption, match="damaged"):
         await claim_files(world.chunks, TARGET, FILES)
 

@@ -23,12 +23,14 @@ from tierlog.actors.container.requests import Request
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.legacy_rolling.export import export_segment
 from tierlog.actors.legacy_rolling.file_claims import file_claim_name
+from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name
 from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.read.tail_cache import TailCache
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import (
+    DataCorruption,
     InvalidArgument,
     NotOwner,
     SegmentExists,
@@ -39,7 +41,7 @@ from tierlog.storage_backends.base.transactions import staged_name
 from tierlog.storage_backends.segments.chain import Chain
 from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import ChunkRecord
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every, nth
 
 pytestmark = pytest.mark.anyio
 
@@ -251,9 +253,9 @@ async def test_callers_at_the_same_time_import_once(world: ContainerWorld) -> No
 
         assert found == [b"0123456789"] * 5
         assert len(recorded_segments(owner.container)) == 1
-        # The journal's element, the header, three files once for their checksums, and what the five readers
-        # read.
-        assert world.chunks.statistics().reads - before <= 5 + 5 * 3
+        # The journal's element, the header twice, three files once for their checksums, and what the five
+        # readers read.
+        assert world.chunks.statistics().reads - before <= 6 + 5 * 3
         assert not len(owner.container.imports._names)
 
 
@@ -359,6 +361,27 @@ async def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
 
     publisher.publish([op], 1)
     assert state.segments.by_id[sid].durable_length == 10
+
+
+async def test_s14_a_flipped_bit_in_the_read_of_a_header_never_changes_the_segment(
+    world: ContainerWorld,
+) -> None:
+    """With a start of 10 in place of 50, most of the first file was no part of the segment."""
+    first, second = f"{NAME}$offset.0", f"{NAME}$offset.50"
+    await world.chunks.open()
+    await write_files(world.chunks, [(first, b"1" * 50), (second, b"2" * 10)])
+    header = f"maxsize=50&0={first}&50={second}&".encode()
+    await write_header(world.chunks, NAME, header)
+    for bit in range(8 * len(header)):
+        for read in (1, 2):
+            world.chunks.script = nth(read, Fault(FaultKind.FLIP, bit=bit), "read")
+            with pytest.raises(DataCorruption):
+                await find(world.chunks, NAME)
+
+    world.chunks.script = None
+    found = await find(world.chunks, NAME)
+    assert found is not None
+    assert found.length == 60
 
 
 async def test_a_header_cannot_name_the_stores_own_objects(world: ContainerWorld) -> None:

@@ -252,7 +252,7 @@ async def test_a_foreign_folder_is_refused_and_unchanged(tmp_path: Path) -> None
 async def test_a_folder_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     await make_store(tmp_path)
     identity = tmp_path / "wal" / "store"
-    identity.write_bytes(identity.read_bytes()[:4] + b"\x00\x63" + identity.read_bytes()[6:])
+    identity.write_bytes(identity.read_bytes()[:4] + b"\x00\x63" + identity.read_bytes()[6:] + b"more")
 
     with pytest.raises(StoreMismatch, match="format version 99"):
         async with open_reader(tmp_path):
