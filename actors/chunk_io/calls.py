@@ -16,6 +16,7 @@ import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
+from ...storage_backends.base.errors import Unavailable
 from ..kernel.event_source import EventSource
 from ..kernel.mailbox import Lane
 from ..kernel.reply import Reply
@@ -91,6 +92,13 @@ async def _list_page(chunks: ChunkStorage, prefix: str, after: str, limit: int, 
     # A generator that is left half-run would be ended by the event loop at some later time.
     async with aclosing(chunks.list(prefix, after)) as infos:
         async for info in infos:
+            # A13: names ascend, or the next page might begin where this one did, without end.
+            if info.name <= after:
+                raise Unavailable(
+                    f"long-term storage lists {info.name} behind {after}: its lists are not in order, or "
+                    f"repeat themselves; use a storage whose lists are in the order of names"
+                )
+            after = info.name
             page.append(info)
             # At least one name, however slow: the next page begins behind it, so a long list comes to its
             # end.

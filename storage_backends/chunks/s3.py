@@ -15,6 +15,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import partial
 
 import anyio
@@ -184,25 +185,20 @@ class S3ChunkStorage(BaseChunkStorage):
                 yield info
             return
 
-        page, token = await self._page(prefix, "", after)
-        while page or token:
-            for info in page:
-                yield info
-            page, token = await self._page(prefix, token) if token else ([], "")
+        async with aclosing(self._pages(prefix, after)) as pages:
+            async for page in pages:
+                for info in page:
+                    yield info
 
     async def _all(self, prefix: str) -> list[ChunkInfo]:
-        found, token = await self._page(prefix, "")
-        while token:
-            page, token = await self._page(prefix, token)
-            found += page
-        return found
+        async with aclosing(self._pages(prefix)) as pages:
+            return [info async for page in pages for info in page]
 
-    async def _page(self, prefix: str, token: str, after: str = "") -> tuple[list[ChunkInfo], str]:
-        """The chunks on the page with that ``token``, and the next page's token, empty at the end."""
-        listed, token = await self._requests.list_page(
-            self._key(prefix), token, self._key(after) if after else ""
-        )
-        return [info for info in map(self._chunk_of, listed) if info is not None], token
+    async def _pages(self, prefix: str, after: str = "") -> AsyncGenerator[list[ChunkInfo], None]:
+        keys = self._key(prefix), self._key(after) if after else ""
+        async with aclosing(self._requests.list_pages(*keys)) as pages:
+            async for listed in pages:
+                yield [info for info in map(self._chunk_of, listed) if info is not None]
 
     async def _used_space(self) -> int:
         return sum(info.length for info in await self._all(""))

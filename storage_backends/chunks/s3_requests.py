@@ -13,7 +13,7 @@ import asyncio
 import io
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
@@ -274,15 +274,23 @@ class S3Requests:
     async def delete(self, key: str, name: str) -> None:
         await self._ask("delete_object", key, name, visible=True)
 
-    async def list_page(self, prefix: str, token: str, after: str) -> tuple[list[ListedObject], str]:
-        """A page of the objects below ``prefix``, and the next page's token, empty at the end. The first page
-        has no token and begins behind the key ``after``."""
-        more: dict[str, Any] = (
-            {"ContinuationToken": token} if token else {"StartAfter": after} if after else {}
-        )
-        answer = await self._ask("list_objects_v2", "", "", Prefix=prefix, **more)
-        found = [ListedObject(str(each["Key"]), int(each["Size"])) for each in answer.get("Contents", ())]
-        return found, str(answer["NextContinuationToken"]) if answer.get("IsTruncated") else ""
+    async def list_pages(self, prefix: str, after: str = "") -> AsyncGenerator[list[ListedObject], None]:
+        """The objects below ``prefix`` behind the key ``after``, page by page."""
+        more: dict[str, Any] = {"StartAfter": after} if after else {}
+        tokens, keys = set[str](), set[str]()
+        while True:
+            answer = await self._ask("list_objects_v2", "", "", Prefix=prefix, **more)
+            found = [ListedObject(str(each["Key"]), int(each["Size"])) for each in answer.get("Contents", ())]
+            # The order of keys shows nothing: directory buckets have none.
+            if found:
+                self._check_new(found[0].key, keys, prefix)
+            yield found
+            if not answer.get("IsTruncated"):
+                return
+
+            token = str(answer["NextContinuationToken"])
+            self._check_new(token, tokens, prefix)
+            more = {"ContinuationToken": token}
 
     # --- multipart -------------------------------------------------------------------------------
 
@@ -356,6 +364,7 @@ class S3Requests:
         """The open uploads below ``prefix``."""
         found: list[LeftUpload] = []
         more: dict[str, Any] = {}
+        markers = set[str]()
         while True:
             answer = await self._ask("list_multipart_uploads", "", "", Prefix=prefix, **more)
             # By the service's clock on both sides: this machine's may be wrong by hours, and an upload of a
@@ -368,6 +377,16 @@ class S3Requests:
             if not answer.get("IsTruncated"):
                 return found
             more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+            self._check_new(repr(more), markers, prefix)
+
+    def _check_new(self, page: str, seen: set[str], prefix: str) -> None:
+        """Raises ``Unavailable`` if the list has had this page before: it would have no end (rule A13)."""
+        if page in seen:
+            raise Unavailable(
+                f"{self._endpoint} repeats a page of the list of {self._bucket}/{prefix}, which would never "
+                f"end; report it to the makers of the service, or use another one"
+            )
+        seen.add(page)
 
     # --- asking ----------------------------------------------------------------------------------
 

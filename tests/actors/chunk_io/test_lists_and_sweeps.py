@@ -15,6 +15,7 @@ from tierlog.actors.chunk_io.actor import StorageActor
 from tierlog.actors.chunk_io.client import StorageClient
 from tierlog.actors.kernel.exits import ExitKind
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
+from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
@@ -79,6 +80,32 @@ async def test_each_page_of_a_list_is_retried_separately() -> None:
             assert [info.name async for info in infos] == ["a/2", "a/3"]
 
         assert play.actor.statistics().attempts.retries == 2
+
+
+class RepeatedList(MemoryChunkStorage):
+    """Ignores where a list begins, so that every page is the first one."""
+
+    async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
+        async with aclosing(super()._list(prefix, "")) as infos:
+            async for info in infos:
+                yield info
+
+
+async def test_a_list_that_repeats_its_first_page_fails() -> None:
+    """A13: it was followed without end."""
+    chunks = RepeatedList()
+    actor = StorageActor(chunks, attrs.evolve(OPTIONS, list_page=2), Random(1))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        for number in range(5):
+            await chunks.create_with_content(f"a/{number}", [])
+        found = []
+        with pytest.raises(Unavailable, match="lists a/0 behind a/1"):
+            async for info in StorageClient(actor).list(""):
+                found.append(info.name)
+                assert len(found) < 10
+        assert found == ["a/0", "a/1"]
+        actor.stop()
 
 
 class SlowList(MemoryChunkStorage):

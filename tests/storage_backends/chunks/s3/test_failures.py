@@ -382,3 +382,73 @@ async def test_ranges_of_a_missing_source_name_it(storage: S3ChunkStorage) -> No
         await storage.concat("new", [ChunkRange("there", 0, 1), ChunkRange("nowhere", 0, 1)])
 
     assert caught.value.chunk == "nowhere"
+
+
+# --- pages -----------------------------------------------------------------------------------------
+
+
+_CONTENTS = re.compile(rb"<Contents>.*</Contents>", re.DOTALL)
+
+
+def the_first_page_again(answers: list[bytes]) -> Callable[[bytes], bytes]:
+    def edit(body: bytes) -> bytes:
+        answers.append(body)
+        return answers[0]
+
+    return edit
+
+
+def the_first_page_with_another_token(answers: list[bytes]) -> Callable[[bytes], bytes]:
+    def edit(body: bytes) -> bytes:
+        answers.append(body)
+        first = _CONTENTS.search(answers[0])
+        assert first is not None
+        return _CONTENTS.sub(first[0], body)
+
+    return edit
+
+
+def an_empty_page_again(answers: list[bytes]) -> Callable[[bytes], bytes]:
+    def edit(body: bytes) -> bytes:
+        answers.append(body)
+        return _CONTENTS.sub(b"", answers[0])
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "repeat", [the_first_page_again, the_first_page_with_another_token, an_empty_page_again]
+)
+@pytest.mark.parametrize("append", [False, True])
+async def test_a_list_that_repeats_a_page_ends(
+    server: S3Server, repeat: Callable[[list[bytes]], Callable[[bytes], bytes]], append: bool
+) -> None:
+    """A13: it was followed without end."""
+    storage = s3_storage(server.url, append=append)
+    await storage.open()
+    for number in range(5):
+        server.put(f"store/{number}", b"x")
+    server.page_size = 2
+    answers: list[bytes] = []
+    server.fail(Fault("ListObjectsV2", times=20, edit=repeat(answers)))
+    with pytest.raises(Unavailable, match="repeats a page of the list of .*use another"):
+        await list_all(storage)
+    assert len(answers) == 2
+    with pytest.raises(Unavailable, match="repeats a page"):
+        await storage.used_space()
+    await storage.close()
+
+
+async def test_a_list_of_uploads_that_repeats_a_page_ends(server: S3Server) -> None:
+    """No sweep ended."""
+    storage = s3_storage(server.url)
+    await storage.open()
+    for number in range(5):
+        server.begin_upload(f"store/{number}")
+    server.page_size = 2
+    answers: list[bytes] = []
+    server.fail(Fault("ListMultipartUploads", times=20, edit=the_first_page_again(answers)))
+    with pytest.raises(Unavailable, match="repeats a page"):
+        await storage.sweep()
+    assert len(answers) == 2
+    await storage.close()
