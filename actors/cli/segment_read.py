@@ -40,7 +40,7 @@ def read(
 ) -> None:
     """Write a segment's bytes to stdout.
 
-    It stops at the tail of the moment it started; `tail` continues.
+    It stops at the tail as it was at the start; `tail` continues from there.
     """
 
     async def command() -> None:
@@ -71,7 +71,7 @@ def tail(
         int | None,
         number_option(
             "--offset",
-            "The first byte to read; negative: from the end; default: the segment's start. One beyond "
+            "The first byte to read; negative: from the end; default: the segment's start. An offset beyond "
             "the end is waited for.",
             least=-NUMBER_MAX,
         ),

@@ -19,7 +19,7 @@ def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DAT
     """List the sorted runs of each container's system table, the newest first.
 
     They hold the records of segments and chunks that full flushes have published; newer records are in the
-    write-ahead log. Local copies lie in the folder `runs` beside the log.
+    write-ahead log. Local copies are in the folder `runs` beside the log.
     """
     from ..maintenance.tables import list_runs
 

@@ -1,2 +1,2 @@
-"""The gateway: a store's verbs over HTTP. ``wire`` defines what travels, ``server`` answers, ``client`` asks
-(docs/protocols/http.md)."""
+"""The gateway: a store's verbs over HTTP. ``wire`` defines the formats of requests and answers for ``server``
+and ``client`` (docs/protocols/http.md)."""

@@ -76,7 +76,7 @@ def simulate(
         float | None, _many("--minutes", "Minutes to run; default: 1 without --count and --seeds.", min=0)
     ] = None,
     seeds: Annotated[str | None, _many("--seeds", "Run these seeds.", metavar="FIRST:COUNT")] = None,
-    jobs: Annotated[int | None, _many("--jobs", "Processes; default: one a core.", min=1)] = None,
+    jobs: Annotated[int | None, _many("--jobs", "Processes; default: one for each core.", min=1)] = None,
     stop_at_first: Annotated[bool, _many("--stop-at-first", "End at a violation.")] = False,
     failures: Annotated[
         Path | None, _many("--failures", "Append failing seeds to this file, as JSON lines.", metavar="FILE")
@@ -104,7 +104,7 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run whole stores in virtual time, with crashes, power losses, zombies and faults of every kind, and
-    check all that they answer.
+    check every answer.
 
     Without options: fresh seeds for a minute on all cores, then a verdict. Each failing seed comes with the
     command that replays it. Exit code 0 if nothing was found, 1 if something was.

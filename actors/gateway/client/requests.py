@@ -364,7 +364,7 @@ class PollResult:
     sealed: bool
     """The segment is sealed and read to its end."""
     segment_id: str
-    """Tells the segment from a later one of the same name."""
+    """Distinguishes the segment from a later one of the same name."""
 
 
 def poll(name: str, offset: int, wait: float) -> Call[PollResult]:

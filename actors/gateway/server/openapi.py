@@ -40,7 +40,7 @@ _PATH_PARAMETERS = {
 _REQUEST_ID = Parameter(
     REQUEST_ID,
     str,
-    "An id for logs, of up to 128 plain characters; the answer repeats it. Made if it is left out.",
+    "An id for logs, of up to 128 plain characters; the answer repeats it. Generated if absent.",
     "header",
 )
 Schema = dict[str, Any]

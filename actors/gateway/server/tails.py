@@ -27,7 +27,7 @@ from .read_handlers import check_same
 Wait = Annotated[str, described(r"^([0-5]?[0-9](\.[0-9]{1,3})?|60(\.0{1,3})?)$")]
 """Seconds, from 0 to 60. A pattern, because ``multipleOf`` does not restrict how a number is written (rule
 H4)."""
-_SEGMENT_ID = "Tells the segment from a later one of the same name."
+_SEGMENT_ID = "Distinguishes the segment from a later one of the same name."
 
 
 @verb(
@@ -50,8 +50,8 @@ _SEGMENT_ID = "Tells the segment from a later one of the same name."
         ),
         Success(
             204,
-            "No bytes in time, or none ever again.",
-            headers={names.SEALED: "true if there will never be any.", names.SEGMENT_ID: _SEGMENT_ID},
+            "No bytes in time, or the segment is sealed and read to its end.",
+            headers={names.SEALED: "true if the segment is sealed: there will never be more bytes.", names.SEGMENT_ID: _SEGMENT_ID},
         ),
     ),
 )
