@@ -284,11 +284,7 @@ def make_folder(folder: str, *, with_parent: bool = False) -> Program[None]:
     folder is removed and made again (rule W11). Another program may do this until there is something in it.
     ``with_parent``: its parent too, if it has nothing else in it.
     """
-
-    def end() -> Program[None]:
-        yield from ()
-
-    yield from with_folder(folder, end, with_parent=with_parent)
+    yield from _repeated(lambda: _make_folder(folder, with_parent))
 
 
 def _make_folder(folder: str, with_parent: bool) -> Program[None]:
@@ -323,12 +319,20 @@ def _nearest_with_others(folder: str) -> Program[str]:
 def with_folder(folder: str, begin: Callable[[], Program[T]], *, with_parent: bool = False) -> Program[T]:
     """Make the folder, and run ``begin``, whose first call makes something in it. As long as it is empty,
     another program may remove it and make it again: then ``begin``, which fails, is repeated."""
+
+    def program() -> Program[T]:
+        yield from _make_folder(folder, with_parent)
+        return (yield from begin())
+
+    return (yield from _repeated(program))
+
+
+def _repeated(program: Callable[[], Program[T]]) -> Program[T]:
+    """Run ``program``, again if another program removed its folder meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         with suppress(FileNotFoundError):
-            yield from _make_folder(folder, with_parent)
-            return (yield from begin())
-    yield from _make_folder(folder, with_parent)
-    return (yield from begin())
+            return (yield from program())
+    return (yield from program())
 
 
 def write_file(path: str, content: bytes) -> Program[None]:

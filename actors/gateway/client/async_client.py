@@ -16,7 +16,7 @@ import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import ClosedError, TooLarge
+from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -30,14 +30,14 @@ from ...kernel.event_source import EventSource
 from ...kernel.task_groups import body_group
 from ...kernel.use_guard import GuardedGenerator, UseGuard
 from ...telemetry.tracing import Tracing
-from ..wire.batch import Outcome
+from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import HostStatus
 from . import attempts, requests
 from .appends import Appender
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
-from .coalescer import checked_items, with_refusals
-from .requests import Response, TailCursor, TransportFailure, check_append_size
+from .coalescer import with_refusals
+from .requests import Response, TailCursor, TransportFailure
 from .spans import TracingPool, around
 from .transport import AsyncTransport
 
@@ -102,9 +102,7 @@ class Client(ClientBase, SegmentVerbs):
     ) -> int | None:
         self._check()
         item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
-        if len(item.data) > self.append_bytes_max:
-            await self._check_size(len(item.data))
-        return await self._appender.append(item)
+        return await self._append(item)
 
     @overload
     async def append_many(
@@ -135,16 +133,11 @@ class Client(ClientBase, SegmentVerbs):
         item = self._append_many_item(
             name, events, writer_id, first_event_number, previous_event_number, expected_offset
         )
-        if len(item.data) > self.append_bytes_max:
-            await self._check_size(len(item.data))
-        return await self._appender.append(item)
+        return await self._append(item)
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         self._check()
-        items, refusals = checked_items(appends, self.append_bytes_max)
-        if any(isinstance(refusal, TooLarge) for refusal in refusals):
-            await self._refresh_limit()
-            items, refusals = checked_items(appends, self.append_bytes_max)
+        items, refusals = await self._drive(self._checked_items(appends))
         return with_refusals(refusals, await self._appender.append_each(items))
 
     async def seal_segment(self, name: str) -> int:
@@ -283,6 +276,11 @@ class Client(ClientBase, SegmentVerbs):
         with around(self._tracing, call):
             return await self._drive(attempts.run_call(self._context, call))
 
+    async def _append(self, item: BatchItem) -> int | None:
+        if len(item.data) > self.append_bytes_max:
+            await self._drive(self._check_size(len(item.data)))
+        return await self._appender.append(item)
+
     async def _drive(self, program: Program[T]) -> T:
         result: Response | TransportFailure | None = None
         while True:
@@ -301,14 +299,6 @@ class Client(ClientBase, SegmentVerbs):
                 await anyio.sleep(effect.seconds)
             else:
                 await self._refresh_map(effect)
-
-    async def _check_size(self, size: int) -> None:
-        """Raises ``TooLarge``, but not by an old map: the service's limit may have been raised since."""
-        await self._refresh_limit()
-        check_append_size(size, self.append_bytes_max)
-
-    async def _refresh_limit(self) -> None:
-        await self._refresh_map(RefreshMap(self._context.map.generation, attempts.REFRESH_SECONDS))
 
     async def _refresh_map(self, wanted: RefreshMap) -> None:
         """Refresh the map, unless another task did meanwhile. If that task is cancelled, the next one in line
@@ -342,7 +332,7 @@ class Client(ClientBase, SegmentVerbs):
         self._tasks.start_soon(self._watch)
         try:
             yield self
-            # From here on no new calls, or the end could be put off for ever.
+            # From here on no new calls, or the end could be put off forever.
             self._is_closed = True
             await self._appender.drain()
         finally:

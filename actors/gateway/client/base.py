@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
 from ....storage_backends.base.arguments import (
+    JoinedAppend,
     WriterId,
     check_data,
     check_offset,
@@ -15,14 +16,16 @@ from ....storage_backends.base.arguments import (
     previous_event,
 )
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import ClosedError, TooLarge
+from ....storage_backends.base.errors import ClosedError, TierlogError, TooLarge
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.statistics import counter, gauge
 from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem
 from ..wire.bodies import APPEND_BYTES_MAX
-from .attempts import ClientContext
+from .attempts import REFRESH_SECONDS, ClientContext, Program, RefreshMap
+from .coalescer import checked_items
+from .requests import check_append_size
 
 
 @attrs.frozen
@@ -101,6 +104,25 @@ class ClientBase:
         writer, first = event_identity(writer_id, first_event_number, "first_event_number", count)
         previous = previous_event(previous_event_number, first)
         return BatchItem(name, data, writer, first, count, previous, expected)
+
+    def _check_size(self, size: int) -> Program[None]:
+        """Raises ``TooLarge``, but not by an old map: the service's limit may have been raised since."""
+        yield self._newer_map()
+        check_append_size(size, self.append_bytes_max)
+
+    def _checked_items(
+        self, appends: Sequence[JoinedAppend]
+    ) -> Program[tuple[list[BatchItem], list[TierlogError | None]]]:
+        """The valid ``appends``, and for each given one its refusal, which is not ``TooLarge`` by an old
+        map."""
+        items, refusals = checked_items(appends, self.append_bytes_max)
+        if any(isinstance(refusal, TooLarge) for refusal in refusals):
+            yield self._newer_map()
+            items, refusals = checked_items(appends, self.append_bytes_max)
+        return items, refusals
+
+    def _newer_map(self) -> RefreshMap:
+        return RefreshMap(self._context.map.generation, REFRESH_SECONDS)
 
     def _check(self) -> None:
         if self._is_closed:

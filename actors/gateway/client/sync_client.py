@@ -16,7 +16,7 @@ import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import TierlogError, TooLarge
+from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -35,7 +35,7 @@ from . import attempts, requests
 from .async_client import Client
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
-from .coalescer import AppendCall, Batch, BatchResult, Coalescer, checked_items, with_refusals
+from .coalescer import AppendCall, Batch, BatchResult, Coalescer, with_refusals
 from .requests import Response, TailCursor, TransportFailure
 from .spans import SyncTracingPool, around, around_appends
 from .transport import SyncTransport
@@ -127,10 +127,7 @@ class SyncClient(ClientBase):
 
     def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         self._check()
-        items, refusals = checked_items(appends, self.append_bytes_max)
-        if any(isinstance(refusal, TooLarge) for refusal in refusals):
-            self._refresh_limit()
-            items, refusals = checked_items(appends, self.append_bytes_max)
+        items, refusals = self._drive(self._checked_items(appends))
         return with_refusals(refusals, self._append_each(items))
 
     def seal_segment(self, name: str) -> int:
@@ -255,8 +252,7 @@ class SyncClient(ClientBase):
 
     def _append(self, item: BatchItem) -> int | None:
         if len(item.data) > self.append_bytes_max:
-            self._refresh_limit()
-            requests.check_append_size(len(item.data), self.append_bytes_max)
+            self._drive(self._check_size(len(item.data)))
         [outcome] = self._append_each([item])
         if isinstance(outcome, TierlogError):
             raise outcome
@@ -330,13 +326,9 @@ class SyncClient(ClientBase):
             else:
                 self._refresh_map(effect)
 
-    def _refresh_limit(self) -> None:
-        """Before a refusal: the service's limit may have been raised since the newest map."""
-        self._refresh_map(RefreshMap(self._context.map.generation, attempts.REFRESH_SECONDS))
-
     def _refresh_map(self, wanted: RefreshMap) -> None:
         """Refresh the map, unless another thread did meanwhile."""
-        # A timeout of -1 means for ever.
+        # A timeout of -1 means forever.
         if self._refresh_lock.acquire(timeout=max(wanted.seconds, 0.0)):
             try:
                 if self._context.map.generation == wanted.generation:
