@@ -32,6 +32,7 @@ from .report import chunk_records
 from .tables import check_objects
 
 _ATTEMPTS_MAX = 3
+"""Examinations of one container. An owner that flushes all the time changes the log during each of them."""
 T = TypeVar("T")
 
 _ADVICE_LAYOUT = "restore this file from a backup; all data can be read meanwhile"
@@ -135,6 +136,7 @@ async def examine(
 ) -> StoreReport:
     """Examine a store. Broken containers are in the report; errors that make the whole folder unreadable are
     raised. ``deep`` verifies the checksums of all chunks."""
+    # One after the other: each holds the records of a whole container in memory.
     containers = [
         await _examine(view, container, progress if deep else None) for container in view.containers
     ]
@@ -232,6 +234,7 @@ class _Examination:
             await self._attempt(self._check_runs(deep=self._verify is not None), _ADVICE_STORAGE)
             self._check_lengths(records, lengths)
             if self._verify is not None:
+                # Missing and short ones are reported by their lengths already.
                 await self._verify_chunks(
                     [r for r in records.values() if lengths.get(r.name, 0) >= r.length], self._verify
                 )
@@ -279,6 +282,7 @@ class _Examination:
         try:
             return await chunk_records(self._snapshot)
         except TierlogError as error:
+            # Records are read from sorted runs. Which of these is damaged, and where, only a full read shows.
             await self._attempt(self._check_runs(deep=True), _ADVICE_STORAGE)
             if not self._problems:
                 self._problems.append(_problem(error, _ADVICE_STORAGE))
@@ -327,6 +331,7 @@ class _Examination:
         listed.check_store(self._view.identity.store_id)
         step = decide(known, listed.position)
         if step is Step.EMPTY:
+            # Whether the folder could be adopted without a loss is known to an opening only.
             self._problems.append(Problem(str(empty(self._index, can_adopt=False)), ""))
             return 0
 

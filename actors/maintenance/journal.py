@@ -66,6 +66,7 @@ async def _record_problems(view: StoreView) -> list[ChainProblem]:
 
 def _check(chain: ChainReport, view: StoreView) -> list[ChainProblem]:
     newest, problems = chain.newest, list(chain.problems)
+    # A chain that another store has written is sound in itself.
     if newest is not None and newest.owner.store != view.identity.store_id:
         name = element_name(chain.container, newest.n)
         problems.append(ChainProblem(name, f"it is of store {newest.owner.store.hex()}, not of this one"))

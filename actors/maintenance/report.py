@@ -189,6 +189,7 @@ async def verify(
     """Read the committed bytes of the segments ``names``, or of all, and verify every checksum. Raises
     ``SegmentNotFound`` for an unknown name."""
     wanted = set(names)
+    # Before anything is read, which may take hours: a misspelt name fails at once.
     for name in names:
         (await view.containers[view.container_of(name)].snapshot()).find(name)
 
@@ -232,6 +233,7 @@ async def _verify(
             for flaw in await _flaws(view, record, progress)
         ]
     unreferenced = GarbageTotal(0, 0)
+    # Garbage belongs to no segment.
     if not wanted:
         unreferenced = await _unreferenced(view, index, [_own_chunks(container.index)])
     segments = {index.positions[record.name].segment for record in records if record.name in index.positions}
@@ -247,6 +249,7 @@ async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
     for container in view.containers:
         snapshot = await container.snapshot()
         record, manifest = unconfirmed_record(snapshot.state.resident), snapshot.state.manifest
+        # The first opening of a moved folder writes its record (G4), and there may have been none yet.
         if record is None:
             listed = await list_chain(view.chunks, container.index)
             if listed.continues(manifest.known):
@@ -254,6 +257,7 @@ async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
         if record is not None:
             index = await _index_chunks(container.index, snapshot)
             prefixes = [_own_chunks(container.index), runs_prefix(container.index)]
+            # Those of the intent too: its element may exist, and then they count.
             named = {run.name for run in (*manifest.runs, *manifest.intended_runs)}
             total = await _unreferenced(view, index, prefixes, named)
             found.append(UnconfirmedContainer(container.index, record.explanation, total.chunks, total.bytes))
@@ -296,6 +300,7 @@ async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIn
         try:
             chain = await snapshot.storage.chunks(sid)
         except TierlogError as error:
+            # The chunks of this segment still have records, which are verified without a position.
             file = error.file if isinstance(error, DataCorruption) else ""
             problems.append(ChunkProblem(container, segment, file, f"the chain of chunks is broken: {error}"))
         else:
@@ -321,7 +326,8 @@ async def chunk_records(
 
 
 def _name_of(snapshot: ContainerSnapshot, sid: int) -> str:
-    """The name of a live segment, else the id."""
+    """The name of a live segment, else the id: a merged one has chunks until its target is flushed, and its
+    name may be that of a new segment."""
     segment = snapshot.state.segments.get(sid)
     return (
         segment.name if segment is not None and segment.status is SegmentStatus.LIVE else f"(id {sid:016x})"

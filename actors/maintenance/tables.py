@@ -23,6 +23,7 @@ from ..store.read_only import ContainerView, StoreView
 from .journal import container_numbers
 
 _READ_BYTES = 4 << 20
+"""Of one read: a request for each block would be slow, one for a whole run would take its size in memory."""
 _WITHOUT_COPY = (
     "put this object back from a copy of long-term storage; what its records describe cannot be read "
     "meanwhile"
@@ -92,6 +93,7 @@ async def check_objects(
 ) -> list[RunProblem]:
     """What is wrong with the objects of ``runs``: those that are missing or have another length, and, if
     ``deep``, those with a damaged byte. Raises ``Unavailable`` if long-term storage does not answer."""
+    # One listing, not a request for each run.
     lengths = {info.name: info.length async for info in view.chunks.list(runs_prefix(container.index))}
     problems = []
     for run in runs:
@@ -132,6 +134,7 @@ async def _check_copies(container: ContainerView, runs: Iterable[RunEntry]) -> l
     sizes = await _sizes_of_copies(container)
     problems = []
     for run in runs:
+        # A copy of another length is never read: an owner fetches the run again.
         if sizes.get(file_name(run)) == run.length:
             error = None
             with suppress(FileNotFoundError):  # A merge has replaced it.
@@ -152,6 +155,7 @@ async def _sizes_of_copies(container: ContainerView) -> dict[str, int]:
 
 async def _damage(run: RunEntry, source: RunSource) -> DataCorruption | None:
     """What is wrong with the run, every byte of which is read. Raises what ``source`` raises."""
+    # Without a cache: every byte must come from the source.
     reader = RunReader(source, BlockCache[Tail | bytes](0))
     try:
         tail = await reader.tail(run)
@@ -180,7 +184,7 @@ class _Copies(RunSource):
         try:
             return await self._files.run(read_range(path, offset, length))
         except FileNotFoundError:
-            raise
+            raise  # Not damage: a merge has replaced the run, or nothing was fetched yet.
         except OSError as error:
             # As damage, which is reported for this run; the others are still checked.
             raise DataCorruption(f"it cannot be read: {error}", file=path) from error

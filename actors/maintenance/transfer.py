@@ -70,6 +70,7 @@ async def chunks_of(store: SegmentStore) -> ChunkStorage:
     async def get(container: Container) -> ChunkStorage:
         return container.chunks
 
+    # All containers share it.
     return await store.on_container(0, get)
 
 

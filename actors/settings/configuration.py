@@ -452,7 +452,8 @@ _NOT_ABOVE = (
     ("server.heartbeat", "server.silence"),
     ("server.restart_backoff", "server.restart_backoff_max"),
 )
-"""Pairs of settings of which the first must not be above the second."""
+"""Pairs of settings of which the first must not be above the second. A queue and the
+cache admit an append that is larger than their bound, and a host would be silent between two heartbeats."""
 
 
 def setting_of(field: attrs.Attribute[Any]) -> Setting | None:
@@ -512,10 +513,8 @@ def decode_config(data: bytes) -> StoreConfig:
 
     try:
         tables = tomllib.loads(data.decode())
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # tomllib also raises these, for huge numbers and deep nesting
+    except (ValueError, RecursionError) as error:
+        # tomllib also raises these, for huge numbers and deep nesting.
         raise ConfigError(f"not valid TOML: {error}") from error
     return parse_config(tables)
 
@@ -576,6 +575,7 @@ def _mistakes(error: BaseException, path: str) -> Iterator[str]:
         for inner in of_table:
             yield from _mistakes(inner, path)
     elif isinstance(error, ForbiddenExtraKeysError):
+        # A set: messages must not depend on its order.
         for key in sorted(error.extra_fields):
             unknown = f"{path}.{key}".lstrip(".")
             yield f"there is no setting {unknown!r}{_did_you_mean(unknown)}"

@@ -46,6 +46,7 @@ def read_config(file: str | os.PathLike[str] | None, environ: Mapping[str, str])
         except UnitError as error:
             raise ConfigError(f"{variable}: {error}") from error
 
+    # All at once: a setting may be out of the bounds of another one that the environment changes too.
     values = changes.pop("", {})
     tables = {table: attrs.evolve(getattr(config, table), **inner) for table, inner in changes.items()}
     return attrs.evolve(config, **values, **tables)

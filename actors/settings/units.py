@@ -27,6 +27,7 @@ _BYTES = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": 1 << 40}
 _MILLISECONDS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
 _HUNDREDTHS = {"%": 1}
 _BITS_MAX = 64
+# Bounded: Python refuses to convert numbers of thousands of digits.
 _WITH_UNIT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,40})?)\s*([A-Za-z%]{1,8})")
 _PLAIN = re.compile(r"[0-9]{1,20}(\.[0-9]{1,40})?")
 _TEXT = re.compile(r'[^\x00-\x20"\\\x7f]{0,255}')

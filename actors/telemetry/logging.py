@@ -24,6 +24,7 @@ _context: ContextVar[Mapping[str, object]] = ContextVar("values of each event")
 
 def add_to_events(**values: object) -> None:
     """Add ``values`` to each event of this task, and of those that it starts from now on."""
+    # A new mapping: tasks that were started before share the old one.
     _context.set({**_context.get({}), **values})
 
 
@@ -60,6 +61,7 @@ class Logger:
     ) -> None:
         if self._logger.isEnabledFor(level):
             values = {**_context.get({}), **values}
+            # The place that a formatter shows is the caller of `info`, `warning` or `error`.
             self._logger.log(level, Event(event, values), exc_info=exc_info, stacklevel=3)
 
 
@@ -78,6 +80,7 @@ class _JsonLines(logging.Formatter):
             if record.exc_info:
                 line["exception"] = self.formatException(record.exc_info)
         else:
+            # Its traceback is a part of the text.
             line["event"] = super().format(record)
         time = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
         line |= {
@@ -92,6 +95,7 @@ class _PlainLines(logging.Formatter):
     """Time, level and values, for a terminal; a traceback follows on lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
+        # Line by line: the line ends of a traceback stay, other control characters are escaped.
         return "\n".join(map(printable, super().format(record).split("\n")))
 
 
@@ -106,7 +110,8 @@ def log_to_stderr(level: str | None = None, **fields: object) -> None:
         formatter = _JsonLines(fields)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
-    # Other libraries log warnings only: their information is for their own developers.
+    # Other libraries log warnings only: their information is for their own developers. A later call
+    # replaces the handler of an earlier one.
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logger = logging.getLogger("tierlog")
     logger.setLevel(level.upper() if level else logger.level or logging.INFO)

@@ -130,6 +130,7 @@ def _of_field(field: attrs.Attribute[Any], value: Any, prefix: str, labels: Labe
     mark = field.metadata.get(Metric)
     name = prefix + field.name
     if mark is not None and mark.kind is MetricKind.STATE:
+        # The state is a label: a number for each state would need a legend.
         yield Sample(name, "gauge", mark.help, _merged(labels, ((field.name, _word(value)),)), 1)
     elif isinstance(value, int | float):
         kind = "unknown" if mark is None else mark.kind.value
@@ -148,6 +149,7 @@ def _nested(name: str, value: Any) -> Iterator[tuple[Labels, Any]]:
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for nested in value:
             if attrs.has(type(nested)):
+                # The position is no label: it would be another one after a snapshot before it has gone.
                 yield (), nested
 
 

@@ -27,6 +27,7 @@ EXPORTER = "OTEL_TRACES_EXPORTER"
 _RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
 _SERVICE = "OTEL_SERVICE_NAME"
 _NO_FAILURE = 1000
+"""Above every status of HTTP."""
 
 
 def opentelemetry_tracing(provider: trace.TracerProvider | None = None) -> OpenTelemetryTracing:
@@ -66,7 +67,7 @@ def tracing_of_process(instance: str) -> OpenTelemetryTracing | None:
 
 
 def _configure_sdk(exporter: str, instance: str) -> None:
-    """By the entry point that ``opentelemetry-distro`` declares for the SDK."""
+    """By the entry point that ``opentelemetry-distro`` declares for the SDK: what it calls is private."""
     found = list(
         entry_points(
             group="opentelemetry_configurator",
@@ -176,7 +177,8 @@ class OpenTelemetryTracing:
     def server(
         self, name: str, attributes: Mapping[str, object], headers: Mapping[str, str]
     ) -> Iterator[Span]:
-        # Not a child of the span that is current in the server's task: only the client knows the parent.
+        # Not a child of the span that is current in the server's task: only the client knows the parent. By
+        # OpenTelemetry's conventions a 4xx is the client's failure and not the server's.
         context = self._propagator.extract(headers, self._root)
         with self._entered(name, self._trace.SpanKind.SERVER, attributes, context, fails_from=500) as span:
             yield span
@@ -214,6 +216,7 @@ class OpenTelemetryTracing:
             name, context=context, kind=kind, attributes=_named(attributes), links=targets
         )
         span = Span(raw, fails_from)
+        # `failed` records errors instead, by their code, and cancellations too.
         with self._trace.use_span(
             raw, end_on_exit=True, record_exception=False, set_status_on_exception=False
         ):
