@@ -45,7 +45,7 @@ class StorageOptions:
     """Seconds that a stop waits for queued and running calls, and again for closing the backend."""
 
     def __attrs_post_init__(self) -> None:
-        # With 0 of any of these every call would wait for ever, without an error.
+        # With 0 of any of these every call would wait forever, without an error.
         if min(self.reads_max, self.writes_max, self.attempts, self.list_page) < 1:
             raise InvalidArgument(f"reads_max, writes_max, attempts and list_page are at least 1: {self}")
 

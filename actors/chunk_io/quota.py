@@ -46,7 +46,7 @@ class Quota:
     def reason(self) -> str:
         """Why users' chunks may not grow now; empty if they may."""
         # Compared with what is used already, without the new bytes: the last call may pass the limit, and a
-        # chunk larger than what is left does not wait for ever.
+        # chunk larger than what is left does not wait forever.
         if not self._safe_size or self._used < self._safe_size:
             return ""
 

@@ -188,11 +188,11 @@ def confirm(
 ) -> None:
     """Let a store that was adopted, restored or moved delete the chunks that it does not know.
 
-    Such a store deletes no unknown chunk, because another folder may need it: for data newer than a backup, or
-    because this folder is a copy of that one. Confirm the store once it is clear that no other folder will be
-    used with this long-term storage. The command first shows what would be deleted, which cannot be brought
-    back. It is deleted while the store is open, after the setting gc.delay. A moved folder confirms itself
-    after it has been open for 24 hours.
+    Such a store deletes no unknown chunk, because another folder may need it: for data newer than a backup,
+    or because this folder is a copy of that one. Confirm the store once it is clear that no other folder will
+    be used with this long-term storage. The command first shows what would be deleted, which cannot be
+    brought back. It is deleted while the store is open, after the setting gc.delay. A moved folder confirms
+    itself after it has been open for 24 hours.
     """
     from ..maintenance.report import list_unconfirmed
 

@@ -203,7 +203,7 @@ def merge(
     url: Service = None,
     json: Json = False,
 ) -> None:
-    """Merge sealed segments into another, atomically, and print the offset at which the first one begins in it.
+    """Merge sealed segments into another, atomically, and print the offset in it where the first one begins.
 
     The sources are deleted. They must be in the target's container: give them its name and a suffix, such as
     app/events#part-1.

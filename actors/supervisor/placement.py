@@ -59,7 +59,7 @@ class Placement:
                 if assignment.phase is AssignmentPhase.UNASSIGNED
             )
             avoided = (assignment.avoided_until for assignment in self._assignments)
-            # Those that had ended by then would ask for a tick at once, for ever.
+            # Those that had ended by then would ask for a tick at once, forever.
             yield from (due for due in (*waiting, *avoided) if due > self._ordered_at)
 
     def orders(self, now: float) -> Iterator[OpenContainer | CloseContainer]:

@@ -45,7 +45,7 @@ async def _compact(
         try:
             merged = await merge_runs(order)
         except DataCorruption as error:
-            # A copy is replaced once: a disk that damages what it stores would keep a merge going for ever.
+            # A copy is replaced once: a disk that damages what it stores would keep a merge going forever.
             damaged = not_replaced.pop(error.file, None)
             if damaged is None:
                 raise DataCorruption(

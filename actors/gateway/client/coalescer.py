@@ -365,7 +365,7 @@ class _Completion:
             return False
 
         append.doubt, append.failure, append.attempts = retry.doubt, failure.error, append.attempts + 1
-        # Two hosts that name each other as the owner must not be asked for ever.
+        # Two hosts that name each other as the owner must not be asked forever.
         is_hinted = follows_hint(self._map, container, refusal) and append.attempts <= 2
         if not is_hinted:
             self.pause = max(self.pause, retry.pause)

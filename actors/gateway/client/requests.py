@@ -376,7 +376,7 @@ def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
 
     def parse(response: Response) -> PollResult:
         if response.status == 200 and not response.body:
-            # A tail would ask again at once, for ever.
+            # A tail would ask again at once, forever.
             raise ValueError("an empty block")
 
         return PollResult(

@@ -163,7 +163,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._stop_write_timer()
 
     def close(self) -> None:
-        """End it once the client has read what was sent; a transport would wait for that for ever."""
+        """End it once the client has read what was sent; a transport would wait for that forever."""
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self._limit_writing()

@@ -51,7 +51,10 @@ _SEGMENT_ID = "Distinguishes the segment from a later one of the same name."
         Success(
             204,
             "No bytes in time, or the segment is sealed and read to its end.",
-            headers={names.SEALED: "true if the segment is sealed: there will never be more bytes.", names.SEGMENT_ID: _SEGMENT_ID},
+            headers={
+                names.SEALED: "true if the segment is sealed.",
+                names.SEGMENT_ID: _SEGMENT_ID,
+            },
         ),
     ),
 )

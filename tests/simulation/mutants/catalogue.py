@@ -197,7 +197,7 @@ def log_is_truncated_under_spilled_bytes(plant: Planter) -> None:
 
 @mutant("A9")
 def fenced_owner_opens_again(plant: Planter) -> None:
-    """A fenced owner takes its container back by itself, and two processes fence each other for ever."""
+    """A fenced owner takes its container back by itself, and two processes fence each other forever."""
 
     def exit_kind(original: Any, error: BaseException) -> ExitKind:
         kind: ExitKind = original(error)
@@ -331,7 +331,7 @@ def _without_mark(decision: Any) -> Any:
 
 @mutant("S19, G3")
 def released_file_gets_no_record(plant: Planter) -> None:
-    """An imported file that no segment needs stays for ever if its owner dies before it deletes it."""
+    """An imported file that no segment needs stays forever if its owner dies before it deletes it."""
 
     async def drop(original: Any, self: SegmentTransaction, record: Any) -> None:
         await original(self, record)

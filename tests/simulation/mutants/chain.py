@@ -54,7 +54,7 @@ def listing_alone_proves_that_storage_was_put_back(plant: Planter) -> None:
 
 @mutant("J8")
 def old_elements_stay(plant: Planter) -> None:
-    """Each cycle leaves an object for ever."""
+    """Each cycle leaves an object forever."""
 
     async def delete(original: Any, self: StorageOwnership, kept: int = 2) -> bool:
         return False

@@ -427,7 +427,7 @@ async def test_a_merge_that_fails_closes_its_files(failing: type[IoCall]) -> Non
 
 @pytest.mark.anyio
 async def test_a_cancelled_merge_ends_its_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The helper writes its number and would wait for ever."""
+    """The helper writes its number and would wait forever."""
     pid = tmp_path / "pid"
     waiting = f"import os, time; os.mkfifo({str(pid)!r}); open({str(pid)!r}, 'w').write(str(os.getpid())); "
     monkeypatch.setattr(helper, "_PROGRAM", f"{waiting}time.sleep(1000)")
@@ -503,7 +503,7 @@ async def test_m7_a_cancelled_merge_in_a_thread_ends_soon(
 
 
 def test_a_helper_ends_with_its_parent() -> None:
-    """Its input ends while its merge would go on for ever."""
+    """Its input ends while its merge would go on forever."""
     program = (
         f"import sys, time; sys.path[:] = {sys.path!r}; "
         f"from {helper.__package__} import merge_helper as helper; "
