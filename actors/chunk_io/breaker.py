@@ -133,8 +133,9 @@ class Breaker:
     def _step(self, event: BreakerEvent, now: float) -> None:
         old = self._state
         self._state = STATES.next(old, event)
-        # A late failure while open must not postpone the next probe.
-        if self._state is not old or event is BreakerEvent.PROBE:
+        # A late failure while open must not postpone the next probe. But where only lists are called, which
+        # need no admission, a failure once the probe is due has been the probe.
+        if self._state is not old or event is BreakerEvent.PROBE or now >= self._since + self._interval:
             self._since = now
             self._opened += self._state is BreakerState.OPEN
 

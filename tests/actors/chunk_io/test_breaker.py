@@ -60,6 +60,16 @@ def test_stragglers_do_not_push_the_next_probe_away() -> None:
     assert breaker.admit(105.0)
 
 
+def test_a_failure_once_the_probe_is_due_has_been_the_probe() -> None:
+    """Lists are not admitted. While only they were called, nothing was refused after the first interval."""
+    breaker = opened(interval=5.0)
+    assert breaker.retry_in(105.0) == 0.0
+    breaker.failure(105.5)
+    assert breaker.retry_in(106.0) == 4.5
+    assert not breaker.admit(110.0)
+    assert breaker.admit(110.5)
+
+
 def test_repr_and_arguments() -> None:
     assert repr(opened()) == "<Breaker open, 3 failures in a row>"
     for failures, interval in ((0, 1.0), (1, 0.0)):

@@ -166,6 +166,25 @@ async def test_s7_appends_continue_up_to_the_limit_of_unflushed_bytes_while_long
 
 
 @virtual_time
+async def test_s7_where_the_journal_cannot_be_listed_long_term_storage_is_tried_once_in_each_interval() -> (
+    None
+):
+    """As where a file replaces `lts/`: cycles fail before they write. One followed the other after a second,
+    and each went through all segments."""
+    chunks = FaultyChunkStorage(MemoryChunkStorage())
+    async with opened(chunks, UNLIMITED) as store:
+        await make(store, "s", b"first", flushed=True)
+        chunks.script = every(Fault(FaultKind.BEFORE), "list")
+        chunks.calls.clear()
+        for _ in range(100):
+            await store.append("s", b"more")
+            await anyio.sleep(1)
+        lists = [call for call in chunks.calls if call.verb == "list"]
+        # 20 intervals, and each list has three attempts.
+        assert 30 < len(lists) < 75
+
+
+@virtual_time
 async def test_a_call_that_does_not_return_is_reported_as_slow() -> None:
     back = anyio.Event()
     hanging = iter([Fault(FaultKind.HANG)])
