@@ -68,6 +68,8 @@ _ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
 ChangeRuns = Callable[[RunList], RunList]
 PROOF_SECONDS = 30.0
 """A write of a flush needs a check of the chain that is no older."""
+OPENING_SECONDS = 5.0
+"""For which an opening waits for the journal before it opens the log."""
 _BLOCK_BYTES = 4096
 _ROUNDS_MAX = 8
 """Steps in which one element comes to count, at most: four if nobody else creates or deletes any."""
@@ -279,11 +281,13 @@ class StorageOwnership:
         """Open the log with an epoch above every owner of this store's chain. Raises ``NotOwner`` and the
         errors of the log."""
         try:
-            await self._record.check(self._chunks)
-            self._found = await self._list_chain()
-        except (Unavailable, DataCorruption) as error:
+            with anyio.fail_after(OPENING_SECONDS):
+                await self._record.check(self._chunks)
+                self._found = await self._list_chain()
+        except (Unavailable, DataCorruption, TimeoutError) as error:
             # J11: reads need no long-term storage; each write there checks the chain first (J7).
-            _log.warning("journal_unreadable", container=self.container, error=str(error))
+            reason = str(error) or f"no answer in {OPENING_SECONDS:.0f} s"
+            _log.warning("journal_unreadable", container=self.container, error=reason)
 
         above = 0 if self._found is None else self._found.epoch
         opened = await self._log.open(above=above, after=previous_epochs)

@@ -185,6 +185,26 @@ async def test_s7_where_the_journal_cannot_be_listed_long_term_storage_is_tried_
 
 
 @virtual_time
+async def test_j11_an_opening_waits_for_a_journal_that_does_not_answer_for_seconds_only() -> None:
+    """It waited until a read's deadline, which is 30 seconds by default."""
+    back = anyio.Event()
+    chunks = FaultyChunkStorage(MemoryChunkStorage(), hang=back.wait)
+    files = SimulatedFiles(SimulatedDisk(Random(1)))
+    async with tierlog.open_store("/data", containers=4, storage=chunks, files=files) as store:
+        await make(store, "s", b"first", flushed=True)
+
+    chunks.script = every(Fault(FaultKind.HANG))
+    begin = anyio.current_time()
+    async with tierlog.open_store("/data", storage=chunks, files=files) as store:
+        assert await store.append("s", b"more") == 5
+        assert anyio.current_time() - begin < 6
+        chunks.script = None
+        back.set()
+        await store.flush()
+        assert await read_all(store, "s") == b"firstmore"
+
+
+@virtual_time
 async def test_a_call_that_does_not_return_is_reported_as_slow() -> None:
     back = anyio.Event()
     hanging = iter([Fault(FaultKind.HANG)])
