@@ -194,6 +194,7 @@ def confirm(
     brought back. It is deleted while the store is open, after the setting gc.delay. A moved folder confirms
     itself after it has been open for 24 hours.
     """
+    from ..container.container import Container
     from ..maintenance.report import list_unconfirmed
 
     async def find_unconfirmed() -> list[UnconfirmedContainer]:
@@ -228,7 +229,7 @@ def confirm(
         async with owning(data, config, take_over=take_over) as store:
             for each in found:
                 # Only what was shown: others may have become unconfirmed since.
-                await store.on_container(each.container, lambda container: container.confirmation.confirm())
+                await store.on_container(each.container, Container.confirm)
 
     execute(command)
     if json:

@@ -470,6 +470,12 @@ class Container:
         """What confirming the container lets it delete (rule G4)."""
         return await self._as_owner(self._components.collector.count_garbage())
 
+    async def confirm(self) -> None:
+        """Let the container delete what it does not know (rule G4). First it puts the runs that long-term
+        storage lacks (rule M6), if that is possible now: the operator may have opened it for this only."""
+        await self._components.table_runs.put_missing()
+        await self.confirmation.confirm()
+
     # --- reading ---------------------------------------------------------------------------------
 
     async def find_durable(self, name: str, sid: int = 0) -> SegmentState:

@@ -29,7 +29,9 @@ from ...journal.manifest.element import RUN_LIST_BYTES_MAX
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import (
     CLAIM_REFUSED,
+    ChunkNotFound,
     DataCorruption,
+    OutcomeUnknown,
     StorageFull,
     TierlogError,
     Unavailable,
@@ -130,11 +132,12 @@ class TableRuns:
         self._unpublished = 0
         self._lacks_room = False
         """Whether the newest cycle completed without its run."""
-        self._fetch_pause, self._merge_pause = _Pause(), _Pause()
+        self._fetch_pause, self._put_pause, self._merge_pause = _Pause(), _Pause(), _Pause()
         self._unfetched: set[str] = set()
         """Names of the runs that the newest attempt could not fetch: merges leave them out."""
-        self._lacks_none = False
-        """Whether it is known that long-term storage has the runs of an unconfirmed container."""
+        self._lacking: list[RunEntry] | None = None
+        """Runs that long-term storage lacks; None until it was listed."""
+        self._putting = anyio.Lock()
 
     async def open(self) -> None:
         """Find the local copies of the runs that elements name. Call it after recovery."""
@@ -227,15 +230,17 @@ class TableRuns:
     # --- in the background -----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch missing local copies, and merge runs, whenever it is necessary."""
+        """Fetch missing local copies, put missing runs again, and merge runs, whenever it is necessary."""
         while True:
             self._wake = anyio.Event()
             while self._state.table.free():
                 await anyio.lowlevel.checkpoint()
             await self._attempt(self._fetch_missing, self._fetch_pause)
+            await self.put_missing()
             await self._attempt(self._merge_all, self._merge_pause)
             await self._drop_merged()
-            deadline = min(self._fetch_pause.deadline, self._merge_pause.deadline)
+            pauses = self._fetch_pause, self._put_pause, self._merge_pause
+            deadline = min(pause.deadline for pause in pauses)
             if (written := self._written) is not None:
                 if not await self._copies.has_spare():  # the log needs the room more (rule W6)
                     await self._end_merge(written)
@@ -273,22 +278,53 @@ class TableRuns:
                     failure = error
                     unfetched.add(run.name)
         self._unfetched = unfetched
-        if self._container.confirmation.unconfirmed is not None and not self._lacks_none:
-            await self._put_missing()
         if failure is not None:
             raise failure
 
+    async def put_missing(self) -> None:
+        """Put the runs that long-term storage lacks, unless this owner did or failed a short time ago (rule
+        M6). What fails is tried again in the background."""
+        await self._attempt(self._put_missing, self._put_pause)
+
     async def _put_missing(self) -> None:
         """Another history of this folder may have deleted runs, and long-term storage may have been put back
-        (rule J6): the local copies are all that there is."""
-        await self._ownership.keep_proven()
+        (rule J6): the local copies are all that there is. One that is damaged keeps no other run from being
+        put."""
+        failure: TierlogError | None = None
+        async with self._putting:  # the background, and an operator who confirms the container
+            if self._lacking is None:
+                self._lacking = await self._find_lacking()
+            for run in tuple(self._lacking):
+                # Without a local copy it is lost; the fetch has failed and said so.
+                if run in self._state.table.runs.runs and run.name not in self._unfetched:
+                    await self._ownership.keep_proven()
+                    try:
+                        await put_run(self._chunks, run, await self._copies.read_pieces(run))
+                    except (DataCorruption, ChunkNotFound, OutcomeUnknown) as error:
+                        failure = error
+                        continue
+                self._lacking.remove(run)
+        if failure is not None:
+            raise failure
+
+    async def _find_lacking(self) -> list[RunEntry]:
+        """One listing for each ownership that begins with runs: it puts later ones itself."""
+        await self._ownership.ensure()  # an element that the owner before recorded counts now
+        lacking = await self._unstored(self._state.table.runs.runs)
+        if lacking:
+            # It may have been the empty folder of a missing mount.
+            await self._ownership.prove()
+            lacking = await self._unstored(lacking)
+        return lacking
+
+    async def _unstored(self, runs: Sequence[RunEntry]) -> list[RunEntry]:
+        """Which of ``runs`` long-term storage lacks."""
+        if not runs:
+            return []
+
         async with aclosing(self._chunks.list(runs_prefix(self._container.index))) as infos:
             stored = {info.name async for info in infos}
-        for run in self._state.table.runs:
-            if run.name not in stored and run.name not in self._unfetched:
-                await self._ownership.keep_proven()
-                await put_run(self._chunks, run, await self._copies.read_pieces(run))
-        self._lacks_none = True
+        return [run for run in runs if run.name not in stored]
 
     async def _merge_all(self) -> None:
         """One run that is damaged keeps no other ones from being merged."""

@@ -125,7 +125,7 @@ async def confirm(call: Call, body: Nothing) -> Empty:
     """Let the container delete what it does not know. Changes nothing if it is confirmed."""
     index = _checked_container(call)
     # Not cancelled if the client goes away: whether it is confirmed must not depend on that.
-    await call.server.store.on_container(index, lambda container: container.confirmation.confirm())
+    await call.server.store.on_container(index, Container.confirm)
     return Empty()
 
 

@@ -235,3 +235,15 @@ def test_g4_a_copied_folder_is_unconfirmed_before_its_first_opening(run: Run, co
     assert (confirmed["container"], confirmed["chunks"]) == (0, 1)
     assert "deletes no chunks" not in run("doctor").out
     assert run("chunks", "confirm", "--yes").out.splitlines()[-1] == "nothing to confirm"
+
+
+def test_m6_to_confirm_a_copy_puts_the_runs_that_long_term_storage_lacks(run: Run, copied: Path) -> None:
+    """The command opens the copy for no longer than that, and what is opened later has been confirmed."""
+    runs = {path: path.read_bytes() for path in copied.glob("lts/_system/containers/*/runs/*")}
+    assert runs
+    for path in runs:
+        path.unlink()
+
+    assert run("chunks", "confirm", "--yes").code == 0
+    assert {path: path.read_bytes() for path in runs} == runs
+    assert run("doctor").code == 0

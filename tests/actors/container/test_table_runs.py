@@ -15,6 +15,7 @@ from simulation.disk import BLOCK
 from simulation.records import broken_records
 
 from support.container_world import (
+    ELSEWHERE,
     MIB,
     OPTIONS,
     ContainerWorld,
@@ -348,6 +349,66 @@ async def test_m6_a_local_copy_that_is_lost_or_damaged_is_fetched_again(damage: 
         assert len(keys) == len(NAMES)
         await until(lambda: world.files.disk.exists(path) and world.files.disk.content(path) == content)
         await check(owner, *NAMES)
+
+
+async def lose_the_objects_of_runs(count: int) -> ContainerWorld:
+    """A folder that was moved, and a long-term storage that was put back without its runs."""
+    world = ContainerWorld(UNMERGED)
+    async with world.owner() as owner:
+        for name in NAMES[:count]:
+            await fill(owner, name)
+    for name in runs_in(world):
+        del world.memory.chunks[name]
+    world.chunks.calls.clear()
+    world.folder = ELSEWHERE
+    return world
+
+
+async def test_m6_runs_that_long_term_storage_lacks_are_put_again_after_the_container_was_confirmed() -> None:
+    """The next checkpoint takes their rows out of the log: the local copies were all that there was."""
+    world = await lose_the_objects_of_runs(3)
+    async with world.owner() as owner:
+        world.chunks.script = fail_runs
+        await anyio.sleep(1)
+        await owner.container.confirm()
+        assert owner.container.confirmation.unconfirmed is None
+        assert runs_in(world) == []
+        world.chunks.script = None
+        await anyio.sleep(100)
+        assert runs_in(world) == runs_of(owner)
+    for name in runs_in(world):
+        del world.memory.chunks[name]
+    async with world.owner() as owner:
+        await anyio.sleep(1)
+        assert runs_in(world) == runs_of(owner)
+        await check(owner, *NAMES[:3])
+
+
+async def test_m6_to_confirm_a_container_puts_the_runs_that_long_term_storage_lacks_first() -> None:
+    """An operator opens it for no longer than that."""
+    world = await lose_the_objects_of_runs(3)
+    async with world.owner() as owner:
+        await owner.container.confirm()
+        assert runs_in(world) == runs_of(owner)
+
+
+@pytest.mark.parametrize("damaged", range(3))
+async def test_m6_a_damaged_local_copy_keeps_no_other_run_from_being_put_again(
+    damaged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await lose_the_objects_of_runs(3)
+    copies = [path for path in world.files.disk.files_below("/") if path.endswith(".run")]
+    content = bytearray(world.files.disk.content(copies[damaged]))
+    content[20] ^= 1
+    world.files.disk.replace(copies[damaged], bytes(content))
+    async with world.owner() as owner:
+        await anyio.sleep(100)
+        [lost] = set(runs_of(owner)).difference(runs_in(world))
+        warnings = [line for line in caplog.messages if "merge_or_fetch_failed" in line]
+        assert [lost in line for line in warnings] == [True]
+        await anyio.sleep(10 * 3600)
+        lists = [call for call in world.chunks.calls if (call.verb, call.name) == ("list", RUNS)]
+        assert len(lists) == 2, "one, and another once it is proven that the chain is there"
 
 
 async def test_m11_runs_of_an_element_that_may_exist_are_not_garbage_after_a_recovery() -> None:

@@ -642,17 +642,17 @@ def requests(world: ContainerWorld) -> dict[str, int]:
     return dict(counts)
 
 
-async def test_an_opening_takes_eleven_requests_and_a_flush_takes_six() -> None:
-    """J7, J8: an opening lists the chain, reads the newest element, creates one, lists what is above it,
-    deletes one, and checks the chain again, which reads, before it lists chunks and runs. A flush checks the
-    chain, puts a run, creates, lists, and deletes."""
+async def test_an_opening_takes_twelve_requests_and_a_flush_takes_six() -> None:
+    """J7, J8, M6: an opening lists the chain, reads the newest element, creates one, lists what is above it,
+    deletes one, and checks the chain again, which reads, before it lists chunks and runs; and which runs are
+    missing. A flush checks the chain, puts a run, creates, lists, and deletes."""
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc", flushed=True)
     world.chunks.calls.clear()
     async with world.owner() as owner:
         await anyio.sleep(1)
-        assert requests(world) == {"element": 7, "store": 2, "chunks": 1, "runs": 1}
+        assert requests(world) == {"element": 7, "store": 2, "chunks": 1, "runs": 2}
         await owner.store.append("s", b"def")
         await owner.store.flush()
         assert requests(world) == {"element": 4, "chunks": 1, "runs": 1}
