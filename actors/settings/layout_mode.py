@@ -31,5 +31,5 @@ class LayoutMode(Enum):
 
     @property
     def needs_legacy_readers(self) -> bool:
-        """Whether older software must be able to read the store, which a layout upgrade rules out."""
+        """Whether legacy software must be able to read the store, which a layout upgrade rules out."""
         return self in (LayoutMode.NO_UPGRADE, LayoutMode.CODE_ONLY_UPGRADE)

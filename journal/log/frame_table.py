@@ -13,7 +13,7 @@ class FrameTable(Sequence[Frame]):
     """Frames that follow each other without a gap and are numbered densely. Few of them have a tag or a
     truncation address."""
 
-    __slots__ = ("_bounds", "_first", "_marks")
+    __slots__ = ("_bounds", "_first", "_tags_and_addresses")
 
     def __init__(self, start: int, first: int) -> None:
         """The first frame begins at position ``start`` of the file and has the number ``first``."""
@@ -21,7 +21,7 @@ class FrameTable(Sequence[Frame]):
         self._bounds = array("Q", (start,))
         """Where each frame begins, and where the last one ends."""
         # Not in the array, where they would triple what each frame takes.
-        self._marks: dict[int, tuple[int, int]] = {}
+        self._tags_and_addresses: dict[int, tuple[int, int]] = {}
 
     @property
     def end(self) -> int:
@@ -33,16 +33,16 @@ class FrameTable(Sequence[Frame]):
 
     def append(self, frame: Frame) -> None:
         if frame.tag or frame.truncate_before:
-            self._marks[len(self)] = (frame.tag, frame.truncate_before)
+            self._tags_and_addresses[len(self)] = (frame.tag, frame.truncate_before)
         self._bounds.append(frame.payload + frame.size)
 
     def truncate_before(self) -> int:
         """The newest truncation address in the frames; 0 if there is none."""
-        return max((address for _, address in self._marks.values()), default=0)
+        return max((address for _, address in self._tags_and_addresses.values()), default=0)
 
     def tags(self) -> dict[int, int]:
         """The tags of the frames with one, by number, in order."""
-        return {self._first + index: tag for index, (tag, _) in self._marks.items() if tag}
+        return {self._first + index: tag for index, (tag, _) in self._tags_and_addresses.items() if tag}
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
@@ -65,4 +65,6 @@ class FrameTable(Sequence[Frame]):
         position = self._bounds[index]
         payload = position + FRAME_HEADER_BYTES
         size = self._bounds[index + 1] - payload
-        return Frame(position, payload, size, self._first + index, *self._marks.get(index, (0, 0)))
+        return Frame(
+            position, payload, size, self._first + index, *self._tags_and_addresses.get(index, (0, 0))
+        )

@@ -79,8 +79,8 @@ def test_an_image_that_is_not_damaged_is_whole(moment: str) -> None:
 # --- prefixes -----------------------------------------------------------------------------------
 
 
-def borders(path: str, content: bytes) -> Iterator[Damage]:
-    """Cuts at the borders of records and sectors, and one byte beside each."""
+def boundaries(path: str, content: bytes) -> Iterator[Damage]:
+    """Cuts at the boundaries of records and sectors, and one byte beside each."""
     edges = {
         *sector_boundaries(0, written(content)),
         *(edge for record in records(content) for edge in record),
@@ -90,7 +90,7 @@ def borders(path: str, content: bytes) -> Iterator[Damage]:
 
 @some_images
 def test_the_log_cut_at_every_boundary(moment: str) -> None:
-    whole, refused = check_all(image(moment), each_file(image(moment), WAL, borders))
+    whole, refused = check_all(image(moment), each_file(image(moment), WAL, boundaries))
     assert refused > 3 * whole
 
 

@@ -21,7 +21,7 @@ SEED_SECONDS_MAX = 120.0
 
 
 @attrs.frozen
-class Terms:
+class CampaignOptions:
     """What a campaign runs, and until when."""
 
     first: int
@@ -75,17 +75,19 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_campaign(terms: Terms, runner: Runner, on_verdict: Callable[[Verdict, Tally], None]) -> Tally:
+def run_campaign(
+    options: CampaignOptions, runner: Runner, on_verdict: Callable[[Verdict, Tally], None]
+) -> Tally:
     """Run the seeds; ``on_verdict`` is called with each verdict, after it is counted."""
     begin = time.monotonic()
-    tally = Tally(terms.jobs)
+    tally = Tally(options.jobs)
     try:
-        with WorkerPool(runner, terms.jobs, terms.seed_seconds_max) as pool:
-            for verdict in pool.run(_jobs(terms, begin)):
+        with WorkerPool(runner, options.jobs, options.seed_seconds_max) as pool:
+            for verdict in pool.run(_jobs(options, begin)):
                 tally.add(verdict)
                 tally.real_seconds = time.monotonic() - begin
                 on_verdict(verdict, tally)
-                if terms.stop_at_first and tally.failures:
+                if options.stop_at_first and tally.failures:
                     break
     except KeyboardInterrupt:
         tally.interrupted = True
@@ -93,11 +95,13 @@ def run_campaign(terms: Terms, runner: Runner, on_verdict: Callable[[Verdict, Ta
     return tally
 
 
-def _jobs(terms: Terms, begin: float) -> Iterator[Job]:
+def _jobs(options: CampaignOptions, begin: float) -> Iterator[Job]:
     seeds = (
-        itertools.count(terms.first) if terms.count is None else range(terms.first, terms.first + terms.count)
+        itertools.count(options.first)
+        if options.count is None
+        else range(options.first, options.first + options.count)
     )
     for seed in seeds:
-        if terms.seconds is not None and time.monotonic() - begin >= terms.seconds:
+        if options.seconds is not None and time.monotonic() - begin >= options.seconds:
             return
-        yield Job(seed, terms.operations)
+        yield Job(seed, options.operations)

@@ -80,7 +80,9 @@ class Client:
                 await self._watch(action, names)
             case Verb.TRANSACTIONS:
                 process = await self._attached()
-                self._mind(process, await self.list_transactions(process, names[0], action.patience))
+                self._leave_if_replaced(
+                    process, await self.list_transactions(process, names[0], action.patience)
+                )
             case _:
                 for op in calls_of(action, names, self._memory, self._run.plan.clients):
                     await self._call(op, action.patience)
@@ -100,7 +102,7 @@ class Client:
 
     async def visit(self, process: Process, op: Op) -> None:
         """One call to a process that others have left."""
-        await self._tell(process, op, None, op.send)
+        await self._check_call(process, op, None, op.send)
 
     async def list_transactions(
         self, process: Process, family: str, patience: int | None = None, seconds: float | None = None
@@ -116,23 +118,23 @@ class Client:
         run.trace.note(self.name, f"P{process.number} transactions of {family}: {_brief(outcome)}")
         if outcome.ending is not Ending.ANSWERED:
             for call in calls.values():
-                self._judge(process, call, call.op, outcome)
+                self._check_outcome(process, call, call.op, outcome)
             return outcome
 
         found = {(info.target, info.transaction_id): info for info in outcome.value}
         for key in {**calls, **found}:
             call = calls.get(key) or checker.begin(LookUp(*key), process.number)
             missing = Outcome(Ending.REFUSED, TransactionNotFound("it is not listed", segment=key[0]))
-            self._judge(
+            self._check_outcome(
                 process, call, call.op, Outcome(Ending.ANSWERED, found[key]) if key in found else missing
             )
         return outcome
 
     async def _call(self, op: Op, patience: int | None = None) -> Outcome:
         process = await self._attached()
-        return await self._tell(process, op, patience, op.send)
+        return await self._check_call(process, op, patience, op.send)
 
-    async def _tell(self, process: Process, op: Op, patience: int | None, send: Any) -> Outcome:
+    async def _check_call(self, process: Process, op: Op, patience: int | None, send: Any) -> Outcome:
         """Make the call, and tell the checker when it begins and how it ends."""
         op = op.begun(trio.current_time())
         self._run.expiries[op.family].note(op)
@@ -145,13 +147,13 @@ class Client:
             outcome = attrs.evolve(outcome, ending=Ending.CANCELLED)
         self._run.trace.note(self.name, f"#{call.number} {_brief(outcome)}")
         self._run.check_no_theft(process)
-        self._judge(process, call, op, outcome)
+        self._check_outcome(process, call, op, outcome)
         if outcome.ending in (Ending.ANSWERED, Ending.REFUSED):
             self._run.check_invariants(process)
-        self._mind(process, outcome)
+        self._leave_if_replaced(process, outcome)
         return outcome
 
-    def _judge(self, process: Process, call: Pending, op: Op, outcome: Outcome) -> None:
+    def _check_outcome(self, process: Process, call: Pending, op: Op, outcome: Outcome) -> None:
         checker = self._run.checkers[op.family]
         self._run.pass_time(op.family)
         match outcome.ending:
@@ -169,7 +171,7 @@ class Client:
                 self._memory.doubtful(op)
                 checker.lost(call)
 
-    def _mind(self, process: Process, outcome: Outcome) -> None:
+    def _leave_if_replaced(self, process: Process, outcome: Outcome) -> None:
         """Leave a process that is not the owner any more; without a successor, one is started."""
         if outcome.ending is Ending.REFUSED and isinstance(outcome.value, (NotOwner, DataCorruption)):
             self._run.counts[type(outcome.value).__name__] += 1
@@ -218,7 +220,9 @@ class Client:
         async with aclosing(tail) as blocks:
             for _ in range(random.randint(1, BLOCKS_MAX)):
                 op = NextBlock(name, offset, size, followed)
-                outcome = await self._tell(process, op, None, partial(await_block, process.gate, op, blocks))
+                outcome = await self._check_call(
+                    process, op, None, partial(await_block, process.gate, op, blocks)
+                )
                 if isinstance(outcome.value, NoBlock) and outcome.value.withheld:
                     raise MissedWakeup(
                         f"a tail of P{process.number} waits on and did not get: {outcome.value.withheld}"
@@ -242,7 +246,7 @@ class Client:
             process, f"{self.name} flush", lambda store: store.flush(), action.patience
         )
         self._run.trace.note(self.name, f"flush {_brief(outcome)}")
-        self._mind(process, outcome)
+        self._leave_if_replaced(process, outcome)
         if outcome.ending is not Ending.ANSWERED:
             return
 

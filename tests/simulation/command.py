@@ -17,11 +17,10 @@ import typer
 from tierlog.actors.cli.options import Json
 from tierlog.actors.cli.running import fail
 
-from .campaign import SEED_SECONDS_MAX, Terms, fresh_base, processors, run_campaign
+from .campaign import SEED_SECONDS_MAX, CampaignOptions, fresh_base, processors, run_campaign
 from .interrupts import interrupt_once
 from .mutants.catalogue import CATALOGUE
-from .mutants.score import Terms as ScoreTerms
-from .mutants.score import show_score
+from .mutants.score import ScoreOptions, show_score
 from .replay import ReplayOptions, replay
 from .report import OPERATIONS, CampaignReport
 from .run import run_seed
@@ -184,7 +183,7 @@ def run(request: Request, runner: Runner = run_seed) -> int:
 def _score(request: Request) -> int:
     """Every mutant runs the same seeds, so that two scores can be compared."""
     first, count = request.seeds or (0, request.count or MUTANT_SEEDS)
-    terms = ScoreTerms(
+    options = ScoreOptions(
         tuple(CATALOGUE.values()),
         first=first,
         seeds=count,
@@ -192,24 +191,26 @@ def _score(request: Request) -> int:
         jobs=request.jobs or processors(),
         operations=request.operations,
     )
-    return show_score(terms, quiet=request.quiet, as_json=request.json)
+    return show_score(options, quiet=request.quiet, as_json=request.json)
 
 
 def _campaign(request: Request, runner: Runner) -> int:
-    terms = _terms(request)
-    report = CampaignReport(terms, quiet=request.quiet, as_json=request.json, failures_file=request.failures)
+    options = _campaign_options(request)
+    report = CampaignReport(
+        options, quiet=request.quiet, as_json=request.json, failures_file=request.failures
+    )
     with report.shown():
-        tally = run_campaign(terms, runner, report.on_verdict)
+        tally = run_campaign(options, runner, report.on_verdict)
     report.ended(tally)
     if tally.interrupted:
         return INTERRUPTED
     return FOUND if tally.failures else FOUND_NOTHING
 
 
-def _terms(request: Request) -> Terms:
+def _campaign_options(request: Request) -> CampaignOptions:
     first, count = request.seeds or (fresh_base(), request.count)
     minutes = _DEFAULT_MINUTES if count is None and request.minutes is None else request.minutes
-    return Terms(
+    return CampaignOptions(
         first=first,
         count=count,
         seconds=None if minutes is None else minutes * 60,
@@ -221,7 +222,7 @@ def _terms(request: Request) -> Terms:
 
 
 def _replay(request: Request, seed: int, runner: Runner) -> int:
-    terms = ReplayOptions(
+    options = ReplayOptions(
         seed=seed,
         operations=request.operations,
         keep=request.keep,
@@ -232,7 +233,7 @@ def _replay(request: Request, seed: int, runner: Runner) -> int:
         as_json=request.json,
     )
     try:
-        verdict, shrunk = replay(terms, runner)
+        verdict, shrunk = replay(options, runner)
     except KeyboardInterrupt:
         return INTERRUPTED
     if shrunk is not None and shrunk.interrupted:

@@ -110,7 +110,7 @@ class Pause:
 
 @attrs.frozen
 class LosePower:
-    """Power is lost at this call; of a write, its first ``written`` bytes, down to a sector border, are in
+    """Power is lost at this call; of a write, its first ``written`` bytes, down to a sector boundary, are in
     the page cache.
 
     A sector is never torn: what is written inside one is there or not.

@@ -49,35 +49,35 @@ class Shrunk:
     interrupted: bool
 
 
-def replay(terms: ReplayOptions, runner: Runner) -> tuple[Verdict, Shrunk | None]:
+def replay(options: ReplayOptions, runner: Runner) -> tuple[Verdict, Shrunk | None]:
     """Run the seed and print what it came to. ``OSError`` if the trace cannot be written, before anything is
     run."""
-    if terms.trace_file is not None:
-        terms.trace_file.write_text("", encoding="utf-8")
-    with WorkerPool(runner, 1, terms.seed_seconds_max) as pool:
+    if options.trace_file is not None:
+        options.trace_file.write_text("", encoding="utf-8")
+    with WorkerPool(runner, 1, options.seed_seconds_max) as pool:
         begin = time.monotonic()
         verdict = pool.run_one(
-            Job(terms.seed, terms.operations, terms.keep, full_trace=terms.trace_file is not None)
+            Job(options.seed, options.operations, options.keep, full_trace=options.trace_file is not None)
         )
         seconds = time.monotonic() - begin
-        if terms.trace_file is not None:
-            terms.trace_file.write_text("".join(f"{line}\n" for line in verdict.trace), encoding="utf-8")
-        if not terms.as_json:
-            _print_run(terms, verdict, seconds)
+        if options.trace_file is not None:
+            options.trace_file.write_text("".join(f"{line}\n" for line in verdict.trace), encoding="utf-8")
+        if not options.as_json:
+            _print_run(options, verdict, seconds)
         shrunk = (
-            _shrink(terms, pool, verdict)
-            if verdict.violation is not None and verdict.steps and terms.shrink_seconds
+            _shrink(options, pool, verdict)
+            if verdict.violation is not None and verdict.steps and options.shrink_seconds
             else None
         )
-    if terms.as_json:
-        output.print_lines([json.dumps(_as_record(terms, verdict, shrunk), ensure_ascii=False)])
+    if options.as_json:
+        output.print_lines([json.dumps(_as_record(options, verdict, shrunk), ensure_ascii=False)])
     elif shrunk is not None:
-        _print_shrunk(terms, verdict, shrunk)
+        _print_shrunk(options, verdict, shrunk)
     return verdict, shrunk
 
 
-def _print_run(terms: ReplayOptions, verdict: Verdict, seconds: float) -> None:
-    if not terms.quiet:
+def _print_run(options: ReplayOptions, verdict: Verdict, seconds: float) -> None:
+    if not options.quiet:
         shown = verdict.trace[-_TRACE_LINES:]
         output.print_lines(
             [
@@ -91,19 +91,19 @@ def _print_run(terms: ReplayOptions, verdict: Verdict, seconds: float) -> None:
         tally.add(verdict)
         print_tally(tally)
     if verdict.violation is None:
-        output.print_lines([f"seed {terms.seed}: 0 violations"])
+        output.print_lines([f"seed {options.seed}: 0 violations"])
     else:
-        output.print_lines(f"seed {terms.seed} fails: {verdict.violation}".split("\n"))
+        output.print_lines(f"seed {options.seed} fails: {verdict.violation}".split("\n"))
 
 
-def _shrink(terms: ReplayOptions, pool: WorkerPool, verdict: Verdict) -> Shrunk | None:
+def _shrink(options: ReplayOptions, pool: WorkerPool, verdict: Verdict) -> Shrunk | None:
     """None if there is nothing to gain: a run that hangs would hang for most of the time that shrinking may
     take."""
     assert verdict.violation is not None
     kind = kind_of(verdict.violation)
     if verdict.violation.startswith(HUNG):
         return None
-    attempt = _Attempt(terms, pool, kind, _progress(terms, len(verdict.steps)))
+    attempt = _Attempt(options, pool, kind, _progress(options, len(verdict.steps)))
     best = shrink(verdict.steps, attempt, attempt.gives_up)
     return Shrunk(best, attempt.runs, is_smallest=not attempt.gives_up(), interrupted=attempt.interrupted)
 
@@ -112,20 +112,20 @@ class _Attempt:
     """Whether some steps still fail in the same way, and when to give up asking."""
 
     def __init__(
-        self, terms: ReplayOptions, pool: WorkerPool, kind: str, progress: Callable[[int, int], None]
+        self, options: ReplayOptions, pool: WorkerPool, kind: str, progress: Callable[[int, int], None]
     ) -> None:
-        self._terms = terms
+        self._options = options
         self._pool = pool
         self._kind = kind
         self._progress = progress
-        self._end = time.monotonic() + terms.shrink_seconds
+        self._end = time.monotonic() + options.shrink_seconds
         self.runs = 0
         self.interrupted = False
 
     def __call__(self, steps: Steps) -> bool:
         self.runs += 1
         try:
-            verdict = self._pool.run_one(Job(self._terms.seed, self._terms.operations, steps))
+            verdict = self._pool.run_one(Job(self._options.seed, self._options.operations, steps))
         except KeyboardInterrupt:
             self.interrupted = True
             return False
@@ -138,33 +138,33 @@ class _Attempt:
         return self.interrupted or time.monotonic() >= self._end
 
 
-def _progress(terms: ReplayOptions, steps: int) -> Callable[[int, int], None]:
+def _progress(options: ReplayOptions, steps: int) -> Callable[[int, int], None]:
     def tell(runs: int, left: int) -> None:
-        if not terms.quiet:
+        if not options.quiet:
             sys.stderr.write(f"shrinking: {left} of {steps} steps still fail, after {runs} runs\n")
 
     return tell
 
 
-def _print_shrunk(terms: ReplayOptions, verdict: Verdict, shrunk: Shrunk) -> None:
+def _print_shrunk(options: ReplayOptions, verdict: Verdict, shrunk: Shrunk) -> None:
     less = (
         "none of them can be left out" if shrunk.is_smallest else "it may go on with less: --shrink-seconds"
     )
     output.print_lines(
         [
             f"shrunk from {len(verdict.steps)} steps to {len(shrunk.steps)} in {shrunk.runs} runs; {less}",
-            f"  replay it: {replay_command(terms.seed, terms.operations, shrunk.steps)} --no-shrink",
+            f"  replay it: {replay_command(options.seed, options.operations, shrunk.steps)} --no-shrink",
         ]
     )
 
 
-def _as_record(terms: ReplayOptions, verdict: Verdict, shrunk: Shrunk | None) -> dict[str, Any]:
-    smallest = terms.keep if shrunk is None else shrunk.steps
+def _as_record(options: ReplayOptions, verdict: Verdict, shrunk: Shrunk | None) -> dict[str, Any]:
+    smallest = options.keep if shrunk is None else shrunk.steps
     return {
-        "seed": terms.seed,
+        "seed": options.seed,
         "seeds_run": 1,
         "violation": verdict.violation,
         "digest": verdict.digest,
         "keep": None if smallest is None else format_steps(smallest),
-        "replay": replay_command(terms.seed, terms.operations, smallest),
+        "replay": replay_command(options.seed, options.operations, smallest),
     }

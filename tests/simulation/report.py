@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tierlog.actors.cli import output
 
-from .campaign import Tally, Terms
+from .campaign import CampaignOptions, Tally
 from .shrink import format_steps
 from .verdict import Verdict
 
@@ -63,8 +63,10 @@ def first_line(violation: str | None) -> str:
 class CampaignReport:
     """Prints each verdict (``on_verdict``) and the end (``ended``); a context in which the bar is drawn."""
 
-    def __init__(self, terms: Terms, *, quiet: bool, as_json: bool, failures_file: Path | None) -> None:
-        self._terms = terms
+    def __init__(
+        self, options: CampaignOptions, *, quiet: bool, as_json: bool, failures_file: Path | None
+    ) -> None:
+        self._options = options
         self._quiet = quiet
         self._as_json = as_json
         self._failures_file = failures_file
@@ -76,13 +78,13 @@ class CampaignReport:
     def shown(self) -> Iterator[None]:
         """``OSError`` if the file of failing seeds cannot be written."""
         with _appended(self._failures_file) as self._failures:
-            self._tell(f"seeds from {self._terms.first} on, {self._terms.jobs} at a time")
+            self._print(f"seeds from {self._options.first} on, {self._options.jobs} at a time")
             if self._quiet or not sys.stderr.isatty():
                 yield
                 return
             with _bar() as self._bar:
                 self._task = self._bar.add_task(
-                    "", total=self._terms.count or self._terms.seconds, status="starting"
+                    "", total=self._options.count or self._options.seconds, status="starting"
                 )
                 yield
             self._bar = None
@@ -96,7 +98,7 @@ class CampaignReport:
                 f"{_duration(tally.simulated_seconds)} simulated"
                 f" ({tally.times_real_time:,.0f} x real), {len(tally.failures)} violations"
             )
-            done = tally.seeds if self._terms.count is not None else tally.real_seconds
+            done = tally.seeds if self._options.count is not None else tally.real_seconds
             self._bar.update(self._task, completed=done, status=status)
 
     def _note_failure(self, verdict: Verdict, tally: Tally) -> None:
@@ -106,17 +108,17 @@ class CampaignReport:
             self._failures.flush()
         if self._as_json:
             output.print_lines([line])
-        self._tell(f"seed {verdict.seed} fails: {first_line(verdict.violation)}")
+        self._print(f"seed {verdict.seed} fails: {first_line(verdict.violation)}")
 
     def _as_record(self, verdict: Verdict, tally: Tally) -> dict[str, Any]:
         return {
             "seed": verdict.seed,
             "seeds_run": tally.seeds,
             "violation": verdict.violation,
-            "replay": replay_command(verdict.seed, self._terms.operations),
+            "replay": replay_command(verdict.seed, self._options.operations),
         }
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._quiet:
             return
         if self._bar is not None:
@@ -126,7 +128,7 @@ class CampaignReport:
 
     def ended(self, tally: Tally) -> None:
         if self._as_json:
-            output.print_lines([json.dumps(_summary(tally, self._terms), ensure_ascii=False)])
+            output.print_lines([json.dumps(_summary(tally, self._options), ensure_ascii=False)])
             return
         if not self._quiet:
             print_tally(tally)
@@ -134,7 +136,7 @@ class CampaignReport:
             output.print_lines(
                 [
                     f"seed {verdict.seed}: {first_line(verdict.violation)}",
-                    f"  replay it: {replay_command(verdict.seed, self._terms.operations)}",
+                    f"  replay it: {replay_command(verdict.seed, self._options.operations)}",
                 ]
             )
         if not self._quiet:
@@ -165,13 +167,13 @@ def _rows(tally: Tally) -> Iterator[tuple[str, str]]:
     yield "seeds per minute and core", f"{tally.seeds_a_minute / tally.jobs:,.0f}"
 
 
-def _summary(tally: Tally, terms: Terms) -> dict[str, Any]:
+def _summary(tally: Tally, options: CampaignOptions) -> dict[str, Any]:
     first = tally.failures[0] if tally.failures else None
     return {
         "seed": None if first is None else first.seed,
         "seeds_run": tally.seeds,
         "violation": None if first is None else first.violation,
-        "first_seed": terms.first,
+        "first_seed": options.first,
         "failing_seeds": [verdict.seed for verdict in tally.failures],
         "operations": tally.operations,
         "simulated_seconds": round(tally.simulated_seconds, 3),

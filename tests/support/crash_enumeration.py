@@ -98,7 +98,7 @@ def partial_effects(disk: SimulatedDisk, call: IoCall, *, every_byte: bool) -> I
     match call:
         case Write(offset=offset, buffers=buffers):
             size = sum(map(len, buffers))
-            borders = sector_boundaries(offset, size)
+            boundaries = sector_boundaries(offset, size)
             sample: Sequence[int] = (
                 range(1, size) if every_byte else (1, FRAME_HEADER_BYTES, size // 2, size - 1)
             )
@@ -107,7 +107,7 @@ def partial_effects(disk: SimulatedDisk, call: IoCall, *, every_byte: bool) -> I
                 # whole, or not at all (wal.md).
                 sample = ()
             yield from (
-                (done, done not in borders) for done in sorted({*borders, *sample}) if 0 < done < size
+                (done, done not in boundaries) for done in sorted({*boundaries, *sample}) if 0 < done < size
             )
         case MakeFolder(path):
             yield from ((done, False) for done in range(1, len(missing_folders(disk, path))))

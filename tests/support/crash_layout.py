@@ -3,7 +3,7 @@ and what must then be true.
 
 The mark is looked for on the disk that each owner finds, before that owner can make it anew. The check
 opens copies of the disk in two more modes: the default one, which is always allowed, and one that promises
-something to older software, which never is again.
+something to legacy software, which never is again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from simulation.disk import SimulatedDisk
 from simulation.file_layer import SimulatedFiles
 
 from support.crash_tier2 import (
-    OLDER_A,
-    OLDER_B,
+    LEGACY_A,
+    LEGACY_B,
     FirstAccess,
     Tier2Limits,
     check_legacy_reader,
@@ -46,7 +46,7 @@ OTHER_MODES = {IN_DEFAULT_MODE: LayoutMode.INSTALL_NEW, WAY_BACK: LayoutMode.COD
 
 @attrs.frozen(kw_only=True)
 class Upgrade(Tier2Limits):
-    """Older software leaves its segments; from process ``first`` on the folder is opened with a layout
+    """Legacy software leaves its segments; from process ``first`` on the folder is opened with a layout
     upgrade."""
 
     first: int
@@ -66,12 +66,12 @@ class Upgrade(Tier2Limits):
 
 
 async def leave_legacy_segments(disk: SimulatedDisk) -> None:
-    """The files of the older software, durable, and nothing of this store's."""
+    """The files of the legacy software, durable, and nothing of this store's."""
     chunks = FileSystemChunkStorage(SimulatedFiles(disk, interleave=False), CHUNKS, virtual_world(0))
     await chunks.open()
-    for older in (OLDER_A, OLDER_B):
+    for legacy in (LEGACY_A, LEGACY_B):
         await write_legacy(
-            chunks, older.name, *older.parts, max_size=100, start=older.start, sealed=older.sealed
+            chunks, legacy.name, *legacy.parts, max_size=100, start=legacy.start, sealed=legacy.sealed
         )
     await chunks.close()
     disk.unlink(f"{CHUNKS}/{IDENTIFICATION}")
@@ -79,20 +79,20 @@ async def leave_legacy_segments(disk: SimulatedDisk) -> None:
 
 
 async def upgraded(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``work_done``, once all older segments were met. Their files are as they were, and nothing half-made
-    is left beside the logs."""
+    """As ``work_done``, once all legacy segments were accessed. Their files are unchanged, and no temporary
+    file is left beside the logs."""
     disk = disk_of(store)
     left = [name for name in disk.folder(WAL).names if name.startswith(".")]
     assert not left, f"an opening left {left}"
     await _check_other_modes(disk, oracle)
-    for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
-        await oracle.call(store, prefix, FirstAccess(older.name, older))
+    for prefix, legacy in (("a/", LEGACY_A), ("b/", LEGACY_B)):
+        await oracle.call(store, prefix, FirstAccess(legacy.name, legacy))
     await work_done(store, oracle)
-    await _check_older_files(disk)
+    await _check_legacy_files(disk)
 
 
 async def upgraded_from_headers(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``upgraded``; and older software reads of ``a/s`` what was flushed before the upgrade, and no
+    """As ``upgraded``; and legacy software reads of ``a/s`` what was flushed before the upgrade, and no
     more."""
     await upgraded(store, oracle)
     assert await check_legacy_reader(store, oracle, "a/s") == BEFORE_UPGRADE
@@ -113,7 +113,7 @@ async def _check_other_modes(disk: SimulatedDisk, oracle: Oracle) -> None:
         oracle.after_crash().check(await observe(store, oracle.writers))
 
 
-async def _check_older_files(disk: SimulatedDisk) -> None:
+async def _check_legacy_files(disk: SimulatedDisk) -> None:
     expected = SimulatedDisk(Random(0))
     await leave_legacy_segments(expected)
     for folder in (f"{CHUNKS}/a", f"{CHUNKS}/b"):

@@ -13,9 +13,9 @@ from support.crash_enumeration import Scenario
 from support.crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_from_headers
 from support.crash_scripts import Call, Flush, Session, alone, append, create, merge, set_attribute
 from support.crash_tier2 import (
+    LEGACY_A,
+    LEGACY_B,
     NO_DEFRAG,
-    OLDER_A,
-    OLDER_B,
     AfterBackup,
     Backup,
     Collect,
@@ -192,7 +192,7 @@ RELOCATE = Scenario(
 IMPORT = Scenario(
     rules="S14, S3, F2, S19, G3: two segments of the legacy layout come in, one grows, one is deleted with "
     "its files and never comes back.",
-    before=[Session({"a/": [OLDER_A], "b/": [OLDER_B]})],
+    before=[Session({"a/": [LEGACY_A], "b/": [LEGACY_B]})],
     sessions=[
         Session(
             {
@@ -214,7 +214,7 @@ IMPORT = Scenario(
 IMPORT_PIECES = Scenario(
     rules="S14, S11: the records of a segment of many chunks come in pieces before it; what a crash leaves "
     "of them goes, and no file does.",
-    before=[alone(OLDER_A)],
+    before=[alone(LEGACY_A)],
     sessions=[alone(Import("a/o"), append("a/o", "new", 30), Flush(), RunDeferredWork())],
     limits=PIECES,
     settle=imported_in_pieces,
@@ -228,8 +228,8 @@ IMPORT_PIECES = Scenario(
 FIRST_ACCESS = Scenario(
     rules="S14, S15, F2: a segment of the legacy layout comes in at first access, and its header follows "
     "each flush.",
-    before=[alone(OLDER_A)],
-    sessions=[alone(FirstAccess("a/o", OLDER_A), append("a/o", "new", 30), Flush())],
+    before=[alone(LEGACY_A)],
+    sessions=[alone(FirstAccess("a/o", LEGACY_A), append("a/o", "new", 30), Flush())],
     limits=Tier2Limits(layout=LayoutMode.CODE_ONLY_UPGRADE),
     settle=accessed,
     reaches=[
@@ -237,18 +237,18 @@ FIRST_ACCESS = Scenario(
     ],
 )
 LAYOUT_UPGRADE = Scenario(
-    rules="S18, S14, S3: a store that kept headers up to date is upgraded for good; older segments come in, "
+    rules="S18, S14, S3: a store that kept headers up to date is upgraded for good; legacy segments come in, "
     "no header is written.",
     before=[alone(create("a/s"), append("a/s", "kept", BEFORE_UPGRADE), Flush())],
-    sessions=[alone(FirstAccess("a/o", OLDER_A), append("a/s", "on", 20), Flush())],
+    sessions=[alone(FirstAccess("a/o", LEGACY_A), append("a/s", "on", 20), Flush())],
     limits=Upgrade(first=2),
     settle=upgraded_from_headers,
     reaches=["Begin 2 > Rename */wal/layout > Relogged * > Logged ImportSegment > Logged Append"],
 )
 LAYOUT_UPGRADE_FIRST = Scenario(
-    rules="S18, S14, W8: a new folder is upgraded at its first opening, over older segments that only their "
+    rules="S18, S14, W8: a new folder is upgraded at its first opening, over legacy segments that only their "
     "own software has seen.",
-    sessions=[alone(FirstAccess("a/o", OLDER_A), append("a/o", "new", 30), Flush())],
+    sessions=[alone(FirstAccess("a/o", LEGACY_A), append("a/o", "new", 30), Flush())],
     limits=Upgrade(first=1),
     settle=upgraded,
     reaches=[

@@ -294,10 +294,10 @@ def disk_of(store: SegmentStore) -> SimulatedDisk:
 
 
 async def imported(store: SegmentStore, oracle: Oracle) -> None:
-    """Each older segment of the scenario comes in now, whole, or was there before and never comes again (rule
-    S14)."""
-    for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
-        await oracle.call(store, prefix, Import(older.name))
+    """Each legacy segment of the scenario is imported now, completely, or was imported before and is never
+    imported again (rule S14)."""
+    for prefix, legacy in (("a/", LEGACY_A), ("b/", LEGACY_B)):
+        await oracle.call(store, prefix, Import(legacy.name))
     await work_done(store, oracle)
 
 
@@ -312,7 +312,7 @@ async def imported_in_pieces(store: SegmentStore, oracle: Oracle) -> None:
 async def accessed(store: SegmentStore, oracle: Oracle) -> None:
     """As ``exported``, of a segment that comes in at first access, and without asking for the export (rules
     S14, S15)."""
-    await oracle.call(store, "a/", FirstAccess("a/o", OLDER_A))
+    await oracle.call(store, "a/", FirstAccess("a/o", LEGACY_A))
     await work_done(store, oracle)
     await _check_header(store, oracle, "a/o")
 
@@ -331,7 +331,7 @@ async def exported(store: SegmentStore, oracle: Oracle) -> None:
 
 
 async def _is_cut_short(chunks: ChunkStorage, name: str) -> bool:
-    """Whether the header is one whose last items a power loss kept from the disk: an older reader refuses
+    """Whether the header is one whose last items a power loss kept from the disk: a legacy reader refuses
     it."""
     file = header_name(name)
     data = await chunks.read(file, 0, (await chunks.info(file)).length)
@@ -340,7 +340,7 @@ async def _is_cut_short(chunks: ChunkStorage, name: str) -> bool:
 
 
 async def check_legacy_reader(store: SegmentStore, oracle: Oracle, name: str) -> int | None:
-    """What older software reads by the header, if there is one, are bytes that the segment has or had; how
+    """What legacy software reads by the header, if there is one, are bytes that the segment has or had; how
     far it goes."""
     chunks = await chunks_of(store)
     segment, found = oracle.segments()[name], await find(chunks, name)
@@ -355,13 +355,13 @@ async def check_legacy_reader(store: SegmentStore, oracle: Oracle, name: str) ->
         skip = max(0, segment.start - chunk.start)
         at = chunk.start + skip - segment.start
         assert data[skip:] == segment.data[at : at + len(data[skip:])], (
-            f"older software reads wrong bytes in {chunk.name}"
+            f"legacy software reads wrong bytes in {chunk.name}"
         )
     return found.length
 
 
 async def _check_header(store: SegmentStore, oracle: Oracle, name: str) -> None:
-    """Older software reads the whole segment and sees its seal."""
+    """Legacy software reads the whole segment and sees its seal."""
     segment, found = oracle.segments()[name], await find(await chunks_of(store), name)
     assert found is not None, f"{name} has no header"
     assert await check_legacy_reader(store, oracle, name) == segment.length
@@ -401,5 +401,5 @@ async def _check_backup(store: SegmentStore, oracle: Oracle) -> None:
     assert found == {manifest_name(BACKUP), *(each.name for each in manifest.objects)}
 
 
-OLDER_A = LegacyFiles("a/o", (b"one." * 10, b"two." * 10, b"end." * 5))
-OLDER_B = LegacyFiles("b/o", (b"cut." * 8, b"old." * 8), start=24, sealed=True)
+LEGACY_A = LegacyFiles("a/o", (b"one." * 10, b"two." * 10, b"end." * 5))
+LEGACY_B = LegacyFiles("b/o", (b"cut." * 8, b"old." * 8), start=24, sealed=True)

@@ -8,22 +8,22 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from simulation.campaign import Tally, Terms, run_campaign
+from simulation.campaign import CampaignOptions, Tally, run_campaign
 from simulation.verdict import Verdict
 from simulation.workers import Job, WorkerPool, WorkersCannotStart
 
 from support.fake_seeds import BREAKING, DYING, FAILING, HANGING, LEAKING, run_fake
 
 
-def terms(
+def options(
     first: int = 1,
     count: int | None = 12,
     *,
     seconds: float | None = None,
     jobs: int = 2,
     stop_at_first: bool = False,
-) -> Terms:
-    return Terms(first, count, seconds, jobs, operations=50, stop_at_first=stop_at_first)
+) -> CampaignOptions:
+    return CampaignOptions(first, count, seconds, jobs, operations=50, stop_at_first=stop_at_first)
 
 
 def nobody(verdict: Verdict, tally: Tally) -> None:
@@ -38,7 +38,7 @@ def run_jobs(*jobs: Job, size: int = 1, seed_seconds_max: float = 60) -> dict[in
 def test_every_seed_is_run_once_and_counted() -> None:
     on_verdict: list[int] = []
 
-    tally = run_campaign(terms(), run_fake, lambda verdict, tally: on_verdict.append(verdict.seed))
+    tally = run_campaign(options(), run_fake, lambda verdict, tally: on_verdict.append(verdict.seed))
 
     assert sorted(on_verdict) == list(range(1, 13))
     assert (tally.seeds, tally.operations, tally.simulated_seconds) == (12, 12 * 50, 12 * 1800)
@@ -48,7 +48,7 @@ def test_every_seed_is_run_once_and_counted() -> None:
 
 
 def test_a_failing_seed_does_not_stop_the_others() -> None:
-    tally = run_campaign(terms(FAILING - 2, 4), run_fake, nobody)
+    tally = run_campaign(options(FAILING - 2, 4), run_fake, nobody)
 
     assert tally.seeds == 4
     assert [verdict.seed for verdict in tally.failures] == [FAILING]
@@ -56,13 +56,13 @@ def test_a_failing_seed_does_not_stop_the_others() -> None:
 
 
 def test_it_ends_at_the_first_violation_if_asked_to() -> None:
-    tally = run_campaign(terms(FAILING - 2, None, jobs=1, stop_at_first=True), run_fake, nobody)
+    tally = run_campaign(options(FAILING - 2, None, jobs=1, stop_at_first=True), run_fake, nobody)
 
     assert (tally.seeds, [verdict.seed for verdict in tally.failures]) == (3, [FAILING])
 
 
 def test_it_ends_when_its_time_is_over() -> None:
-    tally = run_campaign(terms(1_000, None, seconds=0.5), run_fake, nobody)
+    tally = run_campaign(options(1_000, None, seconds=0.5), run_fake, nobody)
 
     assert tally.seeds > 0
     assert 0.5 <= tally.real_seconds < 30
@@ -73,7 +73,7 @@ def test_ctrl_c_leaves_the_tally_of_what_was_done_and_no_process() -> None:
         if tally.seeds == 3:
             raise KeyboardInterrupt
 
-    tally = run_campaign(terms(1_000, None), run_fake, interrupt)
+    tally = run_campaign(options(1_000, None), run_fake, interrupt)
 
     assert (tally.seeds, tally.interrupted) == (3, True)
     assert multiprocessing.active_children() == []
@@ -130,7 +130,7 @@ class Unloadable:
 def test_workers_that_cannot_start_end_the_campaign() -> None:
     """Every seed would fail in the same way, and it would not be the seed's fault."""
     with pytest.raises(WorkersCannotStart, match="exit code 3 before its first seed"):
-        run_campaign(terms(), Unloadable(), nobody)
+        run_campaign(options(), Unloadable(), nobody)
 
     assert multiprocessing.active_children() == []
 
@@ -139,7 +139,7 @@ def test_failures_are_kept_in_the_order_in_which_they_were_found() -> None:
     found: list[Verdict] = []
 
     tally = run_campaign(
-        terms(FAILING, 5),
+        options(FAILING, 5),
         run_fake,
         lambda verdict, tally: found.extend([verdict] * (verdict.violation is not None)),
     )

@@ -23,7 +23,7 @@ from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists,
 FAMILIES = (("f", "f#1", "f#2"), ("g", "g#1", "g#2"))
 SEEDS = range(600)
 LAYOUTS = {LayoutMode.INSTALL_NEW, LayoutMode.CODE_ONLY_UPGRADE, LayoutMode.LAYOUT_UPGRADE}
-WITH_OLDER = [seed for seed in SEEDS if make_plan(seed, 1).legacy]
+WITH_LEGACY = [seed for seed in SEEDS if make_plan(seed, 1).legacy]
 NOT_FOUND = refusal(SegmentNotFound, segment="f")
 
 
@@ -35,15 +35,15 @@ def all_drawn() -> list[LegacyFiles]:
 
 
 def test_about_every_sixth_seed_has_one_to_three_segments_of_the_legacy_layout() -> None:
-    assert len(SEEDS) / 8 < len(WITH_OLDER) < len(SEEDS) / 4
-    plans = [make_plan(seed) for seed in WITH_OLDER[:40]]
+    assert len(SEEDS) / 8 < len(WITH_LEGACY) < len(SEEDS) / 4
+    plans = [make_plan(seed) for seed in WITH_LEGACY[:40]]
     assert {len(plan.legacy) for plan in plans} == {1, 2, 3}
     assert {plan.site.layout for plan in plans} == LAYOUTS
     assert any(action.verb is Verb.IMPORT for plan in plans for action in plan.actions)
 
 
 def test_a_seed_without_them_has_a_plain_store_and_imports_nothing() -> None:
-    for plan in (make_plan(seed) for seed in SEEDS[:30] if seed not in WITH_OLDER):
+    for plan in (make_plan(seed) for seed in SEEDS[:30] if seed not in WITH_LEGACY):
         assert plan.site.layout is LayoutMode.INSTALL_NEW
         assert all(action.verb is not Verb.IMPORT for action in plan.actions)
 
@@ -141,7 +141,7 @@ def test_a_list_imports_nothing_and_shows_what_was_imported() -> None:
 
 def test_seeds_import_in_every_layout_and_find_nothing_wrong() -> None:
     imported: Counter[LayoutMode] = Counter()
-    for seed in WITH_OLDER[:12]:
+    for seed in WITH_LEGACY[:12]:
         layout = make_plan(seed, 1).site.layout
         if not imported[layout]:
             verdict = run_seed(seed)
@@ -160,7 +160,7 @@ def test_a_released_file_that_is_never_collected_is_found(monkeypatch: pytest.Mo
         return []
 
     monkeypatch.setattr(ReleasedRecords, "names", no_names)
-    assert "what nothing refers to is collected" in found_within(WITH_OLDER[:20])
+    assert "what nothing refers to is collected" in found_within(WITH_LEGACY[:20])
 
 
 def test_a_deleted_segment_that_its_own_header_brings_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_deleted_segment_that_its_own_header_brings_back_is_found(monkeypatch:
     for module in (export, header_updates):
         monkeypatch.setattr(module, "mark_imported", nothing)
     assert found_within(
-        [seed for seed in WITH_OLDER if make_plan(seed, 1).site.layout is LayoutMode.CODE_ONLY_UPGRADE][:10]
+        [seed for seed in WITH_LEGACY if make_plan(seed, 1).site.layout is LayoutMode.CODE_ONLY_UPGRADE][:10]
     )
 
 

@@ -43,13 +43,13 @@ def test_pieces_cover_the_unflushed_range_without_gap_or_overlap(
     parts: list[tuple[bool, int]], done: int, size_max: int
 ) -> None:
     """F3: a splice is whole, at its place between the target's own bytes."""
-    merges, borders, length = [], [0], 0
+    merges, boundaries, length = [], [0], 0
     for is_merge, size in parts:
         if is_merge:
             merges.append(MergedRange(length, 100 + length, size))
         length += size
-        borders.append(length)
-    flushed = borders[min(done, len(borders) - 1)]
+        boundaries.append(length)
+    flushed = boundaries[min(done, len(boundaries) - 1)]
 
     position = flushed
     spliced = []

@@ -1,4 +1,4 @@
-"""Header files that are kept up to date for older readers (``code-only-upgrade``)."""
+"""Header files that are kept up to date for legacy readers (``code-only-upgrade``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world() -> ContainerWorld:
 
 
 async def seen(world: ContainerWorld, name: str = NAME) -> LegacySegment:
-    """The segment as an older reader finds it."""
+    """The segment as a legacy reader finds it."""
     segment = await find(world.chunks, name)
     assert segment is not None
     return segment

@@ -198,7 +198,7 @@ async def test_a_sealed_segment_is_read_but_not_appended_to(store: SegmentStore)
 
 @pytest.mark.parametrize("flushed", [False, True])
 async def test_a_truncated_segment_starts_there(store: SegmentStore, flushed: bool) -> None:
-    """Inside, at and after the borders of chunks, which roll at 64 KiB here; up to the very end."""
+    """Inside, at and after the boundaries of chunks, which roll at 64 KiB here; up to the very end."""
     data = (bytes(range(251)) * 800)[:200_000]
     offsets = {
         str(offset): offset for offset in (1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 128 * KIB, 200_000)

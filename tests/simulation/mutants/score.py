@@ -32,7 +32,7 @@ _VIOLATION_CHARACTERS = 90
 
 
 @attrs.frozen
-class Terms:
+class ScoreOptions:
     """What a score is about."""
 
     mutants: Sequence[Mutant]
@@ -84,20 +84,20 @@ class Score:
         return REACHED if self.share >= GOAL and not self.sound_fails else NOT_REACHED
 
 
-def run_planted(runner: Runner, name: str, seed: int, **options: object) -> Verdict:
+def run_planted(runner: Runner, name: str, seed: int, **arguments: object) -> Verdict:
     """One seed, with a bug planted in this process."""
     with CATALOGUE[name].planted():
-        return runner(seed, **options)
+        return runner(seed, **arguments)
 
 
-def show_score(terms: Terms, *, quiet: bool = False, as_json: bool = False) -> int:
+def show_score(options: ScoreOptions, *, quiet: bool = False, as_json: bool = False) -> int:
     """Run all of it and print it; returns the exit code."""
-    score = Score([Result(mutant) for mutant in terms.mutants])
-    end = None if terms.seconds is None else time.monotonic() + terms.seconds
+    score = Score([Result(mutant) for mutant in options.mutants])
+    end = None if options.seconds is None else time.monotonic() + options.seconds
     try:
-        with WorkerPool(terms.runner, 1, SEED_SECONDS_MAX) as sound:
+        with WorkerPool(options.runner, 1, SEED_SECONDS_MAX) as sound:
             for result in score.results:
-                _run(terms, score, result, sound, end)
+                _run(options, score, result, sound, end)
                 if as_json:
                     output.print_lines([json.dumps(_record(result), ensure_ascii=False)])
                 elif not quiet:
@@ -108,24 +108,24 @@ def show_score(terms: Terms, *, quiet: bool = False, as_json: bool = False) -> i
     return score.exit_code
 
 
-def _run(terms: Terms, score: Score, result: Result, sound: WorkerPool, end: float | None) -> None:
+def _run(options: ScoreOptions, score: Score, result: Result, sound: WorkerPool, end: float | None) -> None:
     begin = time.monotonic()
-    runner = partial(run_planted, terms.runner, result.mutant.name)
-    with WorkerPool(runner, terms.jobs, SEED_SECONDS_MAX) as pool:
-        for verdict in pool.run(_jobs(terms, result.mutant, end)):
+    runner = partial(run_planted, options.runner, result.mutant.name)
+    with WorkerPool(runner, options.jobs, SEED_SECONDS_MAX) as pool:
+        for verdict in pool.run(_jobs(options, result.mutant, end)):
             result.seeds += 1
-            if verdict.violation is not None and _passes(sound, Job(verdict.seed, terms.operations), score):
+            if verdict.violation is not None and _passes(sound, Job(verdict.seed, options.operations), score):
                 result.caught_by = verdict
                 break
     result.seconds = time.monotonic() - begin
 
 
-def _jobs(terms: Terms, mutant: Mutant, end: float | None) -> Iterator[Job]:
-    first = terms.first + FIRST_COPIES * mutant.copies
-    for seed in range(first, first + terms.seeds):
+def _jobs(options: ScoreOptions, mutant: Mutant, end: float | None) -> Iterator[Job]:
+    first = options.first + FIRST_COPIES * mutant.copies
+    for seed in range(first, first + options.seeds):
         if end is not None and time.monotonic() >= end:
             return
-        yield Job(seed, terms.operations)
+        yield Job(seed, options.operations)
 
 
 def _passes(sound: WorkerPool, job: Job, score: Score) -> bool:

@@ -124,10 +124,10 @@ async def test_a_chunk_reported_missing_after_a_lost_delete_reply_does_not_come_
     await storage.open()
     await storage.create_with_content("a/1", [FIRST])
     await storage.create_with_content("a/2", [SECOND])
-    troubled = FileSystemChunkStorage(SimulatedFiles(disk, lose_the_answer), ROOT, world_of(2))
-    await troubled.open()
+    failing = FileSystemChunkStorage(SimulatedFiles(disk, lose_the_answer), ROOT, world_of(2))
+    await failing.open()
     with pytest.raises(OutcomeUnknown):
-        await troubled.delete("a/1")
+        await failing.delete("a/1")
     with pytest.raises(ChunkNotFound):
         await storage.delete("a/1")
 
@@ -184,10 +184,10 @@ async def test_a_chunk_that_is_created_again_after_a_failed_sync_of_its_folder_d
     storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
     await storage.open()
     await storage.create_with_content("a/0", [SECOND])
-    troubled = FileSystemChunkStorage(SimulatedFiles(disk, lost_sync_of(f"{ROOT}/a")), ROOT, world_of(2))
-    await troubled.open()
+    failing = FileSystemChunkStorage(SimulatedFiles(disk, lost_sync_of(f"{ROOT}/a")), ROOT, world_of(2))
+    await failing.open()
     with pytest.raises(OutcomeUnknown):
-        await troubled.create_with_content("a/1", [FIRST])
+        await failing.create_with_content("a/1", [FIRST])
     with pytest.raises(ChunkExists):
         await storage.create_with_content("a/1", [FIRST])
 
@@ -203,11 +203,11 @@ async def test_a_chunk_in_a_folder_whose_name_a_failed_sync_lost_does_not_vanish
     storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
     await storage.open()
     files = SimulatedFiles(disk)
-    troubled = FileSystemChunkStorage(files, ROOT, world_of(2))
-    await troubled.open()
+    failing = FileSystemChunkStorage(files, ROOT, world_of(2))
+    await failing.open()
     files.on_call = lost_sync_of(ROOT)
     with pytest.raises(Unavailable):
-        await troubled.create_with_content("a/1", [FIRST])
+        await failing.create_with_content("a/1", [FIRST])
     await storage.create_with_content("a/2", [SECOND])
 
     after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
