@@ -25,7 +25,7 @@ class FlushFailures:
         self.errors: ShardedDict[int, TierlogError] = ShardedDict()
         """By segment, those of flushes that failed and were not repeated successfully."""
         self.has_errors = False
-        """Whether there are some. Admission reads it for every append."""
+        """Whether any segment fails. Admission reads it for every append."""
         self._unflushed: ShardedDict[int, None] = ShardedDict()
         """Segments that the last cycle with them did not flush, tried or not."""
         self.is_failing = False

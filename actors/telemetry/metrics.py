@@ -149,7 +149,7 @@ def _nested(name: str, value: Any) -> Iterator[tuple[Labels, Any]]:
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for nested in value:
             if attrs.has(type(nested)):
-                # The position is no label: it would be another one after a snapshot before it has gone.
+                # The position is no label: it changes when an earlier snapshot goes.
                 yield (), nested
 
 

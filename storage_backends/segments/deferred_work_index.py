@@ -55,7 +55,7 @@ class DeferredWorkIndex:
 
     @property
     def has_changes(self) -> bool:
-        """Whether ``changes`` may give some."""
+        """Whether ``changes`` may return any."""
         return self._known is None or bool(self._changed)
 
     def touch(self, key: str) -> None:

@@ -212,7 +212,7 @@ class ChunkedSegmentStorage:
         return await changed_work(self._context)
 
     def has_deferred_changes(self) -> bool:
-        """Whether ``deferred_changes`` may give some; cheap."""
+        """Whether ``deferred_changes`` may return any; cheap."""
         return self._context.deferred_work.has_changes
 
     def retry_in(self) -> float:
