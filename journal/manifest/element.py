@@ -146,7 +146,7 @@ class Element:
         if magic != _MAGIC or version not in (_WITHOUT_RUNS, _WITH_RUNS):
             raise DecodeError(f"not an element of a version that this code knows: {magic:#x}, {version}")
 
-        kind, n, epoch = _kind(fields.u8()), fields.u64(), fields.u64()
+        kind, n, epoch = fields.member(Kind), fields.u64(), fields.u64()
         store, log, owner, folder = (bytes(fields.raw(16)) for _ in range(4))
         element = Element(
             n=n,
@@ -164,13 +164,6 @@ class Element:
         if (version == _WITHOUT_RUNS) != (element.runs == RunList()):
             raise DecodeError(f"an element of version {version} has another run list")
         return element
-
-
-def _kind(number: int) -> Kind:
-    try:
-        return Kind(number)
-    except ValueError as error:
-        raise DecodeError(f"{number} is no kind of element that this code knows") from error
 
 
 def _decode_runs(fields: Decoder) -> RunList:

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from ...storage_backends.base.codec import Decoder, Encoder
 from .expire_writers import decode_writer, encode_writer
 from .update_attributes import decode_values, encode_values
 
@@ -85,18 +85,9 @@ def encode_merges(merges: Iterable[MergedRange]) -> bytes:
     return b"".join(_MERGE.pack(*merge) for merge in merges)
 
 
-def _decode_status(value: int) -> SegmentStatus:
-    try:
-        # An unknown status is refused like an unknown operation: what a segment's state means decides what is
-        # deleted.
-        return SegmentStatus(value)
-    except ValueError as error:
-        raise DecodeError(f"segment status {value} is unknown") from error
-
-
 def decode_image(data: bytes) -> SegmentImage:
     fields = Decoder(data)
-    sid, status, sealed = fields.u64(), _decode_status(fields.u8()), fields.flag()
+    sid, status, sealed = fields.u64(), fields.member(SegmentStatus), fields.flag()
     length, start_offset, rolling_size = fields.u64(), fields.u64(), fields.u64()
     name, values = fields.text(), decode_values(fields)
     writers = tuple(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from ...storage_backends.base.codec import Decoder, Encoder
 
 Token: TypeAlias = tuple[str, int]
 """(writer, epoch)."""
@@ -61,12 +61,11 @@ def encode_transaction(image: TransactionImage) -> bytes:
 
 def decode_transaction(data: bytes) -> TransactionImage:
     fields = Decoder(data)
-    sid, target, transaction, status = fields.u64(), fields.text(), fields.text(), _decode_status(fields.u8())
     image = TransactionImage(
-        sid,
-        target,
-        transaction,
-        status,
+        fields.u64(),
+        fields.text(),
+        fields.text(),
+        fields.member(TransactionStatus),
         decode_token(fields),
         fields.u64(),
         fields.text(),
@@ -75,10 +74,3 @@ def decode_transaction(data: bytes) -> TransactionImage:
     )
     fields.finish()
     return image
-
-
-def _decode_status(value: int) -> TransactionStatus:
-    try:
-        return TransactionStatus(value)
-    except ValueError as error:
-        raise DecodeError(f"transaction status {value} is unknown") from error

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import re
 import struct
+from enum import IntEnum
+from typing import TypeVar
 
 from .checksum import Buffer
+
+E = TypeVar("E", bound=IntEnum)
 
 _U8 = struct.Struct(">B")
 _U16 = struct.Struct(">H")
@@ -137,6 +141,17 @@ class Decoder:
         if value > 1:
             raise DecodeError(f"flag at {self.position - 1} is {value}, neither 0 nor 1")
         return bool(value)
+
+    def member(self, kind: type[E]) -> E:
+        """One byte, the value of a member of ``kind``. One that this code does not know is refused: what it
+        means may decide what is deleted."""
+        value = self.u8()
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise DecodeError(
+                f"{kind.__name__} at {self.position - 1} is {value}, which is unknown"
+            ) from error
 
     def raw(self, size: int) -> memoryview:
         start = self.position

@@ -32,7 +32,6 @@ from enum import IntEnum
 import attrs
 
 from ...base.checksum import Buffer
-from ...base.codec import DecodeError
 from .header import DEFERRED_WORK_TYPE, Invariants, begin, broken, expect
 
 DEFERRED_WORK_PREFIX = "d:"
@@ -115,12 +114,7 @@ class DeferredWorkRecord:
     @classmethod
     def decode(cls, data: Buffer) -> DeferredWorkRecord:
         fields = expect(data, DEFERRED_WORK_TYPE, _VERSION)
-        number = fields.u8()
-        try:
-            kind = DeferredWorkKind(number)
-        except ValueError:
-            raise DecodeError(f"unknown kind of deferred work {number}") from None
-
+        kind = fields.member(DeferredWorkKind)
         head = fields.u64(), fields.u64(), fields.u64(), fields.u64(), fields.u64(), fields.u64()
         return cls(kind, *head, fields.text(), fields.u64(), fields.u64(), extra=fields.rest())
 

@@ -11,7 +11,6 @@ from enum import IntEnum
 import attrs
 
 from ...base.checksum import Buffer
-from ...base.codec import DecodeError
 from .header import begin, expect
 
 UNCONFIRMED_KEY = "u:"
@@ -51,9 +50,4 @@ class UnconfirmedRecord:
     @classmethod
     def decode(cls, data: Buffer) -> UnconfirmedRecord:
         fields = expect(data, _TYPE, _VERSION)
-        number = fields.u8()
-        try:
-            reason = Reason(number)
-        except ValueError as error:
-            raise DecodeError(f"{number} is an unknown reason for being unconfirmed") from error
-        return cls(reason, fields.text(), extra=fields.rest())
+        return cls(fields.member(Reason), fields.text(), extra=fields.rest())

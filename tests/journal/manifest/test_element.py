@@ -118,7 +118,7 @@ def test_every_shortened_element_is_noticed() -> None:
         (0, 0, "not an element"),
         (4, 3, "element of version 3"),
         (4, 0, "of a version"),
-        (5, 9, "9 is no kind"),
+        (5, 9, "Kind at 5 is 9"),
         (-1, 7, "left over|wanted"),
     ],
 )

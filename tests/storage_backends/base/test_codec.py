@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from signal import Signals
 from typing import Any
 
 import pytest
@@ -45,6 +46,15 @@ def test_the_bytes_are_big_endian_with_lengths_before() -> None:
         == "01 00 02 00 00 00 03 00 00 00 00 00 00 00 04 ff ff ff ff ff ff ff fb 00 00 00 02 61 62 00 02 c3 "
         "a9 7a"
     )
+
+
+def test_only_known_members_of_an_enum_are_decoded() -> None:
+    fields = Decoder(b"\x01\x02")
+
+    assert fields.member(Signals) is Signals.SIGHUP
+    assert fields.member(Signals) is Signals.SIGINT
+    with pytest.raises(DecodeError, match="Signals at 0 is 0, which is unknown"):
+        Decoder(b"\x00").member(Signals)
 
 
 @given(st.binary(max_size=40), st.lists(st.sampled_from(sorted(FIELDS)), max_size=8))
