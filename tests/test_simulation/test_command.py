@@ -18,7 +18,7 @@ import pytest
 from simulation import command
 from simulation.__main__ import main
 from simulation.command import Request, run
-from simulation.mutants.score import Terms as ScoreTerms
+from simulation.mutants.score import ScoreOptions
 from simulation.report import COMMAND_VARIABLE
 from simulation.shrink import parse_steps
 from simulation.verdict import Verdict
@@ -70,7 +70,7 @@ def test_without_options_it_runs_fresh_seeds_for_a_minute_on_all_cores(
     requested: Callable[..., Request],
 ) -> None:
     request = requested()
-    first, second = command._terms(request), command._terms(request)
+    first, second = command._campaign_options(request), command._campaign_options(request)
 
     assert request == Request()
     assert (first.count, first.seconds, first.operations) == (None, 60, 200)
@@ -137,18 +137,19 @@ def test_wrong_usage_is_reported_in_one_line(
 def test_mutants_all_run_the_same_seeds(
     options: dict[str, Any], first: int, count: int, simulate: Simulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scored: list[ScoreTerms] = []
+    scored: list[ScoreOptions] = []
 
-    def note(terms: ScoreTerms, *, quiet: bool, as_json: bool) -> int:
-        scored.append(terms)
+    def note(options: ScoreOptions, *, quiet: bool, as_json: bool) -> int:
+        scored.append(options)
         return 0
 
     monkeypatch.setattr(command, "show_score", note)
     code, _, _ = simulate(mutants=True, minutes=2, operations=9, **options)
-    (terms,) = scored
+    (options,) = scored
 
-    assert (code, terms.first, terms.seeds, terms.seconds, terms.operations) == (0, first, count, 120, 9)
-    assert len(terms.mutants) >= 30
+    assert code == 0
+    assert (options.first, options.seeds, options.seconds, options.operations) == (first, count, 120, 9)
+    assert len(options.mutants) >= 30
 
 
 def test_a_clean_campaign_prints_a_table_and_no_violations(simulate: Simulate) -> None:

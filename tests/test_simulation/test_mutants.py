@@ -16,7 +16,7 @@ import pytest
 from simulation.mutants import score
 from simulation.mutants.catalogue import CATALOGUE
 from simulation.mutants.planting import Mutant, Planter
-from simulation.mutants.score import INTERRUPTED, NOT_REACHED, REACHED, Terms, show_score
+from simulation.mutants.score import INTERRUPTED, NOT_REACHED, REACHED, ScoreOptions, show_score
 from simulation.run import run_seed
 from simulation.verdict import Verdict
 
@@ -43,8 +43,8 @@ def shown(capfd: pytest.CaptureFixture[str]) -> SegmentView:
     def show(
         *mutants: Mutant, first: int = 100, seeds: int = 8, as_json: bool = False
     ) -> tuple[int, list[str]]:
-        terms = Terms(mutants, first, seeds, seconds=None, jobs=1, runner=run_collecting)
-        code = show_score(terms, as_json=as_json)
+        options = ScoreOptions(mutants, first, seeds, seconds=None, jobs=1, runner=run_collecting)
+        code = show_score(options, as_json=as_json)
         return code, capfd.readouterr().out.splitlines()
 
     return show

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulation.campaign import Tally, Terms, fresh_base, run_campaign
+from simulation.campaign import CampaignOptions, Tally, fresh_base, run_campaign
 from simulation.report import COMMAND_VARIABLE, OPERATIONS, replay_command
 from simulation.run import run_seed
 from simulation.shrink import parse_steps
@@ -37,7 +37,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(first: int, *, count: int | None = None, seconds: float | None = None) -> None:
     tally = run_campaign(
-        Terms(first, count, seconds, jobs=1, seed_seconds_max=SEED_SECONDS_MAX), run_seed, nobody
+        CampaignOptions(first, count, seconds, jobs=1, seed_seconds_max=SEED_SECONDS_MAX), run_seed, nobody
     )
 
     assert tally.seeds > 0
