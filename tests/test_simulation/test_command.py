@@ -145,11 +145,11 @@ def test_mutants_all_run_the_same_seeds(
 
     monkeypatch.setattr(command, "show_score", note)
     code, _, _ = simulate(mutants=True, minutes=2, operations=9, **options)
-    (options,) = scored
+    (score,) = scored
 
     assert code == 0
-    assert (options.first, options.seeds, options.seconds, options.operations) == (first, count, 120, 9)
-    assert len(options.mutants) >= 30
+    assert (score.first, score.seeds, score.seconds, score.operations) == (first, count, 120, 9)
+    assert len(score.mutants) >= 30
 
 
 def test_a_clean_campaign_prints_a_table_and_no_violations(simulate: Simulate) -> None:
