@@ -1,6 +1,7 @@
 """Worlds in which folders share long-term storage that must not: a live copy, a lost log, an old copy of a
 folder; a store that is restored from a backup; and a dead owner whose put arrives late (rules W8, G1, G4, G5,
-S17).
+S17). From ``FIRST_LATER`` on: a machine that runs twice, a folder that is adopted while its owner runs, and
+merges of merges (rule F3).
 
 Seeds from ``FIRST`` on are such worlds. Each has one story with two histories, and either may go on: the
 folder that is opened last, adopted if need be, must have every byte that its own owners acked, before it is
@@ -42,6 +43,7 @@ from .trace import Trace
 from .world import FOLDER, ServiceFolder, Site
 
 FIRST = 1 << 44
+FIRST_LATER = FIRST + (1 << 32)
 NAMES = ("s", "s#a", "t")
 DELAY = 5.0
 """Of deletions: longer than an opening takes, so that a copy claims before its original deletes what only the
@@ -62,6 +64,9 @@ class Story(StrEnum):
     IN_PLACE = "a log put back in place: same epoch, same fingerprint"
     RESTORE = "a store restored from a backup"
     ZOMBIE = "a late put of a dead owner"
+    TWIN = "a machine that runs twice: same epoch, same fingerprint"
+    ADOPTED = "a folder that is adopted while its owner runs"
+    NESTED = "merges of merges"
 
 
 @attrs.define(eq=False)
@@ -104,9 +109,14 @@ _DISTURBANCES = (Kind.BEFORE, Kind.AFTER, Kind.LOST, Kind.PARTIAL, Kind.FULL, Ki
 """No stale lists: of claims, lists are taken as they are (rule W8)."""
 
 
+_LATER = (Story.TWIN, Story.ADOPTED, Story.NESTED)
+
+
 def choose_story(random: Random, seed: int) -> Story:
     """A seventh of the seeds are ``FULL_COPY``; the others are what they were before it was added."""
-    story = random.choice([story for story in Story if story is not Story.FULL_COPY])
+    story = random.choice([story for story in Story if story not in (Story.FULL_COPY, *_LATER)])
+    if seed >= FIRST_LATER:
+        return random.choice(_LATER)
     return Story.FULL_COPY if Random(f"full {seed}").randrange(7) == 0 else story
 
 
@@ -154,6 +164,9 @@ class CopiesRun:
             Story.IN_PLACE: self._put_the_log_back,
             Story.RESTORE: self._restore_a_backup,
             Story.ZOMBIE: self._let_a_zombie_put_late,
+            Story.TWIN: self._run_twice,
+            Story.ADOPTED: self._adopt_while_its_owner_runs,
+            Story.NESTED: self._nest_merges,
         }
         self._trace.note("story", self.story)
         async with anyio.create_task_group() as self._tasks:
@@ -381,6 +394,103 @@ class CopiesRun:
         await self._work(original, self._random.randint(1, 12), disturbed=False)
         await self._wait_for_the_collector(original)
         return [original]
+
+    async def _run_twice(self, original: Folder) -> list[Folder]:
+        """A snapshot of the machine is resumed beside it. Exactly one of the two goes on, and has everything
+        that it acked; what the other one has not flushed stays in its log."""
+        if self._random.random() < 0.5:
+            await self._leave_an_intent(original)
+        twin, elements = original.copied("B", HERE, self.site.disk), self._elements()
+        self.site.faults.clear()
+        try:
+            await self._open(twin)
+        except Broken as broken:
+            if not isinstance(broken.__cause__, StoreMismatch) or self._elements() == elements:
+                raise
+        else:
+            await self._check(twin)
+        for _ in range(self._random.randint(3, 12)):
+            folder = self._random.choice((original, twin))
+            if folder.process is not None:
+                await self._work(folder, self._random.randint(1, 6), disturbed=False)
+                await self._call(folder, lambda store: store.flush())
+            await trio.sleep(self._random.choice((0.0, 1.0, 3 * DELAY)))
+        for folder in (original, twin):
+            await self._end(folder)
+        await trio.sleep(1.0)  # a call of a killed process may still take effect
+        going_on = [
+            folder for folder in self._random.sample((original, twin), 2) if await self._goes_on(folder)
+        ]
+        if len(going_on) != 1:
+            raise Broken(f"it does not hold that one of two twins goes on\n{len(going_on)} do")
+        return going_on
+
+    async def _goes_on(self, folder: Folder) -> bool:
+        """Whether the folder is opened as it is."""
+        try:
+            await self._open(folder)
+        except Broken as broken:
+            if isinstance(broken.__cause__, StoreMismatch):
+                return False
+            raise
+        await self._check(folder)
+        await self._end(folder)
+        return True
+
+    async def _adopt_while_its_owner_runs(self, original: Folder) -> list[Folder]:
+        """An operator goes on with an old copy, and has not stopped what is newer."""
+        await self._flush(original)
+        await trio.sleep(4 * DELAY)  # what was truncated is collected, and the copy refers to none of it
+        copy = original.copied("B", self._random.choice((HERE, THERE)), self.site.disk)
+        await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
+        await self._append(original, NAMES[0])
+        await self._flush(original)
+        await self._open(copy, adopt=True)
+        for _ in range(self._random.randint(2, 8)):
+            folder = self._random.choice((original, copy))
+            await self._work(folder, self._random.randint(1, 4), disturbed=False)
+            await self._call(folder, lambda store: store.flush())
+            await trio.sleep(self._random.choice((0.0, 1.0, 3 * DELAY)))
+        await self._check(copy)
+        await self._end(original)
+        await self._expect_refusals(original)
+        return [original, copy]
+
+    async def _nest_merges(self, original: Folder) -> list[Folder]:
+        """Each segment is merged into the next one, which is merged in turn."""
+        depth = self._random.choice((10, 100, 1000))
+        if self._random.random() < 0.5:  # all of them are flushed in one cycle
+            down, verbs = Window(1e6, 1.0), ("create", "create_with_content", "write", "concat")
+            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs))
+        inner = ""
+        for number in range(depth):
+            outer = f"n{number}"
+            await self._must(original, lambda store, name=outer: store.create_segment(name))  # type: ignore[misc]
+            original.acked[outer], original.starts[outer] = b"", 0
+            await self._append(original, outer)
+            if inner:
+                await self._merge(original, outer, inner)
+            inner = outer
+            if self._random.randrange(depth) < 3:
+                if self._random.random() < 0.5:
+                    self.site.lose_power(self._random.choice(("none", "random")))
+                    original.process = None
+                else:
+                    await self._end(original)
+                await self._open(original)
+                await self._check(original)
+        self.site.faults.clear()
+        return [original]
+
+    async def _merge(self, folder: Folder, target: str, source: str) -> None:
+        await self._must(folder, lambda store: store.seal_segment(source))
+        await self._must(folder, lambda store: store.merge_segments(target, [source]))
+        folder.acked[target] += folder.acked.pop(source)
+        del folder.starts[source]
+
+    async def _must(self, folder: Folder, verb: Callable[[SegmentStore], Awaitable[object]]) -> None:
+        if not await self._call(folder, verb):
+            raise Broken(f"it does not hold that folder {folder.name} takes operations")
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from simulation.copies import FIRST
+from simulation.copies import FIRST, FIRST_LATER
 from simulation.mutants.catalogue import CATALOGUE
 from simulation.run import run_seed
 
@@ -30,6 +30,18 @@ def test_worlds_of_copied_folders_find_nothing(worlds: Sequence[int]) -> None:
 
     assert [verdict.violation for verdict in verdicts if verdict.violation] == []
     assert len({story for verdict in verdicts for story in verdict.counts}) == 6
+
+
+@pytest.mark.parametrize(
+    "worlds",
+    [(0, 3, 5), pytest.param(range(10), marks=pytest.mark.extended)],
+    ids=["one of each kind", "more"],
+)
+def test_worlds_of_twins_of_adoptions_and_of_nested_merges_find_nothing(worlds: Sequence[int]) -> None:
+    verdicts = [run_seed(FIRST_LATER + number) for number in worlds]
+
+    assert [verdict.violation for verdict in verdicts if verdict.violation] == []
+    assert len({story for verdict in verdicts for story in verdict.counts}) == 3
 
 
 def test_a_world_of_copied_folders_is_the_same_again() -> None:
