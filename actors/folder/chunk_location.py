@@ -27,12 +27,12 @@ from ...storage_backends.base.files import (
     Program,
     Read,
     Size,
-    make_folder,
     remake_name,
     with_folder,
 )
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
+from ...storage_backends.chunks.filesystem_programs import create_root
 from ...storage_backends.chunks.s3_location import parse_location
 from ..settings.configuration import S3Config, StoreConfig
 from .identity import read_identity
@@ -103,10 +103,7 @@ async def create_chunk_folder(
     """Make ``lts/`` for a new store. Raises ``InvalidArgument`` if that is impossible, ``Unavailable`` if it
     is now."""
     if not location.chunks:
-        await run_program(files, make_folder(folder.chunks, with_parent=True), folder.path)
-        storage = make_chunk_storage(location, files, folder, world, create=True)
-        await storage.open()
-        await storage.close()
+        await run_program(files, create_root(folder.chunks, world.new_id()), folder.path)
 
 
 async def check_location(location: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:

@@ -35,7 +35,6 @@ from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, can_begin_
 from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable
 from ..base.files import (
     NOT_A_FILE,
-    Close,
     FileHandle,
     Files,
     FolderEntry,
@@ -49,9 +48,9 @@ from ..base.files import (
     Sync,
     Write,
     make_folder,
-    remake_name,
     sync_ancestry,
 )
+from ..base.lock_table import LockTable
 from ..base.world import World
 from .base import BaseChunkStorage, ReadOnlyChunks, bad_offset, size_of
 from .filesystem_programs import (
@@ -62,6 +61,7 @@ from .filesystem_programs import (
     Progress,
     copy_ranges,
     discard,
+    identify_root,
     mapped,
     publish,
     remove,
@@ -90,7 +90,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         self._world = world
         self._may_create = create
         self._folders = Folders(self._root)
-        self._making = anyio.Lock()
+        self._making: LockTable[str] = LockTable()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -224,7 +224,6 @@ class FileSystemChunkStorage(BaseChunkStorage):
             except Unavailable:
                 return  # Every later call reports it until the root is mounted.
 
-        identification = f"{self._root}/{IDENTIFICATION}"
         entries: Sequence[FolderEntry] = yield ListFolder(self._root)
         for entry in entries:
             if entry.name.startswith(TEMPORARY):
@@ -235,10 +234,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         else:
             # Created last: where it exists, the root is durable, whichever process made it.
             yield from sync_ancestry(self._root)
-            with suppress(FileExistsError):  # Another process opened the root at the same time.
-                yield Close((yield Open(identification, write=True, create=True)))
-        # Also if it was there: its creator may have been killed before its sync, or have failed (rule W11).
-        yield from remake_name(identification, f"{self._root}/{TEMPORARY}{self._world.new_id()}", b"")
+        yield from identify_root(self._root, self._world.new_id())
 
     async def _publish(self, name: str, fill: Callable[[FileHandle], Program[int]]) -> int:
         path = self._path(name)
@@ -257,10 +253,11 @@ class FileSystemChunkStorage(BaseChunkStorage):
     async def _make_folder(self, name: str) -> None:
         """Make the folder of a chunk durably."""
         folder = dirname(self._path(name))
-        if not self._folders.knows(folder):
-            # One at a time: what one program makes another must not take for durable before it is synced.
-            async with self._making:
-                await self._change(name, lambda progress: self._folders.make(folder))
+        while (missing := self._folders.missing(folder)) is not None:
+            # What one program makes another must not take for durable before it is synced.
+            async with self._making.holding(missing):
+                if self._folders.missing(folder) == missing:
+                    await self._change(name, lambda progress: self._folders.make(folder))
 
     async def _entries(self, path: str, prefix: str, after: str) -> Sequence[tuple[str, FolderEntry]]:
         """(chunk or folder name, entry) of one folder, in the order of the chunk names below them; only what

@@ -46,6 +46,8 @@ from ..base.files import (
     SyncFolder,
     Unlink,
     Write,
+    remake_name,
+    with_folder,
 )
 from .base import bad_offset
 
@@ -109,6 +111,18 @@ def with_file(opening: Open, body: Callable[[FileHandle], Program[T]]) -> Progra
     return result
 
 
+def create_root(root: str, new_id: str) -> Program[None]:
+    """Make the root of a new storage and its identification, and their names durable. Those of the folders
+    above are left to the caller, as far as they have other names in them (rule W11)."""
+    yield from with_folder(root, lambda: identify_root(root, new_id), with_parent=True)
+
+
+def identify_root(root: str, new_id: str) -> Program[None]:
+    """Also if the identification is there: its creator may have been killed before its sync, or have failed
+    (rule W11)."""
+    yield from remake_name(f"{root}/{IDENTIFICATION}", f"{root}/{TEMPORARY}{new_id}", b"")
+
+
 class FolderRemoved(Exception):
     """The folder of a chunk, which is made before, was removed meanwhile: make it again."""
 
@@ -123,15 +137,28 @@ class Folders:
     def knows(self, folder: str) -> bool:
         return folder == self.root or folder in self._known
 
-    def make(self, folder: str) -> Program[None]:
-        """Make a folder below the root durably, level by level. Programs that do this must not overlap."""
-        if self.knows(folder):
-            return
+    def missing(self, folder: str) -> str | None:
+        """The highest of the folder and its parents that is not known; None if all are."""
+        levels = self._unknown(folder)
+        return levels[-1] if levels else None
 
-        yield from self.make(dirname(folder))
-        if not (yield from self._is_durable(folder)):
-            yield from self._make(folder)
-        self._known.add(folder)
+    def make(self, folder: str) -> Program[None]:
+        """Make a folder below the root durably, level by level. Programs with the same ``missing`` folder
+        must not overlap."""
+        levels = self._unknown(folder)
+        for level in reversed(levels):
+            if not (yield from self._is_durable(level)):
+                yield from self._make(level)
+        # All at once: other programs must not begin with a level that this one still works at.
+        self._known.update(levels)
+
+    def _unknown(self, folder: str) -> list[str]:
+        """The folder and its parents that are not known, the highest last."""
+        levels = []
+        while not self.knows(folder):
+            levels.append(folder)
+            folder = dirname(folder)
+        return levels
 
     def _is_durable(self, folder: str) -> Program[bool]:
         """A folder with anything in it has a durable name, because its name was synced before. The name of an

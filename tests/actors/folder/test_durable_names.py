@@ -11,8 +11,10 @@ from simulation.disk import SimulatedDisk
 from simulation.file_layer import Fail, Fault, SimulatedFiles
 
 from support.crash_world import Limits, opened
+from support.virtual import virtual_world
+from tierlog import open_store
 from tierlog.storage_backends.base.errors import TierlogError
-from tierlog.storage_backends.base.files import Close, IoCall, SyncFolder, Unlock
+from tierlog.storage_backends.base.files import Close, IoCall, SyncFolder, Unlock, make_folder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -96,6 +98,29 @@ async def test_what_is_acked_after_a_failed_sync_of_any_folder_survives_a_power_
                 acked += 1
         async with opened(SimulatedFiles(disk.crash("none")), 3, LIMITS) as store:
             assert (await store.segment_info("a/s")).length == 5 * acked, failing
+
+
+class SyncedFolders:
+    """The folders that were synced, as often as they were."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    def __call__(self, index: int, call: IoCall) -> None:
+        if isinstance(call, SyncFolder):
+            self.paths.append(call.path)
+
+
+async def test_w11_an_opening_syncs_the_folders_above_the_store_once() -> None:
+    """Each sync takes a millisecond or more of the way to the first ack."""
+    disk = SimulatedDisk(Random(1))
+    await SimulatedFiles(disk).run(make_folder("/srv/other"))
+    for process in (1, 2):
+        synced = SyncedFolders()
+        files = SimulatedFiles(disk, synced)
+        async with open_store("/srv/new/data", files=files, world=virtual_world(process)):
+            pass
+        assert synced.paths.count("/") == 1, process
 
 
 async def check_worlds(worlds: Iterable[tuple[int, int]]) -> None:

@@ -12,7 +12,7 @@ from random import Random
 import anyio
 import pytest
 from simulation.disk import Keep, SimulatedDisk
-from simulation.file_layer import Fail, FailAfter, SimulatedFiles
+from simulation.file_layer import Fail, FailAfter, Pause, SimulatedFiles
 
 from support.chunked import world_of
 from support.power_loss import ends_before_power_loss
@@ -258,6 +258,43 @@ async def create_at_once(storage: FileSystemChunkStorage, names: list[str]) -> l
         for name in names:
             group.start_soon(create, name)
     return created
+
+
+class PausedSync:
+    """The first sync of the root waits for ``resume``."""
+
+    def __init__(self) -> None:
+        self.reached, self.resume = anyio.Event(), anyio.Event()
+
+    def __call__(self, index: int, call: IoCall) -> Pause | None:
+        if self.reached.is_set() or call != SyncFolder(ROOT):
+            return None
+        self.reached.set()
+        return Pause(self.resume)
+
+
+@pytest.mark.anyio
+async def test_w11_a_folder_that_is_not_durable_yet_delays_only_the_chunks_below_it() -> None:
+    disk = SimulatedDisk(Random(1))
+    files = SimulatedFiles(disk)
+    storage = FileSystemChunkStorage(files, ROOT, world_of(1))
+    await storage.open()
+    sync, created = PausedSync(), []
+    files.on_call = sync
+
+    async def create(name: str) -> None:
+        await storage.create_with_content(name, [FIRST])
+        created.append(name)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(create, "a/b/1")
+        await sync.reached.wait()
+        group.start_soon(create, "a/c/2")
+        await create("d/e/3")
+        assert created == ["d/e/3"]
+        sync.resume.set()
+
+    assert sorted(created) == ["a/b/1", "a/c/2", "d/e/3"]
 
 
 @pytest.mark.anyio
