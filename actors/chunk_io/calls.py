@@ -48,7 +48,7 @@ class Retry(enum.Enum):
     """Conditional: repeat it. After an unknown outcome read the chunk back first."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Verb(Generic[T]):
     """What the actor has to know about a verb; ``T`` is its result."""
 
@@ -73,7 +73,7 @@ class Verb(Generic[T]):
         return self.pool is PoolKind.WRITE
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListedPage:
     chunks: Sequence[ChunkInfo]
     is_last: bool
@@ -148,7 +148,7 @@ VERBS: Sequence[Verb[Any]] = (
 )
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ChunkCall(Generic[T]):
     """One call. ``name`` is the chunk's, or the prefix of a list."""
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .container import Container
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ContainerComponents:
     pipeline: Pipeline
     publisher: Publisher

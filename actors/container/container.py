@@ -84,7 +84,7 @@ _PAGE = 256
 """Transactions that are listed in one step."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ContainerOptions:
     cache_bytes: int
     flush_bytes: int

@@ -49,7 +49,7 @@ class TransactionStatistics:
     expired: int = attrs.field(metadata=counter("Transactions aborted because their lease expired."))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Watch:
     """One open transaction between two checks."""
 

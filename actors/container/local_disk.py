@@ -10,7 +10,7 @@ from ...storage_backends.base.files import Files
 from ...storage_backends.sorted_runs.compaction import MergeRuns
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class RunFolder:
     files: Files
     path: str
@@ -21,7 +21,7 @@ class RunFolder:
     (rule W6)."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LocalDisk:
     log: DurableDataLog
     runs: RunFolder

@@ -110,7 +110,7 @@ def folder_of(element: Element) -> Fingerprint:
     return Fingerprint(element.owner.folder, element.owner.location)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListedChain:
     """The chain as it was listed."""
 

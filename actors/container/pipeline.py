@@ -66,7 +66,7 @@ def unprotected(run: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PipelineHooks:
     on_published: Callable[[], None] = lambda: None
     """Called after each group that logged something."""

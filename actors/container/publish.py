@@ -29,7 +29,7 @@ JOIN_BYTES_MAX = 16 << 10
 """Up to this size on average, appends of one group are joined before they are cached."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Listeners:
     """Functions that are called in the step in which something becomes durable."""
 

@@ -50,7 +50,7 @@ _STEP = 32
 """Records that are restored in one step."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class RecoveryReport:
     groups: int = attrs.field(metadata=gauge("Log groups read at the last recovery."))
     operations: int = attrs.field(
@@ -72,7 +72,7 @@ def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:
         ) from error
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _CheckpointRecords:
     """What the parts and pieces of one checkpoint hold. Elements and rows go into the state as they come,
     because segments are restored after them."""

@@ -39,7 +39,7 @@ _Item = tuple[str, int, Any]
 _END: _Item = ("", 0, None)
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Records:
     """Records of a snapshot that are logged together."""
 

@@ -86,7 +86,7 @@ class TableStatistics:
     copies: LocalCopyStatistics
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _WrittenMerge:
     """A merge whose runs lie on the local disk."""
 
@@ -96,7 +96,7 @@ class _WrittenMerge:
     """How many of them are in long-term storage."""
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Pause:
     """When to try again what failed."""
 

@@ -73,7 +73,7 @@ class SplicePiece:
 Piece: TypeAlias = DataPiece | SplicePiece
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SegmentFlush:
     """One segment's part in a cycle, as of the cut."""
 

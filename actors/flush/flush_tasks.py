@@ -27,7 +27,7 @@ from .aggregation import SegmentFlush
 from .flush_order import FlushOrder
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Flush:
     """One flush of a segment."""
 

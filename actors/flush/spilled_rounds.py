@@ -22,7 +22,7 @@ from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LeftOut:
     """Segments that are not flushed to the end in this cycle."""
 

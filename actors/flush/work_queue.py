@@ -13,7 +13,7 @@ from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.segments.records import DeferredWorkRecord
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Entry:
     work: DeferredWorkRecord
     failures: int = 0

@@ -124,7 +124,7 @@ class WriterStatistics:
     )
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Caller:
     """Of ``flush``, and the sequences at its call: an element whose cut is at or after the clients' answers
     it."""

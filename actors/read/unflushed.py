@@ -35,7 +35,7 @@ _KEPT_BYTES = 4 << 20
 """Windows of about this size are kept; the newest one whatever its size."""
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Run:
     """Contiguous bytes of a segment."""
 
@@ -44,7 +44,7 @@ class _Run:
     parts: list[Buffer]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _Window:
     """What one window of the log holds of each segment."""
 

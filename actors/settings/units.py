@@ -37,7 +37,7 @@ class UnitError(ValueError):
     """A value is not of its setting's kind or is out of range; the message names what is allowed."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Setting(ABC):
     """One setting. A configuration's field carries it in its metadata, with this class as the key."""
 
@@ -70,7 +70,7 @@ class Setting(ABC):
         return f'"{value}"'
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Unit:
     """How numbers of one kind are written."""
 
@@ -81,7 +81,7 @@ class Unit:
     show: Callable[[float], str]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class NumberSetting(Setting):
     unit: Unit
     least: float
@@ -138,7 +138,7 @@ class NumberSetting(Setting):
         return UnitError(f"{given} {why}; write {self.unit.noun}, {self.range}")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TextSetting(Setting):
     """A word such as an address: it stands on one line and needs no escapes in TOML."""
 
@@ -153,7 +153,7 @@ class TextSetting(Setting):
             )
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class UrlSetting(TextSetting):
     """The URL of a service. One with credentials is refused without being shown: settings are printed, and
     files of settings are readable."""
@@ -164,7 +164,7 @@ class UrlSetting(TextSetting):
         super().check(value)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SwitchSetting(Setting):
     @property
     def range(self) -> str:
@@ -183,7 +183,7 @@ class SwitchSetting(Setting):
     show_toml = show
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ChoiceSetting(Setting):
     choices: tuple[str, ...]
 

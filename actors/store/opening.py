@@ -387,7 +387,7 @@ async def announced(
                 _log.warning("owner_file_not_removed", folder=owners, error=str(error))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class StoreOpener:
     """Opens one store in one process, with the parts that its configuration names."""
 

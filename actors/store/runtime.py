@@ -40,7 +40,7 @@ from ..telemetry.tracing import SpanHook
 from .store import RollingSizes, SegmentStore, StoreStatistics
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class RuntimeOptions:
     container: ContainerOptions
     storage: StorageOptions
@@ -56,7 +56,7 @@ class RuntimeOptions:
     layout: LayoutMode = LayoutMode.INSTALL_NEW
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RuntimeParts:
     """The parts with which a process serves a store."""
 

@@ -54,7 +54,7 @@ class GroupInfo:
     """The lowest group number that a reader of this group needs; 0 if it names none."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OpenedLog:
     epoch: int
     history_epoch: int

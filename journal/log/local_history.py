@@ -48,7 +48,7 @@ HISTORY_START = 1
 """The number of a log's first group."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class WalFile:
     """A file that counts, with its frames."""
 
@@ -77,7 +77,7 @@ class WalFile:
         return max(self.header.truncate_before, self.frames.truncate_before())
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LastGroup:
     number: int
     tag: int
@@ -85,7 +85,7 @@ class LastGroup:
     payload: bytes
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Part:
     """A sealed file that later owners need: its seal and the number of its first group."""
 
@@ -93,7 +93,7 @@ class Part:
     first_group: int
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class History:
     """The content of the log that an opener takes over."""
 
@@ -161,7 +161,7 @@ class _Groups(Sequence[GroupInfo]):
         return GroupInfo(number, epoch, frame.tag, frame.size, frame.truncate_before)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _Content:
     """A WAL file that is being read. It has a header if that is valid and, in an opener's file, followed by
     the re-logged frame."""

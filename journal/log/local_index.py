@@ -23,7 +23,7 @@ INDEXED_GROUPS = 512
 """Each costs the step of the event loop that checks the window a few microseconds, however small it is."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LogWindow:
     """The groups from ``first`` to before ``next``, in the bytes ``start .. end`` of a file. The first window
     of a file begins with its header."""
@@ -35,7 +35,7 @@ class LogWindow:
     end: int
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _IndexedFile:
     file: FileId
     next: int

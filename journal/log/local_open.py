@@ -61,7 +61,7 @@ _READINGS_MAX = 5
 T = TypeVar("T")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TakenOver:
     """The log as its new owner found and left it."""
 
@@ -70,7 +70,7 @@ class TakenOver:
     room: Room
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Opened:
     epoch: int
     history_epoch: int
@@ -79,7 +79,7 @@ class Opened:
     owned: TakenOver
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Inspected:
     epoch: int
     history: History

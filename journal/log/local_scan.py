@@ -34,7 +34,7 @@ class Scan:
         return self.frames.end
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FrameRun:
     """What the frames of a file must be like to count."""
 

@@ -40,7 +40,7 @@ _LEAST_STEP = 4096
 """Bytes: a block. Less is not worth a call."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LogContext:
     """What every program of one log needs to know."""
 
@@ -64,7 +64,7 @@ class LogContext:
             yield Close(handle)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class CurrentFile:
     """The file that groups are written to."""
 
@@ -81,7 +81,7 @@ class CurrentFile:
     """Of the file; from ``position`` on it holds zeros."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Space:
     """What was measured on the disk."""
 
@@ -91,7 +91,7 @@ class Space:
     """Of the blocks that the log's folder holds."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Room:
     space: Space
     allocated: int
@@ -292,7 +292,7 @@ def unlink_files(layout: LogLayout, files: Sequence[FileId]) -> Program[None]:
 # --- keeping room -------------------------------------------------------------------------------
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class SpaceGauge:
     """Whether there is room for user appends, with hysteresis at the low-water mark (rule W6). Pure."""
 

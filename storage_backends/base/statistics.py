@@ -33,7 +33,7 @@ class MetricKind(enum.Enum):
     """A word, exported as the number 1 with the word as a label."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Metric:
     """The declaration of one field, stored in the field's metadata with this class as the key."""
 

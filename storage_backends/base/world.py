@@ -12,7 +12,7 @@ from random import Random
 import attrs
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class World:
     """The sources of everything that input does not determine. ``open_store`` makes one; a simulation passes
     its own."""

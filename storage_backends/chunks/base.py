@@ -73,7 +73,7 @@ class ChunkObserver(Protocol):
         ...
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _VerbCounts:
     calls: int = 0
     failures: int = 0

@@ -57,7 +57,7 @@ _COPY_SIZE = 4 << 20
 T = TypeVar("T")
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Progress:
     changed: bool = False
     """A call that others can see may have taken effect."""

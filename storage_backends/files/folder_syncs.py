@@ -13,7 +13,7 @@ from collections.abc import Callable
 import attrs
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Turn:
     lock: threading.Lock = attrs.field(factory=threading.Lock)
     users: int = 0

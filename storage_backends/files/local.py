@@ -352,7 +352,7 @@ def _drive_nofollow(program: Program[T], root: str) -> T:
         return drive(program, _perform_nofollow(at))
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Counts:
     programs: int = 0
     running: int = 0

@@ -38,7 +38,7 @@ class ChunkRecords(NamedTuple):
         return own + len(self.multiples) * (name + _RECORD_BYTES)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Chain:
     """A segment's layout, without its id and owner."""
 

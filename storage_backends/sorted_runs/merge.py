@@ -32,7 +32,7 @@ _READ_BYTES = 256 << 10
 _WRITE_BYTES = 1 << 20
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class MergeOrder:
     folder: str
     """Where the runs lie and the new ones go (``run_files.py``)."""

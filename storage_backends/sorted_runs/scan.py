@@ -31,7 +31,7 @@ _READ_FIRST = 32 << 10
 _READ_MAX = 256 << 10
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class KeyRange:
     """The keys from ``start`` up to ``end``, which is not part of it; None is no limit."""
 
@@ -43,7 +43,7 @@ class KeyRange:
         return before_end and self.start <= run.summary.last_key
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PageLimits:
     rows: int = 1000
     size: int = 1 << 20

@@ -17,7 +17,7 @@ from .rows import Row
 from .run_list import RunList
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TableView:
     """What a table holds at one moment."""
 

@@ -40,7 +40,7 @@ def fingerprint(key: Buffer) -> int:
     return crc32c(key)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Tail:
     summary: RunSummary
     separators: list[bytes]

@@ -26,7 +26,7 @@ Decision: TypeAlias = tuple[Operation | list[Operation] | None, Any]
 the answer still waits until everything it depends on is durable (rule C1)."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class RequestHandler(Generic[RequestT]):
     """``decide`` is pure and synchronous: it reads the speculative state and changes nothing. A refusal is
     raised as the error that the caller gets. What it returns can always be applied (rule C5)."""
@@ -39,7 +39,7 @@ def changes_nothing(state: ContainerState, op: Operation) -> None:
     """The ``apply`` of records that matter only by their position in the log."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OperationHandler(Generic[OperationT]):
     """``apply`` changes the speculative state, live and in replay; it has no other effects. ``publish`` is
     called once the operation's group (its last argument) is durable, and makes the change visible (rule C1).

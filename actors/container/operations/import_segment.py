@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..state import ContainerState
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ImportRequest(Request):
     """Internal: make the image's segment out of existing chunks. Answered with its id."""
 

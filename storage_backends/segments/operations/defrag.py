@@ -28,7 +28,7 @@ from .inspect import info
 from .join_chunks import Source, replace
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DefragStep:
     next_offset: int | None
     """The segment offset at which the next step begins; None at the end."""
@@ -36,7 +36,7 @@ class DefragStep:
     """What was joined, if anything, counted from the step's first chunk."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DefragResult:
     """What defragmenting a segment did, in chunks and bytes."""
 

@@ -30,7 +30,7 @@ COPY_BYTES = 4 * BLOCK
 """The largest read, and about the size of one append to the new chunk."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Source:
     """A chunk without its first ``skip`` bytes."""
 

@@ -29,7 +29,7 @@ from ..records import BLOCK, ChunkRecord
 T = TypeVar("T")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _Request:
     """Whole blocks of one chunk: starts at a block, ends at a block's end or at the recorded length."""
 
