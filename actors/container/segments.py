@@ -267,6 +267,21 @@ class _ById(ShardedDict[int, SegmentState]):
             return self._load(sid)
 
 
+class _ByName(ShardedDict[str, "SegmentState | int"]):
+    """The live segments; of evicted ones the id."""
+
+    __slots__ = ("_load",)
+
+    def __init__(self, load: Callable[[int], SegmentState]) -> None:
+        super().__init__()
+        self._load = load
+
+    def find(self, name: str) -> SegmentState | None:
+        # Written out too: it is called for each append.
+        found = self._slots[self._mask and hash(name) & self._mask].get(name)
+        return self._load(found) if isinstance(found, int) else found
+
+
 class SegmentTable:
     """Every segment by id, and the live ones by name.
 
@@ -282,8 +297,9 @@ class SegmentTable:
         """Every segment that is not clean, and some that changed and are."""
         self._turns: deque[int] = deque()
         """The segments in memory, in the order in which eviction visits them; removed ones may linger."""
-        self._by_name: ShardedDict[str, SegmentState | int] = ShardedDict()
-        """The live segments; of evicted ones the id."""
+        self._by_name = _ByName(self._load)
+        self.find = self._by_name.find
+        """The live segment of a name, loaded if it was evicted; None if there is none."""
         self._names: SortedKeys[str] = SortedKeys()
         self._ids: SortedKeys[int] = SortedKeys()
         self._on_load = on_load
@@ -294,10 +310,6 @@ class SegmentTable:
     def __contains__(self, sid: object) -> bool:
         """Whether there is a segment of that id, evicted or not."""
         return sid in self.by_id or sid in self.evicted
-
-    def find(self, name: str) -> SegmentState | None:
-        found = self._by_name.get(name)
-        return self._load(found) if isinstance(found, int) else found
 
     def require(self, name: str) -> SegmentState:
         segment = self.find(name)

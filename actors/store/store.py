@@ -582,7 +582,7 @@ class SegmentStore(SegmentVerbs):
 
     def _joined(self, append: JoinedAppend) -> tuple[LocalContainer | RemoteContainer, AppendRequest]:
         data, writer, first, count = append.data, append.writer, append.first_event, append.count
-        size = check_data(data)
+        size = len(data) if type(data) is bytes else check_data(data)
         if size > self.append_bytes_max:
             raise TooLarge.append(size, self.append_bytes_max)
 

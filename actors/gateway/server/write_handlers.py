@@ -120,9 +120,11 @@ async def batch(call: Call) -> Answer:
     return Answer(
         200,
         encode_outcomes(
-            # H13: the containers of one batch may have moved to several hosts.
-            server.located(outcome, item.name) if isinstance(outcome, Exception) else outcome
-            for outcome, item in zip(outcomes, items, strict=True)
+            [
+                # H13: the containers of one batch may have moved to several hosts.
+                server.located(outcome, item.name) if isinstance(outcome, Exception) else outcome
+                for outcome, item in zip(outcomes, items, strict=True)
+            ]
         ),
     )
 
