@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from ..maintenance.doctor import ContainerReport, Problem, StoreReport
 
 _CONFIG_NAME = "tierlog.toml"
-# The view itself raises it, before there is a report; the usual hint would name this very command.
-_WITHOUT_REPORT: Hints = {
-    DataCorruption: "nothing can be examined without this file: restore it from a backup"
-}
+_UNREAD = "; chunks and runs not read (--deep)"  # with a count of problems it fits a narrow terminal
 
 
 def init(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="PATH", help="The file to write, or a folder for a tierlog.toml.", show_default=False
+            metavar="PATH",
+            readable=False,
+            help="The file to write, or a folder for a tierlog.toml.",
+            show_default=False,
         ),
     ] = Path(_CONFIG_NAME),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -37,6 +37,7 @@ def init(
 ) -> None:
     """Write a commented tierlog.toml with every setting and its default, for --config."""
     from ...storage_backends.base.files import NOT_A_FILE
+    from ...storage_backends.base.os_errors import reason_of
     from ...storage_backends.files import modes
     from ...storage_backends.files.nofollow import open_file
     from ..settings.configuration import StoreConfig, render_config
@@ -53,7 +54,7 @@ def init(
     except FileExistsError:
         fail(f"{file} already exists: name another file, or overwrite it with --force")
     except OSError as error:
-        reason = "not a regular file" if error.errno in NOT_A_FILE else error.strerror
+        reason = "not a regular file" if error.errno in NOT_A_FILE else reason_of(error)
         fail(f"{file} cannot be written: {reason}")
     if json:
         output.print_json({"file": os.fspath(file)})
@@ -74,7 +75,10 @@ def doctor(
     what to do.
     """
     from ...storage_backends.files.local import LocalFiles
-    from ..maintenance.doctor import examine
+    from ..maintenance.doctor import RESTORE_FILE, examine
+
+    # The view itself raises it, before there is a report; the usual hint would name this very command.
+    hints: Hints = {DataCorruption: f"nothing can be examined without this file: {RESTORE_FILE}"}
 
     async def command() -> StoreReport:
         async with viewing(data) as view:
@@ -82,7 +86,7 @@ def doctor(
             with output.progress("verifying", None, shown=deep) as advance:
                 return await examine(view, LocalFiles(), deep=deep, progress=advance)
 
-    report = execute(command, hints=_WITHOUT_REPORT)
+    report = execute(command, hints=hints)
     if json:
         output.print_json({"sound": report.sound, **output.as_json(report)})
     else:
@@ -116,10 +120,8 @@ def _show(report: StoreReport) -> None:
             )
     for problem in report.problems:
         _show_problem(screen, problem)
-    screen.print(
-        "sound" if report.sound else f"not sound, problems: {len(report.problems)}",
-        style="green" if report.sound else "red",
-    )
+    found = "sound" if report.sound else f"not sound, problems: {len(report.problems)}"
+    screen.print(f"{found}{'' if report.deep else _UNREAD}", style="green" if report.sound else "red")
 
 
 _LOG_COLUMNS = {
@@ -157,9 +159,6 @@ def _show_sums(screen: Console, report: StoreReport) -> None:
     held = output.show_bytes(sum(each.bytes for each in report.containers))
     unflushed = output.show_bytes(sum(each.unflushed_bytes for each in report.containers))
     screen.print(f"{output.count(segments, 'segment')} with {held}, {unflushed} of it unflushed")
-    screen.print(
-        f"checksums of chunks and runs: {'verified' if report.deep else 'not verified (use --deep)'}"
-    )
 
 
 def _show_problem(screen: Console, problem: Problem) -> None:

@@ -55,6 +55,7 @@ Data = Annotated[
         envvar="TIERLOG_DATA",
         show_envvar=True,
         metavar="PATH",
+        readable=False,  # in all commands: the error of the use itself says what to do
         help="The data folder.",
         show_default="tierlog-data",
     ),
@@ -66,6 +67,7 @@ Config = Annotated[
         envvar="TIERLOG_CONFIG",
         show_envvar=True,
         metavar="FILE",
+        readable=False,
         help="The configuration file, such as tierlog.toml; default: the built-in settings.",
     ),
 ]

@@ -25,6 +25,7 @@ from ...storage_backends.base.errors import (
     TierlogError,
     TransactionNotFound,
 )
+from ...storage_backends.base.os_errors import explain
 from ..telemetry.logging import is_logging, log_to_stderr
 from ..telemetry.printable import printable
 from .interrupts import INTERRUPTED, Interrupts, end_at_once
@@ -46,8 +47,8 @@ _HINTS: Hints = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
     TransactionNotFound: "`tierlog txn ls` shows the known ones",
     SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
-    DataCorruption: "`tierlog doctor` lists all damage and what to do",
-    NotOwner: "another process has opened the folder since; see `tierlog doctor`",
+    DataCorruption: "`tierlog doctor --deep` lists all damage and what to do",
+    NotOwner: "`tierlog doctor` shows which process has opened the folder: run the command again after it",
 }
 _NO_HINTS: Hints = MappingProxyType({})
 _REQUEST_SECONDS = 10.0
@@ -62,7 +63,7 @@ def report_os_error(error: OSError) -> int:
     """Print what the system refused, and return the exit code. Outside of a command that is stdout."""
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
-    print_error(f"{error.filename or 'stdout'}: {error.strerror}")
+    print_error(explain(error, "stdout"))
     return FAILED
 
 
@@ -91,7 +92,7 @@ def execute(
         # Without a message: the user asked for it.
         raise typer.Exit(INTERRUPTED) from None
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        fail(explain(error))
 
 
 def _hint(error: TierlogError, hints: Hints) -> str:
@@ -176,6 +177,7 @@ async def owning(
     """
     # Here, because they take 0.3 s, which commands with --url need not wait.
     from ...storage_backends.files.local import LocalFiles
+    from ..folder.lock_files import OpenElsewhere
     from ..folder.paths import check_folder, check_path, existing_identity, live_owners
     from ..store.opening import open_store
 
@@ -190,9 +192,20 @@ async def owning(
     # For people, not for safety: another process may open the folder right after this. The epoch decides then
     # (W1), and the older owner is fenced.
     if not take_over and (owners := await live_owners(files, folder)):
-        raise InvalidArgument(_open_elsewhere(folder, owners, remedy))
-    async with open_store(folder.path, config=config, take_over=take_over) as store:
-        yield store
+        raise _in_use(folder, owners, remedy)
+    try:
+        async with open_store(folder.path, config=config, take_over=take_over) as store:
+            yield store
+    except OpenElsewhere as error:
+        # Of another command that began at the same moment. The store's message is for programs.
+        raise _in_use(folder, error.owners, remedy) from error
+
+
+def _in_use(folder: StoreFolder, owners: Sequence[Owner], remedy: str) -> InvalidArgument:
+    from ..folder.lock_files import describe_opening
+
+    message = describe_opening(folder.path, owners, take_over="--take-over", use_service=remedy)
+    return InvalidArgument(message)
 
 
 def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
@@ -211,18 +224,6 @@ def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
         )
 
     return attrs.evolve(config, chunks=chunks) if chunks else config
-
-
-def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner], remedy: str) -> str:
-    url = next((owner.url for owner in owners if owner.url), "")
-    if url:
-        return f"{folder.path} is served at {url}: {remedy.format(url=url)}"
-
-    first = owners[0]
-    return (
-        f"{folder.path} is open in process {first.pid} on {first.host}: stop that process, or fence it with "
-        f"--take-over"
-    )
 
 
 async def ask_service(
@@ -244,10 +245,10 @@ async def ask_service(
     import httpx
     import msgspec
 
-    from ...storage_backends.base.errors import Unavailable
-    from ..gateway.client.transport import check_url, scheme_advice
+    from ..gateway.client.attempts import nobody_answers
+    from ..gateway.client.transport import check_url, describe
     from ..gateway.wire.bodies import decode_answer
-    from ..gateway.wire.errors import from_problem
+    from ..gateway.wire.errors import from_problem, is_problem
 
     url = check_url(url)
     try:
@@ -258,17 +259,15 @@ async def ask_service(
         ) as client:
             answer = await client.request(method, path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise Unavailable(
-            f"no service answers at {url} ({str(error) or type(error).__name__})"
-            f"{scheme_advice(url, error) or '; is `tierlog serve` running?'}"
-        ) from error
+        raise nobody_answers(url, describe(url, error)) from error
 
     if not answer.is_success:
-        raise from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
+        problem = from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
+        raise problem if is_problem(answer.headers) else nobody_answers(url, str(problem))
     try:
         document = decode_answer(answer.content, dict[str, Any])
         # Only a check: fields that a newer service sends stay in the document, and so in --json.
         msgspec.convert(document, kind)
     except ValueError as error:
-        raise Unavailable(f"the server at {url} is not a tierlog service ({error})") from error
+        raise nobody_answers(url, f"what answers is not a tierlog service ({error})") from error
     return document

@@ -33,7 +33,8 @@ def read(
         number_option("--size", "The number of bytes; default: up to the tail."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", readable=False, help="Write to FILE instead of stdout."),
     ] = None,
     data: Data = DEFAULT_DATA,
     url: Service = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...storage_backends.base.os_errors import explain
 from . import output
 from .options import (
     DEFAULT_DATA,
@@ -57,7 +58,7 @@ def _print_result(number: int | None, json: bool, result: str, outcome: str) -> 
     except OSError as error:
         # Exit code 1 alone would read as "nothing was done", and a script would append again.
         known = "" if number is None else f", {result} {number}"
-        fail(f"{error.filename}: {error.strerror}; but {outcome}{known}")
+        fail(f"{explain(error)}; but {outcome}{known}")
 
 
 def _parse_size(text: str) -> int:
@@ -108,7 +109,9 @@ def append(
     name: Name,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help="Append the bytes of a file; default: stdin."),
+        typer.Option(
+            "--file", metavar="FILE", readable=False, help="Append the bytes of a file; default: stdin."
+        ),
     ] = None,
     text: Annotated[
         str | None, typer.Option("--data-text", metavar="TEXT", help="Append a text, as UTF-8.")

@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 Folder = Annotated[
     Path | None,
-    typer.Argument(metavar="PATH", help="The data folder; the same as --data.", show_default=False),
+    typer.Argument(
+        metavar="PATH", readable=False, help="The data folder; the same as --data.", show_default=False
+    ),
 ]
 Listen = Annotated[
     str | None,
     typer.Option(
-        metavar="ADDRESS:PORT", help="The address and port to listen on; port 0 lets the system choose."
+        metavar="ADDRESS:PORT",
+        help="The address and port to listen on, such as localhost:8470, [::1]:8470 or :8470; port 0 lets "
+        "the system choose.",
     ),
 ]
 Advertise = Annotated[
@@ -95,18 +99,20 @@ def serve(
             import attrs
 
             from ..folder.paths import check_path
-            from ..supervisor.service import ServiceOptions, host_count, listen_of, run_service
+            from ..supervisor.service import (
+                ServiceOptions,
+                check_advertised_name,
+                host_count,
+                listen_of,
+                run_service,
+            )
 
         settings = read_settings(config, chunks)
         log_to_stderr(host="supervisor", pid=os.getpid())
-        # What a script passes as `--advertise "$NAME"` if the variable is not set.
-        if advertise == "":
-            raise InvalidArgument(
-                "--advertise is empty: give a name or an address, or leave it out for the one listened on"
-            )
-
         # Options override the file and the environment.
         if advertise is not None:
+            # Empty is what a script passes as `--advertise "$NAME"` if the variable is not set.
+            check_advertised_name(advertise)
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, advertise=advertise))
         if host_port is not None:
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, host_port=host_port))

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from ...storage_backends.base.errors import InvalidArgument, Throttled, TierlogError
+from ...storage_backends.base.arguments import APPEND_BYTES_MAX
+from ...storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, TooLarge
 from . import output
 
 if TYPE_CHECKING:
@@ -202,13 +203,10 @@ class _Appender:
         await self._check_empty()
 
     def _check_fits(self, data: bytes | bytearray) -> None:
-        most = self._store.append_bytes_max
-        if len(data) > most:
-            what = "a line" if self._options.lines else "an append with --writer"
-            raise InvalidArgument(
-                f"{what} has at most {most} bytes: append it in parts, or raise append_bytes_max in the "
-                f"configuration"
-            )
+        """Refuse what no service takes. The append itself checks the limit of this one, which may be raised
+        while a command without an end runs: a client asks for it again."""
+        if len(data) > APPEND_BYTES_MAX:
+            raise TooLarge.append(len(data), self._store.append_bytes_max)
 
     async def _append(self, data: bytes) -> None:
         await self._send(
@@ -231,9 +229,8 @@ class _Appender:
         batch: list[bytes] = []
         size = 0
         for line in lines:
-            self._check_fits(line)
             # Whole lines only: a reader between two appends must not see half an event.
-            if size + len(line) > self._store.append_bytes_max:
+            if batch and size + len(line) > self._store.append_bytes_max:
                 await self._append_batch(batch, size)
                 batch, size = [], 0
             batch.append(line)

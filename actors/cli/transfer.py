@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from ..store.read_only import StoreView
     from ..store.store import SegmentStore
 
+_FOLDERS = (
+    "--to and --from name the folder that `tierlog backup --to` has written; --data names the store, and "
+    "without --to or --from the backups are in its long-term storage"
+)
 _IMPORT_HINTS: Hints = {
     SegmentNotFound: "it needs a file NAME$header in long-term storage; `tierlog chunks ls` lists the files"
 }
@@ -131,7 +135,10 @@ def backup(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", metavar="FOLDER", help="Write the backup to this folder; default: long-term storage."
+            "--to",
+            metavar="FOLDER",
+            readable=False,
+            help="Write the backup to this folder; default: long-term storage.",
         ),
     ] = None,
     read_only: Annotated[
@@ -236,10 +243,15 @@ async def _folder_of_backups(path: Path, *, write: bool = False) -> AsyncIterato
     from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
     from ...storage_backends.files.local import LocalFiles
     from ..folder.paths import check_path
+    from ..maintenance.backup_objects import BACKUPS
     from ..store.opening import system_world
 
-    if not write and not await anyio.Path(path).is_dir():
-        raise InvalidArgument(f"there is no folder {path}: name the folder of `tierlog backup --to`")
+    folder = anyio.Path(path)
+    if not write and not await folder.is_dir():
+        raise InvalidArgument(f"there is no folder {path}: {_FOLDERS}")
+    # Here, because the storage would take it for a mount that is missing.
+    if not write and not await (folder / BACKUPS).is_dir():
+        raise InvalidArgument(f"{path} holds no backups: {_FOLDERS}")
 
     # To list backups nothing is created, also on a mount that is read-only.
     kind = FileSystemChunkStorage if write else FileSystemChunkReader
@@ -275,7 +287,10 @@ def restore(
     source: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FOLDER", help="The folder of `backup --to`; default: long-term storage."
+            "--from",
+            metavar="FOLDER",
+            readable=False,
+            help="The folder of `backup --to`; default: long-term storage.",
         ),
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Verify the checksums of all chunks first.")] = False,

@@ -211,7 +211,8 @@ class LocalContainer:
 
         if ended.kind is ExitKind.FENCED:
             raise NotOwner(
-                f"container {self.index} was opened by another owner; this one was fenced"
+                f"container {self.index} was opened by another owner, which fenced this one; open the store "
+                f"again only if this process is meant to own it"
             ) from cause
 
         if isinstance(cause, TierlogError):

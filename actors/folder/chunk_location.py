@@ -212,8 +212,6 @@ def _decode(data: bytes, path: str) -> ChunkLocation:
         if location.chunks:
             parse_location(location.chunks)
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # deep nesting
-        raise DataCorruption(
-            f"the record of the chunk location is damaged ({error}): restore it from a backup", file=path
-        ) from error
+        raise DataCorruption(f"the record of the chunk location is damaged ({error})", file=path) from error
 
     return location

@@ -107,7 +107,7 @@ def _refuse_orphaned_logs(folder: str) -> Program[None]:
 
     if _has_logs(entries):
         raise DataCorruption(
-            "the store's identity is missing although there are logs: restore it from a backup",
+            "the store's identity is missing although there are logs",
             file=identity_file(folder),
             offset=0,
         )

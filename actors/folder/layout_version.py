@@ -70,6 +70,6 @@ def _read(folder: StoreFolder) -> Program[bool]:
     content = yield Read(handle, 0, len(_CONTENT) + 1)
     yield Close(handle)
     if content != _CONTENT:
-        raise DataCorruption("the layout version is damaged: restore it from a backup", file=path)
+        raise DataCorruption("the layout version is damaged", file=path)
 
     return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 
 import attrs
@@ -83,38 +84,72 @@ def _create(folder: str, owner: Owner, others: list[Owner]) -> Program[FileHandl
         yield Close(handle)
 
 
-def create_only_lock_file(folder: str, owner: Owner, identity: str) -> Program[FileHandle]:
-    """As ``create_lock_file``, unless another process has the folder open: then ``NotOwner`` is raised. A
-    lock on the file ``identity`` makes the check and the creation one step."""
+def create_only_lock_file(data_folder: str, folder: str, owner: Owner, identity: str) -> Program[FileHandle]:
+    """As ``create_lock_file``, unless another process has the data folder open: then ``NotOwner`` is raised,
+    as ``OpenElsewhere``. A lock on the file ``identity`` makes the check and the creation one step."""
     guard: FileHandle = yield Open(identity)
     try:
         # Without a name it was replaced meanwhile by another opening (rule W11).
         if not ((yield Lock(guard, wait=False)) and (yield IsNamed(guard))):
-            raise NotOwner(
-                "the folder is being opened, in this process or another: open it once, or fence the other "
-                "opening with take_over=True"
-            )
+            raise _open_elsewhere(data_folder, ())
 
         yield MakeFolder(folder)
         others = yield from list_owners(folder)
         alive = [other for other in others if other.alive]
         if alive:
-            # Of a service's processes the one that clients can ask.
-            raise NotOwner(_open_already(max(alive, key=lambda other: bool(other.url)), owner))
+            if any(_is_same_process(other, owner) for other in alive):
+                raise NotOwner(
+                    f"this process has {data_folder} open already: use that store, or close it first"
+                )
+            raise _open_elsewhere(data_folder, alive)
         return (yield from _create(folder, owner, others))
     finally:
         yield Close(guard)
 
 
-def _open_already(other: Owner, owner: Owner) -> str:
-    if (other.pid, other.host, other.start) == (owner.pid, owner.host, owner.start):
-        return "this process has the folder open already: use that store, or close it first"
+def _is_same_process(one: Owner, other: Owner) -> bool:
+    return (one.pid, one.host, one.start) == (other.pid, other.host, other.start)
 
-    where = f"the folder is open in process {other.pid} on {other.host}"
-    if other.url:
-        return f"{where}, which serves it: use tierlog.connect({other.url!r}), or stop that service"
 
-    return f"{where}: stop that process, or fence it with take_over=True"
+def describe_opening(folder: str, owners: Sequence[Owner], *, take_over: str, use_service: str) -> str:
+    """That ``owners`` have ``folder`` open, or that it is being opened if there are none, and what to do.
+
+    ``take_over`` is how the caller opens it all the same, ``use_service`` what to do about a service, whose
+    URL replaces ``{url}`` in it."""
+    if not owners:
+        return (
+            f"{folder} is being opened, in this process or another: open it in one place at a time, or fence "
+            f"the other opening with {take_over}"
+        )
+
+    # Of a service's processes the one that clients can ask.
+    shown = max(owners, key=lambda owner: (bool(owner.url), not owner.role))
+    where = f"process {shown.pid} on {shown.host}"
+    if shown.url:
+        return f"{folder} is served by {where} at {shown.url}: {use_service.format(url=shown.url)}"
+
+    if shown.role:
+        return (
+            f"{folder} is open in {where}, a host of a service whose supervisor has ended: start `tierlog "
+            f"serve` again, which goes on with its hosts; if the service is not to go on, fence them with "
+            f"{take_over}"
+        )
+
+    return f"{folder} is open in {where}: stop that process, or fence it with {take_over}"
+
+
+class OpenElsewhere(NotOwner):
+    """Other processes have the folder open: ``owners``, or none if it is being opened now."""
+
+    def __init__(self, message: str, owners: Sequence[Owner] = ()) -> None:
+        super().__init__(message)
+        self.owners = owners
+
+
+def _open_elsewhere(folder: str, owners: Sequence[Owner]) -> OpenElsewhere:
+    use_service = "use tierlog.connect({url!r}), or stop that service"
+    message = describe_opening(folder, owners, take_over="take_over=True", use_service=use_service)
+    return OpenElsewhere(message, owners)
 
 
 def remove_lock_file(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:

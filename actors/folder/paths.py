@@ -26,6 +26,7 @@ from ...storage_backends.base.files import (
     T,
     Unlink,
 )
+from ...storage_backends.base.os_errors import NO_PERMISSION, explain
 from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
 from .lock_files import Owner, list_owners
@@ -37,17 +38,13 @@ STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
 linked."""
 _ALLOWED_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
-_GRANT = "grant this process access to it, or name another folder"
 _REMEDIES = {
-    errno.EACCES: _GRANT,
-    errno.EPERM: _GRANT,
-    errno.EROFS: _GRANT,
     errno.ENOTDIR: "a part of this path is a file, or a link where none may be: name a folder",
     errno.ENOENT: "no folder can be made there: name another one",
     errno.ENAMETOOLONG: "name a folder with a shorter path",
     errno.ELOOP: "its links form a circle: name another folder",
 }
-"""What to do about errors that a repetition meets again."""
+"""What to do about errors that a repetition meets again; ``explain`` has that of others."""
 
 
 @attrs.frozen
@@ -95,12 +92,14 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
             raise DataCorruption(
                 "this is not a regular file", file=error.filename or path, offset=0
             ) from error
-        reason = f"{path}: {error.strerror or error}"
         if error.errno in _REMEDIES:
-            raise InvalidArgument(f"{reason}; {_REMEDIES[error.errno]}") from error
+            raise InvalidArgument(f"{explain(error, path)}; {_REMEDIES[error.errno]}") from error
+
+        if error.errno in (*NO_PERMISSION, errno.EROFS):
+            raise InvalidArgument(explain(error, path)) from error
 
         kind = StorageFull if error.errno in FULL else Unavailable
-        raise kind(reason) from error
+        raise kind(explain(error, path)) from error
 
 
 def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:

@@ -16,7 +16,14 @@ import attrs
 from ...journal.manifest.chain import element_name, list_elements
 from ...journal.manifest.rules import Known, Step, decide
 from ...journal.manifest.store_record import STORE_RECORD
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
+from ...storage_backends.base.errors import (
+    ChunkNotFound,
+    DataCorruption,
+    InvalidArgument,
+    StoreMismatch,
+    TierlogError,
+    Unavailable,
+)
 from ...storage_backends.base.files import Files
 from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
@@ -35,15 +42,19 @@ _ATTEMPTS_MAX = 3
 """Examinations of one container. An owner that flushes all the time changes the log during each of them."""
 T = TypeVar("T")
 
-_ADVICE_LAYOUT = "restore this file from a backup; all data can be read meanwhile"
-_ADVICE_LOG = (
-    "do not change the folder; restore this container's log from a backup; the other containers can be read "
-    "meanwhile"
+_RESTORE = (
+    "choose a backup (`tierlog backup --list`), close the store everywhere, move its wal/ away and keep it, "
+    "then run `tierlog restore NAME`; what is newer than the backup is lost"
 )
-_ADVICE_CHUNK = "put the chunk back from a backup of long-term storage; all other bytes can be read meanwhile"
-_ADVICE_RECORD = "restore the folder from a backup; segments without problems can be read meanwhile"
+RESTORE_FILE = f"put back a copy of this file, which does not change; without one, {_RESTORE}"
+"""For the files that describe a folder."""
+# An older copy of the log would be refused: long-term storage knows of a newer one.
+_ADVICE_LOG = f"the other containers can be read meanwhile; {_RESTORE}"
+_ADVICE_CHUNK = "put the chunk back from a copy of long-term storage; all other bytes can be read meanwhile"
+_ADVICE_RECORD = f"segments without problems can be read meanwhile; {_RESTORE}"
 _ADVICE_STORAGE = (
-    "make sure that long-term storage is mounted, reachable and readable, then run the doctor again"
+    "make sure that the folder and long-term storage are mounted, reachable and readable, then run `tierlog "
+    "doctor` again"
 )
 _ADVICE_OBJECT = "put this object back from a copy of long-term storage; nothing else repairs it"
 _ADVICE_STORE = "remove this object: the journals are this store's, and the next opening creates it again"
@@ -146,7 +157,7 @@ async def examine(
     try:
         await is_upgraded(files, view.folder)  # an opening reads the file, a view does not
     except TierlogError as error:
-        problems.append(_problem(error, _ADVICE_LAYOUT))
+        problems.append(_problem(error, RESTORE_FILE))
     return StoreReport(
         view.folder.path,
         store.store_id.hex(),
@@ -201,8 +212,10 @@ def _problem(error: TierlogError, advice: str) -> Problem:
     if isinstance(error, DataCorruption):
         return Problem(error.reason, advice, error.file, error.offset)
 
-    # A mismatch contains its own advice.
-    return Problem(str(error), "" if isinstance(error, StoreMismatch) else advice)
+    # Not damaged: a missing permission and a mismatch contain their own advice, others may pass.
+    if isinstance(error, (InvalidArgument, StoreMismatch)):
+        return Problem(str(error), "")
+    return Problem(str(error), _ADVICE_STORAGE if isinstance(error, Unavailable) else advice)
 
 
 class _Examination:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import attrs
 
 from ...journal.log.contract import GROUP_BYTES_MAX
-from ...storage_backends.base.arguments import ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
+from ...storage_backends.base.arguments import APPEND_BYTES_MAX, ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
 from ...storage_backends.base.errors import ConfigError, InvalidArgument
+from ...storage_backends.base.os_errors import reason_of
 from ...storage_backends.base.transactions import LEASE_MAX, LEASE_MIN, STAGED_MAX
 from ...storage_backends.chunks.s3_location import parse_location
 from .layout_mode import LayoutMode
@@ -398,7 +399,7 @@ class StoreConfig:
         4, 1, 1_024, "Containers that share the segments. Fixed when the data folder is made."
     )
     append_bytes_max: int = _size(
-        8 * MiB, KiB, 32 * MiB, "The largest single append; a larger one is refused as TooLarge."
+        8 * MiB, KiB, APPEND_BYTES_MAX, "The largest single append; a larger one is refused as TooLarge."
     )
     chunks: str = _text(
         "",
@@ -498,7 +499,7 @@ def _read(file: str) -> bytes:
     except FileNotFoundError as error:
         raise ConfigError("no such file; `tierlog init` writes one with the defaults") from error
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot be read: {reason_of(error)}") from error
     except ValueError as error:  # for a path that no file can have
         raise ConfigError(f"cannot be read: {error}") from error
 

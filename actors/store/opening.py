@@ -373,7 +373,7 @@ async def announced(
     create = (
         lock_files.create_lock_file(owners, owner)
         if take_over
-        else lock_files.create_only_lock_file(owners, owner, identity_file(folder.wal))
+        else lock_files.create_only_lock_file(folder.path, owners, owner, identity_file(folder.wal))
     )
     handle = await run_program(files, create, owners)
     try:

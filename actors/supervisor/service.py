@@ -25,7 +25,7 @@ from ...storage_backends.base.errors import InvalidArgument, shown
 from ...storage_backends.files.local import LocalFiles
 from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
-from ..folder.lock_files import SUPERVISOR, Owner
+from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
 from ..folder.paths import StoreFolder, check_folder, live_owners, report_shared
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
@@ -78,7 +78,10 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
     address = address.strip("[]")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= _PORT_MAX
     if (colon and not is_port) or address.isdigit() or (":" in address and not _is_ipv6(address)):
-        raise InvalidArgument(f"{text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:8470")
+        raise InvalidArgument(
+            f"--listen: {text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:8470, with a port up to "
+            f"{_PORT_MAX}"
+        )
     return address or server.listen, int(port) if colon else server.port
 
 
@@ -101,15 +104,19 @@ def check_host_ports(port: int, host_port: int, hosts: int) -> None:
         )
 
 
-def check_advertised(address: str, advertise: str) -> None:
-    """Raises ``InvalidArgument`` if clients on other machines would be sent to an address that is none."""
+def check_advertised_name(advertise: str) -> None:
     name = advertised_name(advertise)
-    if advertise and not (_HOST_NAME.fullmatch(name) or _is_ipv6(name)):
+    if not (_HOST_NAME.fullmatch(name) or _is_ipv6(name)):
         raise InvalidArgument(
-            f"advertise is a name or an address without a port, or https://NAME behind a proxy that "
-            f"terminates TLS, not {shown(advertise)}"
+            f"--advertise (the setting server.advertise) is a name or an address without a port, such as "
+            f"db.example.org, or https://NAME behind a proxy that terminates TLS, not {shown(advertise)}"
         )
 
+
+def check_advertised(address: str, advertise: str) -> None:
+    """Raises ``InvalidArgument`` if clients on other machines would be sent to an address that is none."""
+    if advertise:
+        check_advertised_name(advertise)
     try:
         is_every = ip_address(address).is_unspecified
     except ValueError:
@@ -196,8 +203,7 @@ async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str,
     others = [owner for owner in owners if not owner.role]
     if others and not options.take_over:
         raise InvalidArgument(
-            f"{options.folder.path} is open in process {others[0].pid} on {others[0].host}: stop it, "
-            f"or fence it with --take-over"
+            describe_opening(options.folder.path, others, take_over="--take-over", use_service="stop it")
         )
     # A file from another machine names a process there: the same number is some other process here.
     return {
@@ -243,7 +249,7 @@ async def _check_ports_free(files: LocalFiles, options: ServiceOptions) -> None:
     for host in _hosts(options):
         if host not in running:
             # Here, where it can be reported: a host would fail, be started again and be given up.
-            bind(options.address, _host_port(options.config.server, host)).close()
+            bind(options.address, _host_port(options.config.server, host), "--host-port").close()
 
 
 def _hosts(options: ServiceOptions) -> list[str]:

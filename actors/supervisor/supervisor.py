@@ -26,8 +26,9 @@ import anyio
 import anyio.abc
 import attrs
 
+from ...storage_backends.base.arguments import APPEND_BYTES_MAX
 from ..folder.lock_files import Owner
-from ..gateway.wire.bodies import APPEND_BYTES_MAX, ContainerMap
+from ..gateway.wire.bodies import ContainerMap
 from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
 from ..kernel.loop_lag import LoopLag
 from ..telemetry.logging import get_logger

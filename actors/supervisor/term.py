@@ -30,6 +30,7 @@ from ...storage_backends.base.files import (
     Write,
     with_folder,
 )
+from ...storage_backends.base.os_errors import reason_of
 from ..folder.identity import StoreIdentity
 from ..folder.paths import StoreFolder, run_program
 
@@ -48,7 +49,7 @@ class Term:
         try:
             newest = await self._register.load()
         except OSError as error:
-            raise Unavailable(f"the supervisor's register cannot be read: {error.strerror}") from error
+            raise Unavailable(f"the supervisor's register cannot be read: {reason_of(error)}") from error
 
         if newest is not None and newest > self.number:
             raise superseded(self.number, newest)
@@ -72,7 +73,7 @@ async def claim_term(files: Files, folder: StoreFolder, identity: StoreIdentity)
             # V1: durable before the first order, so that no later supervisor takes the same term.
             number = await register.raise_above(0)
         except OSError as error:
-            raise Unavailable(f"{path}/term cannot be written: {error.strerror}") from error
+            raise Unavailable(f"{path}/term cannot be written: {reason_of(error)}") from error
         yield Term(number, register)
     finally:
         # A cancelled stop must free the lock too, or the next supervisor in this process is refused.

@@ -37,6 +37,7 @@ from ...storage_backends.base.files import (
     SyncFolder,
     Write,
 )
+from ...storage_backends.base.os_errors import explain
 from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
 from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupPayload, LogStatistics, OpenedLog
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
@@ -518,7 +519,7 @@ class LocalLog(DurableDataLog):
                 raise StorageFull(f"no space left for {where}: free some space on its file system") from error
             if error.errno in NOT_A_FILE:
                 raise DataCorruption("this is not a regular file", file=where, offset=0) from error
-            raise Unavailable(f"{where}: {error.strerror or error}") from error
+            raise Unavailable(explain(error, where)) from error
 
     @contextmanager
     def _ending_on_failure(self) -> Generator[None]:

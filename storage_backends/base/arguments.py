@@ -25,6 +25,8 @@ READ_BYTES_MAX = 64 << 20
 OFFSET_MAX = 1 << 62
 ROLLING_SIZE_MIN = 64 << 10
 ROLLING_SIZE_MAX = 1 << 40
+APPEND_BYTES_MAX = 32 << 20
+"""The largest size of an append that a configuration can allow."""
 EVENTS_MAX = 1 << 20
 """The most events in one ``append_many``."""
 SOURCES_MAX = 0xFFFF

@@ -226,7 +226,7 @@ class StorageFull(TierlogError):
 
 class DataCorruption(TierlogError):
     """Stored bytes are not what was written, or acked bytes are missing, at ``file`` and ``offset``. Nothing
-    was changed. Run ``tierlog doctor``, and restore from a backup if it confirms the damage."""
+    was changed. ``tierlog doctor --deep`` lists all damage and what to do."""
 
     code = "data-corruption"
 

@@ -305,7 +305,8 @@ class FileSystemChunkStorage(BaseChunkStorage):
             try:
                 return (yield from program(progress))
             except (OSError, ChunkNotFound) as error:
-                answer = mapped(error, name, progress) if isinstance(error, OSError) else error
+                path = self._path(name).rstrip("/")
+                answer = mapped(error, name, path, progress) if isinstance(error, OSError) else error
                 # S20: in the folder of a missing mount every chunk would be missing.
                 if isinstance(answer, ChunkNotFound):
                     yield from self._require_root()
@@ -319,9 +320,9 @@ class FileSystemChunkStorage(BaseChunkStorage):
         """Rule S20: nothing is done in the empty folder of a missing mount. All calls of a program are in the
         same root, so no mount can go away between this one and the others."""
         try:
-            yield IsReadOnly(f"{self._root}/{IDENTIFICATION}")  # Raises if it is missing.
+            yield IsReadOnly(self._path(IDENTIFICATION))  # Raises if it is missing.
         except OSError as error:
-            problem = mapped(error, IDENTIFICATION, Progress())
+            problem = mapped(error, IDENTIFICATION, self._path(IDENTIFICATION), Progress())
             if not isinstance(problem, ChunkNotFound):
                 raise problem from error
             raise Unavailable(

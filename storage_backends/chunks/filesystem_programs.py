@@ -49,6 +49,7 @@ from ..base.files import (
     remake_name,
     with_folder,
 )
+from ..base.os_errors import NO_PERMISSION, explain
 from .base import bad_offset
 
 TEMPORARY = ".tmp-"
@@ -67,8 +68,8 @@ class Progress:
     """It changes one existing chunk, so a missing permission concerns that chunk only."""
 
 
-def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
-    """The contract's error for an ``OSError``."""
+def mapped(error: OSError, name: str, path: str, progress: Progress) -> TierlogError:
+    """The contract's error for an ``OSError``. ``path`` is that of the chunk ``name``."""
     # A full disk is sure to have changed nothing but an append's tail, which no record counts (S3).
     if error.errno in FULL and (progress.appends or not progress.changed):
         return StorageFull(f"no room for chunk {name}: {error}; free space in long-term storage")
@@ -84,19 +85,12 @@ def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
     if error.errno == errno.EEXIST:
         return ChunkExists(f"chunk {name} exists already", chunk=name)
 
-    if error.errno in (errno.EACCES, errno.EPERM) and progress.alters:
-        return ChunkReadOnly(
-            f"chunk {name} cannot be changed with this process's permissions: {error}", chunk=name
-        )
+    if error.errno in NO_PERMISSION and progress.alters:
+        return ChunkReadOnly(f"chunk {name} cannot be changed: {explain(error, path)}", chunk=name)
 
-    if error.errno in (errno.EACCES, errno.EPERM):
-        # Not one read-only chunk, but a problem of the folder that an operator must correct.
-        return Unavailable(
-            f"chunk {name} cannot be reached with this process's permissions: {error}; correct the owner or "
-            f"the mode"
-        )
-
-    return Unavailable(f"chunk {name} cannot be reached now: {error}")
+    # Also a missing permission: not one read-only chunk, but a problem of the folder that an operator must
+    # correct.
+    return Unavailable(explain(error, path))
 
 
 def with_file(opening: Open, body: Callable[[FileHandle], Program[T]]) -> Program[T]:
@@ -296,7 +290,7 @@ def _open_source(name: str, path: str) -> Program[FileHandle]:
         handle: FileHandle = yield Open(path)
     except OSError as error:
         # Name the source: the caller of a concat passed several names.
-        raise mapped(error, name, Progress()) from error
+        raise mapped(error, name, path, Progress()) from error
     return handle
 
 

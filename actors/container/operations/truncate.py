@@ -31,7 +31,8 @@ def _decide(state: ContainerState, request: TruncateRequest) -> Decision:
     # Beyond the tail it would drop the bytes of appends that are still to come.
     if request.offset > segment.length:
         raise BadOffset(
-            f"{segment.name!r} ends at offset {segment.length} and cannot be truncated at {request.offset}",
+            f"{segment.name!r} ends at offset {segment.length} and cannot be truncated at {request.offset}: "
+            f"name an offset up to its end",
             segment=segment.name,
             expected=segment.length,
             given=request.offset,

@@ -173,9 +173,16 @@ def _opening_retry(context: ClientContext, attempt: int, left: float) -> Retry:
         random=context.random,
     )
     if isinstance(retry, TierlogError):
-        raise Unavailable(f"no tierlog server answers at {context.map.base}: {failure}") from failure
+        raise nobody_answers(context.map.base, str(failure)) from failure
 
     return retry
+
+
+def nobody_answers(url: str, reason: str) -> Unavailable:
+    """The error for a URL that the user gave."""
+    return Unavailable(
+        f"no tierlog server answers at {url}: {reason}; check the URL, and that `tierlog serve` runs there"
+    )
 
 
 # --- all hosts ----------------------------------------------------------------------------------

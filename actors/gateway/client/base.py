@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from ....storage_backends.base.arguments import (
+    APPEND_BYTES_MAX,
     JoinedAppend,
     WriterId,
     check_data,
@@ -22,7 +23,6 @@ from ....storage_backends.base.statistics import counter, gauge
 from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem
-from ..wire.bodies import APPEND_BYTES_MAX
 from .attempts import REFRESH_SECONDS, ClientContext, Program, RefreshMap
 from .coalescer import checked_items
 from .requests import check_append_size

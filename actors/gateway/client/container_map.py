@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ....storage_backends.base.arguments import APPEND_BYTES_MAX
 from ....storage_backends.base.errors import TierlogError, Unavailable
 from ....storage_backends.base.names import container_of
-from ..wire.bodies import APPEND_BYTES_MAX, ContainerAssignment, ContainerMap
+from ..wire.bodies import ContainerAssignment, ContainerMap
 
 
 class ContainerMapCache:

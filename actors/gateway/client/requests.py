@@ -58,7 +58,7 @@ from ..wire.bodies import (
     decode_answer,
     encode_json,
 )
-from ..wire.errors import PROBLEM_TYPE, RangeNotSatisfiable, from_problem, malformed_answer, retry_after
+from ..wire.errors import RangeNotSatisfiable, from_problem, is_problem, malformed_answer, retry_after
 from ..wire.headers import OFFSET, SEALED, SEGMENT_ID, AppendHeaders, append_headers, writer_text
 from ..wire.paths import Verb
 from ..wire.ranges import parse_content_range, range_header
@@ -151,8 +151,11 @@ def failure_of(response: Response, *, changes: bool) -> Failure:
 
     error = from_problem(response.status, response.headers, response.body, maybe_applied=changes)
     pause = retry_after(response.headers, response.body) or 0.0
-    is_foreign = not response.headers.get("content-type", "").lower().startswith(PROBLEM_TYPE)
-    if is_foreign and 400 <= response.status < 500 and response.status not in _TRANSIENT_STATUSES:
+    if (
+        not is_problem(response.headers)
+        and 400 <= response.status < 500
+        and response.status not in _TRANSIENT_STATUSES
+    ):
         # A wrong URL, or a proxy that denies access: the same answer would come forever.
         return Failure(Kind.REFUSED, error)
 

@@ -10,6 +10,9 @@ sends itself."""
 
 from __future__ import annotations
 
+import os
+import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Self
@@ -54,6 +57,7 @@ def check_url(url: object) -> str:
             parts is not None
             and parts.scheme in ("http", "https")
             and bool(parts.hostname)
+            and not any(sign.isspace() for sign in parts.netloc)
             and parts.port != 0
         )
     # `urlsplit` raises it for an IPv6 address without its bracket, `port` for a number above 65,535.
@@ -115,12 +119,31 @@ def _request(send: Send) -> tuple[httpx.Request, _Body]:
 
 def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> TransportFailure:
     return TransportFailure(
-        body.is_begun and not isinstance(error, _NOT_SENT),
-        _described(send, f"{str(error) or type(error).__name__}{scheme_advice(send.url, error)}"),
+        body.is_begun and not isinstance(error, _NOT_SENT), _described(send, describe(send.url, error))
     )
 
 
-def scheme_advice(url: str, error: Exception) -> str:
+def describe(url: str, error: Exception) -> str:
+    """Why there was no answer from ``url``, and what to do if the scheme is wrong."""
+    if isinstance(error, httpx.ConnectTimeout):
+        return f"no connection within {CONNECT_SECONDS:.0f} s"
+    return f"{_reason(error)}{_scheme_advice(url, error)}"
+
+
+def _reason(error: Exception) -> str:
+    """In the system's own words, such as "Connection refused", which the libraries hide in a cause."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror) and cause.strerror:
+            return cause.strerror
+        # Of TLS the numbers are other ones.
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__
+
+
+def _scheme_advice(url: str, error: Exception) -> str:
     """What to do if ``error`` looks like HTTP on a port with TLS, or like TLS on one without; else empty."""
     scheme, _, rest = url.partition("://")
     text = str(error)

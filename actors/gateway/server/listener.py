@@ -6,6 +6,7 @@ to the process."""
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,19 +28,23 @@ class ServerAddress:
     host: str
     port: int
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"http://{self}"
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening address; port 0 takes a free one. ``ConfigError`` if the address is not available."""
+def bind(host: str, port: int, option: str = "--listen") -> socket.socket:
+    """A listening address; port 0 takes a free one. ``ConfigError`` if the address is not available, with
+    what to do: ``option`` is the one that chose the port."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         found = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from error
+        raise _cannot_listen(host, port, error, option) from error
 
     try:
         # The closed connections of an earlier process (TIME_WAIT) would keep the port for a minute.
@@ -49,12 +54,23 @@ def bind(host: str, port: int) -> socket.socket:
         found.set_inheritable(False)
     except OSError as error:
         found.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another port, or stop the process "
-            f"that uses it"
-        ) from error
+        raise _cannot_listen(host, port, error, option) from error
 
     return found
+
+
+def _cannot_listen(host: str, port: int, error: OSError, option: str) -> ConfigError:
+    advice = ""
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        advice = "; --listen takes an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+    elif error.errno == errno.EADDRINUSE:
+        advice = f"; choose another port with {option}, or stop the process that uses it"
+    elif error.errno == errno.EACCES:
+        advice = (
+            f"; ports below 1024 need the capability CAP_NET_BIND_SERVICE: choose a higher one with {option}"
+        )
+    place = str(ServerAddress(host, port))
+    return ConfigError(f"cannot listen on {place}: {error.strerror or error}{advice}")
 
 
 @asynccontextmanager
@@ -72,7 +88,10 @@ async def serve_http(
     connections = Connections(app, maximum, lambda: context.draining)
     address = ServerAddress(*listener.getsockname()[:2])
     # Before the tasks run: a client that connects as soon as the address is known waits, and is not refused.
-    listener.listen(BACKLOG)
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:  # two processes have bound the port, and the other one listens already
+        raise _cannot_listen(address.host, address.port, error, "--listen") from error
     try:
         async with body_group() as tasks:
             tasks.start_soon(connections.accept, listener)

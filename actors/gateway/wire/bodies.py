@@ -17,7 +17,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ....storage_backends.base.arguments import OFFSET_MAX, ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
+from ....storage_backends.base.arguments import (
+    APPEND_BYTES_MAX,
+    OFFSET_MAX,
+    ROLLING_SIZE_MAX,
+    ROLLING_SIZE_MIN,
+)
 from ....storage_backends.base.errors import InvalidArgument
 from ....storage_backends.base.names import NAME_BYTES_MAX, SYSTEM_SCOPE
 from ....storage_backends.base.segments import (
@@ -60,8 +65,6 @@ _COMPONENT = r"[\w.\-#=@+~$:]+"
 _DOTS = r"(?!\.{1,2}(/|$))"
 _TOKEN_WRITER_MAX = ATTRIBUTE_NAME_BYTES_MAX - len(WRITER_ATTRIBUTE)
 
-APPEND_BYTES_MAX = 32 << 20
-"""The largest size of an append that a configuration can allow."""
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 PreviousNumber = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]

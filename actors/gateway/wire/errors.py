@@ -333,6 +333,11 @@ def to_problem(error: BaseException) -> Problem:
     return Problem(document["status"], headers, document)
 
 
+def is_problem(headers: Mapping[str, str]) -> bool:
+    """Whether the answer has the form of a tierlog server's error. ``headers``: as for ``from_problem``."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM_TYPE
+
+
 def from_problem(
     status: int, headers: Mapping[str, str], body: bytes, *, maybe_applied: bool
 ) -> TierlogError:
@@ -341,7 +346,7 @@ def from_problem(
     ``maybe_applied``: the request changes something, and may have reached a server. It decides what an answer
     without a tierlog problem means (rule H3).
     """
-    if headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM_TYPE:
+    if is_problem(headers):
         try:
             error = from_document(json.loads(body))
         # Half a document, or one nested deeper than the decoder goes, is as foreign as a proxy's page.

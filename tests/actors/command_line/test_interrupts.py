@@ -168,6 +168,9 @@ async def command():
 
 @pytest.mark.parametrize("module", ["signal", "typing", "typer"])
 def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_traceback(module: str) -> None:
+    """What comes before is Python's: until `site` and the installer's script are loaded, which takes about 50
+    ms, no code of a package runs. The traceback of that time cannot be avoided, unless a shell script starts
+    Python with SIGINT ignored, which would lose the Ctrl-C."""
     program = f"""
 import os, signal, sys
 

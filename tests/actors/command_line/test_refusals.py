@@ -298,7 +298,7 @@ def test_the_doctor_gives_the_remedy_for_a_file_without_which_it_examines_nothin
     assert (done.code, done.out) == (1, "")
     assert is_one_line(done.err)
     assert "not a regular file" in done.err
-    assert "restore it from a backup" in done.err
+    assert "put back a copy of this file" in done.err
     assert "tierlog doctor" not in done.err
 
 
@@ -315,7 +315,7 @@ def test_a_missing_chunk_is_named(run: Run, folder: Path) -> None:
     assert not report["sound"]
     (problem,) = report["containers"][0]["problems"]
     assert problem["file"] == str(chunk)
-    assert "backup" in problem["advice"]
+    assert "from a copy of long-term storage" in problem["advice"]
     assert fingerprint(folder) == before
 
 

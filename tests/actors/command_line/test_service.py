@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Run
+from support.command_line import Run, is_one_line
 from support.patience import scaled
 from support.service import service
 
@@ -100,10 +100,9 @@ def serve_failed(*arguments: str, environment: dict[str, str] | None = None) -> 
 
 @pytest.mark.parametrize("address", ["1:2:3", "127.0.0.1:http", "127.0.0.1:65536"])
 def test_serve_refuses_a_malformed_address(tmp_path: Path, address: str) -> None:
-    assert serve_failed(str(tmp_path / "new"), "--listen", address) == (
-        1,
-        f"error: {address!r} is not ADDRESS:PORT, such as 127.0.0.1:8470\n",
-    )
+    code, shown = serve_failed(str(tmp_path / "new"), "--listen", address)
+    assert (code, is_one_line(shown)) == (1, True)
+    assert shown.startswith(f"error: --listen: {address!r} is not ADDRESS:PORT, such as 127.0.0.1:8470,")
 
 
 def test_serve_takes_its_folder_either_way_and_once(tmp_path: Path) -> None:

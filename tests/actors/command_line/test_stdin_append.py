@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from support.command_line import NAME
-from tierlog import SegmentStore
-from tierlog.actors.cli.stdin_append import AppendOptions, append_input, append_to, open_input
+from tierlog import SegmentStore, TooLarge
+from tierlog.actors.cli.stdin_append import AppendOptions, Source, append_input, append_to, open_input
 
 
 class Stalling:
@@ -73,3 +73,68 @@ async def test_an_append_that_is_interrupted_while_its_store_closes_reports_what
             tasks.cancel_scope.cancel()
 
     assert capsys.readouterr().err == "interrupted: all bytes were appended, from offset 13 on\n"
+
+
+class Raised:
+    """A client that knows an old limit of 4 bytes, and asks for the new one of 8 before it refuses."""
+
+    append_bytes_max = 4
+
+    def __init__(self) -> None:
+        self.appended: list[bytes] = []
+
+    async def append_many(self, name: str, events: list[bytes], **_: object) -> int:
+        return await self.append(name, b"".join(events))
+
+    async def append(self, name: str, data: bytes, **_: object) -> int:
+        if len(data) > self.append_bytes_max:
+            self.append_bytes_max = 8
+        if len(data) > self.append_bytes_max:
+            raise TooLarge.append(len(data), self.append_bytes_max)
+        self.appended.append(data)
+        return 13
+
+    async def last_event_number(self, name: str, writer: str) -> None:
+        return None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "options, data, appended",
+    [
+        (
+            AppendOptions(lines=True, writer=None, event_number=None, expected_offset=None),
+            "1\n34567\n",
+            [b"1\n"],
+        ),
+        (AppendOptions(lines=False, writer="w", event_number=0, expected_offset=None), "34567\n", []),
+    ],
+)
+async def test_a_limit_that_was_raised_since_refuses_nothing(
+    options: AppendOptions, data: str, appended: list[bytes]
+) -> None:
+    client = Raised()
+    with open_input(None, data) as source:
+        assert await append_input(cast(SegmentStore, client), NAME, source, options) == 13
+    assert client.appended == [*appended, b"34567\n"]
+
+    with open_input(None, "123456789") as source, pytest.raises(TooLarge, match="at most 8 bytes, not 9"):
+        await append_input(cast(SegmentStore, client), NAME, source, options)
+
+
+@pytest.mark.anyio
+async def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
+    """It is refused where no service would take it."""
+    read = 0
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        nonlocal read
+        while True:
+            read += 1 << 20
+            yield bytes(1 << 20)
+
+    options = AppendOptions(lines=True, writer=None, event_number=None, expected_offset=None)
+    source = Source(endless, None, shows_progress=False)
+    with pytest.raises(TooLarge, match="split it"):
+        await append_input(cast(SegmentStore, Raised()), NAME, source, options)
+    assert read <= 34 << 20

@@ -12,6 +12,7 @@ from attrs import evolve
 
 from tierlog.actors.folder.lock_files import (
     SUPERVISOR,
+    OpenElsewhere,
     Owner,
     create_lock_file,
     create_only_lock_file,
@@ -24,6 +25,7 @@ from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
 
+DATA = "/data"
 FIRST = Owner("a" * 32, 100, "host", 1_700_000_000_000)
 SECOND = Owner("b" * 32, 200, "host", 1_700_000_000_001)
 
@@ -80,7 +82,7 @@ async def test_an_opening_lists_the_lock_files_once(tmp_path: Path) -> None:
             calls.append(type(call).__name__)
             result = yield call
 
-    handle = await files.run(counted(create_only_lock_file(folder, FIRST, str(identity))))
+    handle = await files.run(counted(create_only_lock_file(DATA, folder, FIRST, str(identity))))
     assert calls.count("ListFolder") == 2
     await files.run(remove_lock_file(folder, FIRST, handle))
 
@@ -90,11 +92,14 @@ async def test_an_opening_lists_the_lock_files_once(tmp_path: Path) -> None:
     [
         (
             evolve(FIRST, owner_id="b" * 32),
-            "this process has the folder open already: use that store, or close",
+            "this process has /data open already: use that store, or close",
         ),
         (evolve(FIRST, owner_id="b" * 32, host="other"), "open in process 100 on host: stop that process"),
         (evolve(FIRST, owner_id="b" * 32, start="later"), "open in process 100 on host: stop that process"),
-        (SECOND, "open in process 100 on host: stop that process"),
+        (
+            SECOND,
+            "^/data is open in process 100 on host: stop that process, or fence it with take_over=True$",
+        ),
     ],
 )
 async def test_an_opening_beside_another_one_is_refused_with_what_to_do(
@@ -104,7 +109,7 @@ async def test_an_opening_beside_another_one_is_refused_with_what_to_do(
     (tmp_path / "store").touch()
     first = await files.run(create_lock_file(folder, FIRST))
     with pytest.raises(NotOwner, match=message):
-        await files.run(create_only_lock_file(folder, other, f"{tmp_path}/store"))
+        await files.run(create_only_lock_file(DATA, folder, other, f"{tmp_path}/store"))
     await files.run(remove_lock_file(folder, FIRST, first))
 
 
@@ -119,8 +124,8 @@ async def test_an_opening_during_another_one_is_refused(tmp_path: Path) -> None:
         return handle
 
     guard = await files.run(locked())
-    with pytest.raises(NotOwner, match="is being opened, in this process or another: open it once"):
-        await files.run(create_only_lock_file(f"{tmp_path}/owners", FIRST, str(identity)))
+    with pytest.raises(NotOwner, match="^/data is being opened, in this process or another: open it in one"):
+        await files.run(create_only_lock_file(DATA, f"{tmp_path}/owners", FIRST, str(identity)))
     await files.run(closing(guard))
     assert not (tmp_path / "owners").exists()
 
@@ -142,11 +147,25 @@ async def test_a_refusal_names_the_service_and_not_one_of_its_hosts(tmp_path: Pa
     held = [(owner, await files.run(create_lock_file(folder, owner))) for owner in (supervisor, *hosts)]
 
     with pytest.raises(NotOwner, match=re.escape(f"tierlog.connect({url!r})")) as refused:
-        await files.run(create_only_lock_file(folder, Owner("d" * 32, 100, "host", 0), str(identity)))
+        await files.run(create_only_lock_file(DATA, folder, Owner("d" * 32, 100, "host", 0), str(identity)))
 
     assert "process 300 on host" in str(refused.value)
     for owner, handle in held:
         await files.run(remove_lock_file(folder, owner, handle))
+
+
+async def test_a_refusal_by_hosts_without_a_supervisor_says_how_the_service_goes_on(tmp_path: Path) -> None:
+    """Fencing is for those who give the service up."""
+    folder, files, identity = f"{tmp_path}/owners", LocalFiles(), tmp_path / "store"
+    identity.touch()
+    left_behind = evolve(FIRST, role="host-0")
+    handle = await files.run(create_lock_file(folder, left_behind))
+
+    with pytest.raises(OpenElsewhere, match="start `tierlog serve` again, .* fence") as refused:
+        await files.run(create_only_lock_file(DATA, folder, SECOND, str(identity)))
+
+    assert refused.value.owners == [left_behind]
+    await files.run(remove_lock_file(folder, left_behind, handle))
 
 
 async def test_a_dead_process_is_listed_as_dead_and_the_next_opening_removes_its_file(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def test_a_read_only_folder_is_refused() -> None:
         return Fail(PermissionError(errno.EACCES, "Permission denied")) if type(call) is MakeFolder else None
 
     files = SimulatedFiles(SimulatedDisk(Random(1)), refuse)
-    assert "grant this process access to it" in await refusal("/data", files=files)
+    assert "give this user access to it" in await refusal("/data", files=files)
 
 
 @pytest.mark.parametrize(

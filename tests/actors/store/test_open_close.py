@@ -206,7 +206,7 @@ async def test_the_apps_own_errors_come_out_as_they_are(tmp_path: Path) -> None:
 async def test_an_open_folder_is_refused(tmp_path: Path) -> None:
     async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
         await make(store, "s", b"abc")
-        with pytest.raises(NotOwner, match="this process has the folder open already: use that store"):
+        with pytest.raises(NotOwner, match="open already: use that store"):
             await tierlog.open_store(tmp_path, config=config(layout="layout-upgrade")).__aenter__()
         assert not (tmp_path / "wal" / "layout").exists(), "a refused opening changes nothing"
         assert await store.append("s", b"d") == 3

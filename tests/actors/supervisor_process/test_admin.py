@@ -252,4 +252,4 @@ def test_a_missing_service_is_reported_in_one_line(tierlog: Run) -> None:
     done = tierlog("status", "--url=http://127.0.0.1:1")
     assert done.code == 1
     assert is_one_line(done.err)
-    assert "is `tierlog serve` running?" in done.err
+    assert "Connection refused; check the URL, and that `tierlog serve` runs there" in done.err

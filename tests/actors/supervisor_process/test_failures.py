@@ -113,7 +113,7 @@ def taken_port_after_a_free_one() -> socket.socket:
     "arguments, reason",
     [
         (["--listen=0.0.0.0:0"], "0.0.0.0 means every address of this machine"),
-        (["--advertise="], "--advertise is empty"),
+        (["--advertise="], "--advertise (the setting server.advertise) is a name"),
     ],
 )
 def test_a_service_that_clients_could_not_reach_is_refused(

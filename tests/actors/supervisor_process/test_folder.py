@@ -34,7 +34,8 @@ def test_a_writing_command_is_pointed_to_the_service(run: Run, folder: Path) -> 
         refused = run("segment", "create", NAME, *of_folder)
         assert (refused.code, refused.out) == (1, "")
         assert is_one_line(refused.err)
-        assert f"{folder} is served at {service.url}: use --url {service.url}" in refused.err
+        where = f"process {service.process.pid} on {socket.gethostname()}"
+        assert f"{folder} is served by {where} at {service.url}: use --url {service.url}" in refused.err
 
         backup = run("backup", *of_folder)
         assert backup.err.endswith(f"at {service.url}: add --read-only --to FOLDER, or stop the service\n")
@@ -61,7 +62,7 @@ def test_the_status_of_a_killed_supervisor_is_not_trusted(folder: Path) -> None:
         first.settle()
         first.kill()
         refused = piped(folder, b"", "segment", "create", NAME)
-        assert "is open in process " in refused.err, "its hosts serve on, and there is nobody at its URL"
+        assert "supervisor has ended: start `tierlog serve` again" in refused.err, "nobody is at its URL"
         with SyncOwnService(folder, hosts=1) as second:
             second.settle()
             assert f"use --url {second.url}" in piped(folder, b"", "segment", "create", NAME).err

@@ -1,0 +1,36 @@
+"""What the operating system refused, in one sentence that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+
+NO_PERMISSION = (errno.EACCES, errno.EPERM)
+"""The error numbers of a missing permission."""
+_READ_ONLY = "it is mounted read-only: mount it for writing, or name another folder"
+_GRANT = "run as its owner, or give this user access to it and to the folders above it (chown, chmod)"
+
+
+def explain(error: OSError, path: str = "") -> str:
+    """``error`` with its path and its reason. ``path`` is for an error without one of its own; a relative one
+    does not count, because calls below an open folder see only a part of the path."""
+    known = error.filename if isinstance(error.filename, str) else ""
+    where = known if known.startswith("/") else path or known
+    return f"{where}: {reason_of(error)}" if where else reason_of(error)
+
+
+def reason_of(error: OSError) -> str:
+    """The reason, and for a missing permission the user and what to change."""
+    reason = error.strerror or str(error)
+    if error.errno in NO_PERMISSION:
+        return f"{reason} for {_user()}; {_GRANT}"
+    return f"{reason}; {_READ_ONLY}" if error.errno == errno.EROFS else reason
+
+
+def _user() -> str:
+    uid = os.geteuid()
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:  # containers often run as a user that has no name
+        return f"user {uid}"

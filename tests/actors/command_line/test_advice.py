@@ -1,0 +1,258 @@
+"""What errors tell their reader to do: the path, the user, the option or the command that helps."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.command_line import NAME, Run, is_one_line, make_store
+from support.folders import flip_bit, newest_log_file
+from tierlog.actors.folder.lock_files import Owner, encode_owner
+from tierlog.actors.gateway.client.transport import describe
+from tierlog.actors.gateway.server.listener import bind
+from tierlog.storage_backends.base.errors import ConfigError
+from tierlog.storage_backends.base.os_errors import explain
+
+# --- permissions ---------------------------------------------------------------------------------
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, denied: Path) -> None:
+    """The system refuses to open ``denied``, as it does to a user without the permission."""
+    allowed = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if path == str(denied):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return allowed(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+
+def test_a_missing_permission_is_reported_with_path_user_and_remedy(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(folder)
+    register = folder / "wal/0000/register"
+    deny(monkeypatch, register)
+
+    done = run("segment", "ls")
+
+    assert (done.code, is_one_line(done.err)) == (1, True)
+    assert done.err.startswith(f"error: {register}: Permission denied for user ")
+    assert f"({os.geteuid()}); run as its owner, or give this user access" in done.err
+
+
+def test_the_doctor_takes_a_missing_permission_for_no_damage(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(folder)
+    register = folder / "wal/0000/register"
+    deny(monkeypatch, register)
+
+    done = run("doctor", "--json")
+
+    (problem,) = json.loads(done.out)["containers"][0]["problems"]
+    assert (done.code, problem["advice"]) == (1, ""), "a restore would lose data for nothing"
+    assert problem["message"].startswith(f"{register}: Permission denied for user ")
+
+
+def test_a_user_without_a_name_and_a_part_of_a_path_are_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: (1 << 31) - 2)
+    error = PermissionError(errno.EACCES, "Permission denied", "journal")
+
+    assert explain(error, "/data/lts/journal").startswith(
+        "/data/lts/journal: Permission denied for user 2147483646; run as its owner"
+    )
+    assert explain(OSError(errno.EROFS, "Read-only file system"), "/data").endswith(
+        "for writing, or name another folder"
+    )
+    assert (
+        explain(OSError(errno.EIO, "Input/output error", "/data/wal"), "/data")
+        == "/data/wal: Input/output error"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("segment", "ls"),
+        ("segment", "append", NAME, "--file", "file", "--config", "file"),
+        ("segment", "read", NAME, "--output", "file"),
+        ("backup", "--list", "--to", "."),
+        ("restore", "b", "--from", "."),
+        ("init", "file"),
+    ],
+)
+def test_the_parser_checks_no_permission(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """It would refuse a path as "not readable", without a remedy and as wrong usage."""
+    make_store(folder)
+    (folder.parent / "file").touch()
+    monkeypatch.setattr(os, "access", lambda *_arguments, **_options: False)
+
+    done = run(*arguments)
+
+    assert (done.code == 2, "not readable" in done.err) == (False, False)
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def test_the_advised_command_finds_the_damage(run: Run, folder: Path) -> None:
+    make_store(folder)
+    file = newest_log_file(folder)
+    flip_bit(file, 3)
+
+    refused = run("segment", "read", NAME)
+    advised = refused.err.rpartition("; `tierlog ")[2].partition("`")[0]
+
+    assert (refused.code, advised) == (1, "doctor --deep")
+    assert file.name in run(*advised.split()).out
+
+
+def test_damage_of_a_log_is_answered_with_a_procedure_that_works(run: Run, folder: Path) -> None:
+    make_store(folder)
+    assert run("backup", "before").code == 0
+    flip_bit(newest_log_file(folder), 3)
+
+    shown = run("doctor").out
+
+    steps = ("choose a backup (`tierlog backup --list`)", "move its wal/ away", "run `tierlog restore NAME`")
+    assert [step in shown for step in steps] == [True] * 3
+    assert "before" in run("backup", "--list").out
+    (folder / "wal").rename(folder / "wal.damaged")
+    assert run("restore", "before").code == 0
+    assert run("segment", "read", NAME).out == "flushed tail\n"
+
+
+def test_the_verdict_says_what_was_not_read(run: Run, folder: Path) -> None:
+    make_store(folder)
+    shallow, deep = run("doctor").out.splitlines()[-1], run("doctor", "--deep").out.splitlines()[-1]
+    assert shallow == "sound; chunks and runs not read (--deep)"
+    assert deep == "sound"
+
+
+# --- folders, addresses and services --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "role, advice",
+    [
+        ("", "stop that process, or fence it with --take-over"),
+        ("host-0", "start `tierlog serve` again, which goes on with its hosts; "),
+    ],
+)
+def test_an_opening_at_the_same_moment_is_answered_in_options_of_the_command(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, role: str, advice: str
+) -> None:
+    """The other one has the folder open just after the command looked."""
+
+    async def nobody_yet(*_: object) -> list[Owner]:
+        return []
+
+    make_store(folder)
+    owner = Owner("a" * 32, 1, "here", 0, role=role)
+    (folder / "wal/owners").mkdir(exist_ok=True)
+    with open(folder / "wal/owners" / owner.owner_id, "wb") as held:
+        held.write(encode_owner(owner))
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        looked = run("segment", "append", NAME, "--data-text", "x")
+        monkeypatch.setattr("tierlog.actors.folder.paths.live_owners", nobody_yet)
+        raced = run("segment", "append", NAME, "--data-text", "x")
+
+    assert (raced.code, is_one_line(raced.err)) == (1, True)
+    assert raced.err.startswith(f"error: {folder} is open in process 1 on here")
+    assert advice in raced.err
+    assert raced.err.endswith("with --take-over\n")
+    assert looked.err == raced.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("backup", "--list", "--to", "."), ("restore", "b", "--from", "."), ("restore", "b", "--from", "no")],
+)
+def test_a_folder_without_backups_is_answered_with_what_the_options_mean(
+    run: Run, folder: Path, arguments: tuple[str, ...]
+) -> None:
+    make_store(folder)
+    (folder / "wal").rename(folder / "old")
+
+    done = run(*arguments)
+
+    assert (done.code, is_one_line(done.err)) == (1, True)
+    assert "--to and --from name the folder that `tierlog backup --to` has written" in done.err
+    assert "chunk" not in done.err
+
+
+@pytest.mark.parametrize(
+    "number, advice",
+    [
+        (errno.EADDRINUSE, "choose another port with --host-port, or stop the process that uses it"),
+        (errno.EADDRNOTAVAIL, "--listen takes an address of this machine, such as 127.0.0.1"),
+        (errno.EACCES, "need the capability CAP_NET_BIND_SERVICE: choose a higher one with --host-port"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_answered_by_its_reason(
+    monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    class Refusing(socket.socket):
+        def bind(self, _address: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    with pytest.raises(ConfigError) as refused:
+        bind("127.0.0.1", 80, "--host-port")
+
+    assert str(refused.value).startswith(f"cannot listen on 127.0.0.1:80: {os.strerror(number)}; ")
+    assert advice in str(refused.value)
+
+
+def test_a_name_that_is_no_address_is_answered_with_what_is_one() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on a b:80: .*; --listen takes an address of this"):
+        bind("a b", 80)
+
+
+@pytest.mark.parametrize("command", [("status",), ("segment", "ls")])
+@pytest.mark.parametrize(
+    "url, words",
+    [
+        ("http://127.0.0.1:1", ": Connection refused; check the URL, and that `tierlog serve` runs there\n"),
+        ("http://a b", "error: a server's URL is like http://127.0.0.1:8470, not 'http://a b'\n"),
+    ],
+)
+def test_a_url_without_a_service_is_answered_with_the_systems_reason(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], url: str, words: str
+) -> None:
+    monkeypatch.setattr("tierlog.actors.gateway.client.attempts.OPENING_SECONDS", 1.0)
+
+    done = run(*command, "--url", url)
+
+    assert (done.code, is_one_line(done.err)) == (1, True)
+    assert done.err.endswith(words)
+
+
+def test_reasons_of_lost_connections_are_those_of_the_system() -> None:
+    def caused_by(cause: OSError) -> httpx.ConnectError:
+        hidden = OSError("All connection attempts failed")
+        hidden.__cause__ = cause
+        error = httpx.ConnectError("All connection attempts failed")
+        error.__cause__ = hidden
+        return error
+
+    url = "http://vm:8470"
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 8470)")
+    assert describe(url, caused_by(unknown)) == "Name or service not known"
+    assert describe(url, caused_by(refused)) == os.strerror(errno.ECONNREFUSED)
+    assert describe(url, httpx.ConnectTimeout("")) == "no connection within 3 s"
+    assert describe(url, httpx.ReadTimeout("")) == "ReadTimeout"
