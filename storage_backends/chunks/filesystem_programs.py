@@ -127,6 +127,8 @@ class Folders:
     def __init__(self, root: str) -> None:
         self.root = root
         self._known: set[str] = set()
+        self._proven: set[str] = set()
+        """Those that had a chunk of this process in them when the folders above were synced."""
 
     def knows(self, folder: str) -> bool:
         return folder == self.root or folder in self._known
@@ -183,6 +185,17 @@ class Folders:
                 yield RemoveFolder(folder)
             raise
 
+    def prove(self, folder: str) -> Program[None]:
+        """Sync the folders above one that has its first chunk of this process. While it was empty, another
+        process may have removed it and made another, whose name is not durable yet (rule W11)."""
+        levels = []
+        while folder != self.root and folder not in self._proven:
+            levels.append(folder)
+            folder = dirname(folder)
+        for level in levels:
+            yield SyncFolder(dirname(level))
+        self._proven.update(self._known.intersection(levels))
+
     def remove_empty(self, folder: str) -> Program[None]:
         """Remove a folder and its parents below the root as far as they are empty. Need not be durable."""
         while folder != self.root:
@@ -196,6 +209,7 @@ class Folders:
     def forget(self, folder: str) -> None:
         while folder != self.root:
             self._known.discard(folder)
+            self._proven.discard(folder)
             folder = dirname(folder)
 
 
@@ -230,6 +244,7 @@ def publish(
     yield from discard(temporary)
     # S2: the name is durable before the caller learns of it.
     yield SyncFolder(dirname(path))
+    yield from folders.prove(dirname(path))
     if not folders.knows(dirname(path)):
         # A delete removed the folder, and the name of the one that is there now may not be durable (W11).
         yield from discard(path)

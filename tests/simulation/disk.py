@@ -135,11 +135,15 @@ class _Change:
 
     sets: tuple[tuple[str, Entry], ...] = ()
     removes: tuple[str, ...] = ()
+    identity: object = None
+    """Of the folder that a name is set to, if it is one."""
 
-    def apply(self, names: dict[str, Entry]) -> None:
+    def apply(self, names: dict[str, Entry], identities: dict[str, object] | None = None) -> None:
         for name in self.removes:
             names.pop(name, None)
         names.update(self.sets)
+        if identities is not None:
+            identities.update({name: self.identity for name, entry in self.sets if entry is None})
 
 
 @attrs.define(eq=False)
@@ -147,6 +151,11 @@ class _Folder:
     names: dict[str, Entry] = attrs.field(factory=dict)
     durable: dict[str, Entry] = attrs.field(factory=dict)
     pending: list[_Change] = attrs.field(factory=list)
+    identities: dict[str, object] = attrs.field(factory=dict)
+    """Of the folders that durable names lead to: one that was removed and made again is another folder."""
+    identity: object = attrs.field(factory=object)
+    identities_after: dict[str, object] = attrs.field(factory=dict)
+    """``identities`` behind the last power loss."""
 
     def change(self, change: _Change) -> None:
         change.apply(self.names)
@@ -154,21 +163,22 @@ class _Folder:
 
     def sync(self) -> None:
         for change in self.pending:
-            change.apply(self.durable)
+            change.apply(self.durable, self.identities)
         self.pending = []
 
     def lose_sync(self, random: Random) -> None:
         """A failed sync: some changes arrive, and a later sync writes none of the others."""
         for change in self.pending:
             if random.random() < 0.5:
-                change.apply(self.durable)
+                change.apply(self.durable, self.identities)
         self.pending = []
 
     def after_power_loss(self, keep: Keep, random: Random) -> dict[str, Entry]:
         names = dict(self.durable)
+        self.identities_after = dict(self.identities)
         for change in self.pending:
             if keep == "all" or (keep == "random" and random.random() < 0.5):
-                change.apply(names)
+                change.apply(names, self.identities_after)
         return names
 
 
@@ -213,17 +223,20 @@ class SimulatedDisk:
         self, path: str, after: SimulatedDisk, survivors: dict[SimulatedInode, SimulatedInode], keep: Keep
     ) -> None:
         folder = after._folders[path] = _Folder()
-        for name, entry in (
-            self._folders[self._moved.get(path, path)].after_power_loss(keep, self.random).items()
-        ):
-            folder.names[name] = folder.durable[name] = (
-                None if entry is None else after._revive(entry, survivors, keep)
-            )
+        before = self._folders[self._moved.get(path, path)]
+        for name, entry in before.after_power_loss(keep, self.random).items():
+            if entry is not None:
+                folder.names[name] = folder.durable[name] = after._revive(entry, survivors, keep)
+                continue
+
+            folder.names[name] = folder.durable[name] = None
             child = _join(path, name)
-            if entry is None and self._moved.get(child, child) in self._folders:
+            found = self._folders.get(self._moved.get(child, child))
+            if found is not None and before.identities_after[name] is found.identity:
                 self._carry(child, after, survivors, keep)
-            elif entry is None:
+            else:
                 after._folders[child] = _Folder()  # removed, and the removal was not durable
+            folder.identities[name] = after._folders[child].identity
 
     def _revive(
         self, inode: SimulatedInode, survivors: dict[SimulatedInode, SimulatedInode], keep: Keep
@@ -261,8 +274,12 @@ class SimulatedDisk:
             return {name: twin(entry) for name, entry in entries.items()}
 
         for path, folder in self._folders.items():
-            changes = [_Change(tuple(names(dict(c.sets)).items()), c.removes) for c in folder.pending]
-            after._folders[path] = _Folder(names(folder.names), names(folder.durable), changes)
+            changes = [
+                _Change(tuple(names(dict(c.sets)).items()), c.removes, c.identity) for c in folder.pending
+            ]
+            after._folders[path] = _Folder(
+                names(folder.names), names(folder.durable), changes, dict(folder.identities), folder.identity
+            )
         after._inodes, after._moved = self._inodes, dict(self._moved)
         after._copies = {inode.number: copy for inode, copy in files.items()}
         return after
@@ -371,15 +388,19 @@ class SimulatedDisk:
         """A folder only to a name that is free."""
         (from_folder, from_name), (to_folder, to_name) = _split(source), _split(target)
         entry: Entry = None
+        identity: object = None
         if source in self._folders:
+            identity = self._folders[source].identity
             self._refuse_existing(self.folder(to_folder), to_name, target)
             self._move_folder(source, target)
         else:
             entry = self.find(source)
         if from_folder == to_folder:
-            self.folder(to_folder).change(_Change(sets=((to_name, entry),), removes=(from_name,)))
+            self.folder(to_folder).change(
+                _Change(sets=((to_name, entry),), removes=(from_name,), identity=identity)
+            )
         else:
-            self.folder(to_folder).change(_Change(sets=((to_name, entry),)))
+            self.folder(to_folder).change(_Change(sets=((to_name, entry),), identity=identity))
             self.folder(from_folder).change(_Change(removes=(from_name,)))
 
     def _move_folder(self, source: str, target: str) -> None:
@@ -400,8 +421,8 @@ class SimulatedDisk:
         parent, name = _split(path.rstrip("/"))
         self.make_folder(parent)
         self._refuse_existing(self._folders[parent], name, path)
-        self._folders[parent].change(_Change(sets=((name, None),)))
-        self._folders[path.rstrip("/")] = _Folder()
+        new = self._folders[path.rstrip("/")] = _Folder()
+        self._folders[parent].change(_Change(sets=((name, None),), identity=new.identity))
         self._moved.pop(path.rstrip("/"), None)
 
     def remove_folder(self, path: str) -> None:

@@ -136,7 +136,9 @@ async def test_new_folders_are_durable_before_anything_is_linked_into_them(
     await storage.create_with_content("a/b/c", [b"x"])
     made = ["IsReadOnly", *["RemoveFolder", "MakeFolder", "SyncFolder"] * 2]
     written = ["IsReadOnly", "Open", "Write", "Sync", "Close", "Link", "Unlink", "SyncFolder"]
-    assert files.calls == made + written
+    # W11: another process may have made the folders again while they were empty.
+    made_again = ["SyncFolder"] * 2
+    assert files.calls == made + written + made_again
 
     files.calls.clear()
     await storage.create_with_content("a/b/d", [b"x"])
