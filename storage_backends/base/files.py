@@ -217,6 +217,12 @@ class IsShared(_OnPath):
     ``FileNotFoundError`` if it is missing."""
 
 
+class IsAsMade(_OnPath):
+    """Whether a folder is as ``MakeFolder`` makes it: of this user, accessible to no other, and without
+    extended attributes. One that somebody prepared is not. Result ``bool``; ``FileNotFoundError`` if it is
+    missing."""
+
+
 @attrs.frozen
 class IsSameFile(IoCall):
     """Whether both paths name the same file: result ``bool``; ``FileNotFoundError`` if one is missing."""
@@ -282,7 +288,8 @@ def make_folder(folder: str, *, with_parent: bool = False) -> Program[None]:
     So a folder with anything in it has a durable name. That of an empty one may be lost in a power loss,
     although its sync succeeds: an earlier one may have failed in a process that was killed then. So an empty
     folder is removed and made again (rule W11). Another program may do this until there is something in it.
-    ``with_parent``: its parent too, if it has nothing else in it.
+    ``with_parent``: its parent too, if it has nothing else in it. One that somebody else prepared, with an
+    owner, a mode or attributes of their choice, is only synced.
     """
     yield from _repeated(lambda: _make_folder(folder, with_parent))
 
@@ -293,9 +300,10 @@ def _make_folder(folder: str, with_parent: bool) -> Program[None]:
         if (yield ListFolder(folder)) or folder == "/":
             return
         with suppress(OSError):  # A mount point, or another program was faster.
-            yield RemoveFolder(folder)
-            if with_parent:
-                yield RemoveFolder(parent)
+            if (yield IsAsMade(folder)):
+                yield RemoveFolder(folder)
+                if with_parent and (yield IsAsMade(parent)):
+                    yield RemoveFolder(parent)
     except FileNotFoundError:
         pass
     # All of them before the first sync: if one fails, the last folder is empty.

@@ -4,6 +4,9 @@ their locks. The modes of existing ones stay as they are."""
 from __future__ import annotations
 
 import os
+import stat
+import sys
+from contextlib import suppress
 
 FILE = 0o600
 READ_ONLY_FILE = 0o400
@@ -22,3 +25,17 @@ def make_folders(path: str) -> None:
     except FileExistsError:
         if not os.path.isdir(path):
             raise
+
+
+def is_as_made(folder: str) -> bool:
+    """Whether an existing folder is as ``make_folders`` makes it. What the system adds by itself does not
+    count: the setgid bit of the parent, and labels of a security module."""
+    status = os.lstat(folder)
+    mode = stat.S_IMODE(status.st_mode) & ~stat.S_ISGID
+    attributes: list[str] = []
+    if sys.platform == "linux":
+        with suppress(OSError):  # The file system has none.
+            attributes = os.listxattr(folder, follow_symlinks=False)
+    return (stat.S_ISDIR(status.st_mode), status.st_uid, mode) == (True, os.geteuid(), FOLDER) and all(
+        name.startswith("security.") for name in attributes
+    )

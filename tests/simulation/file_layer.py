@@ -34,6 +34,7 @@ from tierlog.storage_backends.base.files import (
     FolderEntry,
     FreeSpace,
     IoCall,
+    IsAsMade,
     IsNamed,
     IsReadOnly,
     IsSameFile,
@@ -197,6 +198,7 @@ class SimulatedFiles(Files):
             SetReadOnly: self._set_read_only,
             IsReadOnly: lambda call: disk.find(call.path).read_only,
             IsShared: lambda call: False,
+            IsAsMade: lambda call: True,
             IsSameFile: lambda call: disk.find(call.path) is disk.find(call.other),
             IsNamed: lambda call: (
                 disk.exists(call.handle.path) and disk.find(call.handle.path) is _inode(call.handle)

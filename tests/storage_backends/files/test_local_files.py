@@ -41,6 +41,7 @@ from tierlog.storage_backends.base.files import (
     Unlink,
     Unlock,
     Write,
+    make_folder,
 )
 from tierlog.storage_backends.files.local import LocalFiles, drive
 
@@ -141,6 +142,26 @@ async def test_new_files_and_folders_are_accessible_to_their_user_only(
         os.umask(before)
     modes = {path: os.stat(f"{root}/{path}").st_mode & 0o777 for path in ("", "x", "x/y", "x/y/a")}
     assert modes == {"": 0o755, "x": 0o700, "x/y": 0o700, "x/y/a": 0o600}
+
+
+async def test_w11_an_empty_folder_is_made_again_unless_somebody_prepared_it(tmp_path: Path) -> None:
+    """A new folder would not have the mode that they chose, and a shell in the old one would be nowhere."""
+    prepared, parent = tmp_path / "prepared" / "chunks", tmp_path / "prepared"
+    parent.mkdir(mode=0o700)
+    prepared.mkdir(mode=0o750)
+    made = tmp_path / "made" / "chunks"
+    made.parent.mkdir(mode=0o700)
+    made.mkdir(mode=0o700)
+    (made.parent / "other").mkdir()
+    before = {folder: os.open(folder, os.O_RDONLY) for folder in (parent, prepared, made)}
+    try:
+        for folder in (prepared, made):
+            await LocalFiles().run(make_folder(str(folder), with_parent=True))
+        kept = {folder: os.path.samestat(os.fstat(fd), os.stat(folder)) for folder, fd in before.items()}
+    finally:
+        for fd in before.values():
+            os.close(fd)
+    assert kept == {parent: True, prepared: True, made: False}
 
 
 async def test_errors_are_raised_at_their_yield_and_the_program_continues(tmp_path: Path) -> None:
