@@ -8,8 +8,8 @@ owner; if the process dies before that, a sweep aborts it (``S3Options.upload_ag
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeAlias
 
@@ -37,6 +37,11 @@ class Upload:
 
     async def run(self, parts: Sequence[MakePart], parallel: int) -> None:
         """Make ``parts``, up to ``parallel`` at a time, and the object of them. Raises ``ChunkExists``."""
+        with self._kept_from_aborts():
+            await self._run(parts, parallel)
+        await self._abort_left()
+
+    async def _run(self, parts: Sequence[MakePart], parallel: int) -> None:
         upload_id = await self._begin()
         try:
             calls = [partial(make_part, upload_id, number) for number, make_part in enumerate(parts, 1)]
@@ -46,7 +51,22 @@ class Upload:
         except BaseException:
             await self._abort(self._key, upload_id)
             raise
-        await self._abort_left()
+
+    @contextmanager
+    def _kept_from_aborts(self) -> Iterator[None]:
+        """An earlier attempt at this key may have left an upload without a known id. Another upload that ends
+        meanwhile would abort all of the key's, so also this one."""
+        left = self._requests.left_uploads
+        earlier = (self._key, _LOST)
+        if earlier not in left:
+            yield
+            return
+
+        left.discard(earlier)
+        try:
+            yield
+        finally:
+            left.add(earlier)
 
     async def _begin(self) -> str:
         """The id of a new upload. After a failure none is left, so it is ``Unavailable``: uploads are

@@ -286,6 +286,26 @@ async def test_an_upload_whose_id_was_lost_and_is_not_listed_is_aborted_after_a_
     assert server.uploads() == [other]
 
 
+async def test_a_second_attempt_is_not_aborted_as_the_upload_that_the_first_one_left(
+    storage: S3ChunkStorage, server: S3Server
+) -> None:
+    server.fail(*map(attrs.evolve, [LOST["a lost answer"], Fault("ListMultipartUploads", drop=True)]))
+    with pytest.raises(Unavailable, match="no upload was begun"):
+        await storage.concat("joined", RANGES)
+    server.fail(Fault("UploadPartCopy", stall=True))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(storage.concat, "joined", RANGES)
+        with anyio.fail_after(scaled(5)):
+            while server.count("UploadPartCopy") == 0:  # the server is in another thread
+                await anyio.sleep(0.01)
+        assert await storage.concat("later", RANGES) == len(JOINED)
+        assert len(server.uploads()) == 2
+        tasks.cancel_scope.cancel()
+
+    assert await storage.concat("last", RANGES) == len(JOINED)
+    assert not server.uploads()
+
+
 async def test_an_abort_that_fails_again_fails_no_upload_and_is_tried_after_the_next(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:
