@@ -22,7 +22,6 @@ from ...storage_backends.base.files import (
     ListFolder,
     Open,
     Program,
-    RemoveFolder,
     T,
     Unlink,
 )
@@ -32,8 +31,8 @@ from .identity import StoreIdentity, identity_file, read_identity
 from .lock_files import Owner, list_owners
 
 _log = get_logger("folder")
-RESTORE_TEMPORARY = ".restoring-"
-"""The prefix of folders in which a restore builds logs."""
+RESTORE_FOLDER = ".restoring"
+"""The folder in which a restore builds logs (``restoring.py``). Earlier versions added an id to its name."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
 linked."""
@@ -163,21 +162,11 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
                 f"{folder.path} is inside the store {parent}: name that one, or a folder outside of it"
             )
     for entry in entries:
-        if entry.name not in _ALLOWED_IN_A_NEW_FOLDER and not entry.name.startswith(RESTORE_TEMPORARY):
+        if entry.name not in _ALLOWED_IN_A_NEW_FOLDER and not entry.name.startswith(RESTORE_FOLDER):
             raise InvalidArgument(
                 f"{folder.path} holds other files, such as {entry.name!r}, and no store: name a new or empty "
                 f"folder"
             )
-
-
-def remove_empty_restore_folders(folder: StoreFolder) -> Program[None]:
-    """Remove the empty folder of a restore that crashed right after its last step (rule S17)."""
-    for entry in (yield from list_data_folder(folder)):
-        if entry.is_folder and entry.name.startswith(RESTORE_TEMPORARY):
-            try:
-                yield RemoveFolder(f"{folder.path}/{entry.name}")
-            except OSError:
-                continue  # not empty: the next restore removes it
 
 
 def remove_temporary_files(folder: StoreFolder) -> Program[None]:

@@ -7,16 +7,16 @@ the store begins unconfirmed and deletes nothing until an operator confirms it (
 are collected, and legacy files that were released at the time of the backup if they are unchanged and no
 restored segment uses them. Transactions are lost.
 
-Order (rule S17): read and check the backup; check every chunk; build the logs in ``.restoring-<id>``, which
-adopt the chains of the old owners; rename the logs to ``wal``. Everything is checked before the first change,
-and until the last one there is no store. Cancellation and crash: the next restore removes the leftovers and
-starts again; after the rename only an empty folder can be left, which the next opening removes. An old folder
-of the same store is refused from then on, as a copy is."""
+Order (rule S17): lock the folder; read and check the backup; check every chunk; build the logs in
+``.restoring``, which adopt the chains of the old owners; rename the logs to ``wal``; unlock. Everything is
+checked before the first change, and until the last one there is no store. Cancellation and crash: the next
+restore removes the leftovers and starts again; after the rename the next opening removes them
+(``folder/restoring.py``). An old folder of the same store is refused from then on, as a copy is."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import anyio
 import attrs
@@ -26,16 +26,7 @@ from ...journal.log.local_layout import log_folder
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, StoreMismatch
-from ...storage_backends.base.files import (
-    Files,
-    ListFolder,
-    Program,
-    RemoveFolder,
-    Rename,
-    SyncFolder,
-    Unlink,
-    sync_ancestry,
-)
+from ...storage_backends.base.files import Files, ListFolder, Program
 from ...storage_backends.base.names import container_of
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
@@ -47,7 +38,8 @@ from ..container.ownership import list_chain
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
-from ..folder.paths import RESTORE_TEMPORARY, STORE_TEMPORARY, StoreFolder, list_data_folder, run_program
+from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
+from ..folder.restoring import begin_restore, end_restore, publish, refuse_logs, restore_folder
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
 from ..settings.configuration import StoreConfig
@@ -109,34 +101,33 @@ async def restore(
     """Make the store of a backup in ``folder``. ``backups`` is the open storage of the backup's objects;
     None: the store's long-term storage.
 
-    Raises ``InvalidArgument`` (there is a store already, or no such backup), ``DataCorruption`` (the backup
-    or a chunk is damaged), ``StoreMismatch`` (the chunks belong to another store).
+    Raises ``InvalidArgument`` (there is a store already, or no such backup), ``Unavailable`` (another restore
+    into the folder is under way), ``DataCorruption`` (the backup or a chunk is damaged), ``StoreMismatch``
+    (the chunks belong to another store).
     """
-    await _check_empty(folder, files)
-    building = StoreFolder(f"{folder.path}/{RESTORE_TEMPORARY}{world.new_id()}")
-    try:
+    # Before anything is made there: the folder may be the wrong one.
+    if not config.chunks:
+        await run_program(files, _check_chunk_folder(folder), folder.chunks)
+    async with _only_restore(folder, files):
+        building = restore_folder(folder)
         location = await resolve_location(files, building, config, world)
-        if not location.chunks:
-            await run_program(files, _check_chunk_folder(folder), folder.chunks)
         return await _Restore(folder, building, location, config, files, world).run(
             backups, options, progress
         )
+
+
+@asynccontextmanager
+async def _only_restore(folder: StoreFolder, files: Files) -> AsyncIterator[None]:
+    """Nobody else restores into the folder, or opens a store there."""
+    with anyio.CancelScope(shield=True):
+        lock = await run_program(files, begin_restore(folder), folder.path)
+    is_published = False
+    try:
+        yield
+        is_published = True
     finally:
         with anyio.CancelScope(shield=True):
-            await run_program(files, _remove(building.path), building.path)
-
-
-async def _check_empty(folder: StoreFolder, files: Files) -> None:
-    """Remove what an unfinished restore left, and refuse a folder with logs."""
-    entries = await run_program(files, list_data_folder(folder), folder.path)
-    for entry in entries:
-        if entry.is_folder and entry.name.startswith(RESTORE_TEMPORARY):
-            await run_program(files, _remove(f"{folder.path}/{entry.name}"), folder.path)
-    # After the leftovers are removed: a restore that ended before its last step counts as none.
-    if any(entry.name == "wal" for entry in entries):
-        raise InvalidArgument(
-            f"{folder.path} already has the logs of a store: restore into a folder without wal/"
-        )
+            await run_program(files, end_restore(folder, lock, is_published=is_published), folder.path)
 
 
 def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
@@ -147,33 +138,6 @@ def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
             f"{folder.path} has no lts/: a restore needs the long-term storage of the store there, or the "
             f"location of its bucket (--chunks)"
         ) from error
-
-
-def _remove(path: str) -> Program[None]:
-    try:
-        entries = yield ListFolder(path)
-    except FileNotFoundError:
-        return
-
-    for entry in entries:
-        if entry.is_folder:
-            yield from _remove(f"{path}/{entry.name}")
-        else:
-            yield Unlink(f"{path}/{entry.name}")
-    yield RemoveFolder(path)
-
-
-def _publish(building: StoreFolder, folder: StoreFolder) -> Program[None]:
-    """The emptied folder is synced first, so that a crash never leaves the logs in both places. If the name
-    does not become durable, there is no store (rule W11)."""
-    yield Rename(building.wal, folder.wal)
-    try:
-        yield SyncFolder(building.path)
-        yield from sync_ancestry(folder.path)
-    except OSError:
-        with suppress(OSError):
-            yield Rename(folder.wal, building.wal)
-        raise
 
 
 class _Restore:
@@ -213,10 +177,12 @@ class _Restore:
                 f"with --partial"
             )
 
-        # From here on only in the temporary folder, until `_publish`.
+        # From here on only in the temporary folder, until `publish`.
         identity = await self._make_folder(manifest)
+        # Somebody may have put logs there, which would be fenced.
+        await run_program(self._files, refuse_logs(self._folder), self._folder.path)
         await self._fill(identity, manifest, whole, released)
-        await run_program(self._files, _publish(self._building, self._folder), self._folder.path)
+        await run_program(self._files, publish(self._folder), self._folder.path)
         chunks = [chunk for segment in whole for _, chunk in segment.chunks]
         return RestoreReport(
             options.backup,

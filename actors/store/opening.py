@@ -56,11 +56,11 @@ from ..folder.paths import (
     check_path,
     existing_identity,
     lock_lane,
-    remove_empty_restore_folders,
     remove_temporary_files,
     report_shared,
     run_program,
 )
+from ..folder.restoring import settle_restore
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
 from ..kernel.event_loop import event_source, running_trio
@@ -125,10 +125,11 @@ async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFo
 
 
 async def identify(
-    files: Files, wal: str, containers: int | None, config: StoreConfig, world: World
+    files: Files, folder: StoreFolder, containers: int | None, config: StoreConfig, world: World
 ) -> StoreIdentity:
     """The folder's identity, created if the folder is new. Raises ``StoreMismatch`` if it was created with
-    another number of containers."""
+    another number of containers, ``Unavailable`` while a restore is under way."""
+    wal = folder.wal
     temporary = f"{STORE_TEMPORARY}{world.new_id()}"
     found = await run_program(files, read_identity(wal), wal)
     if found is not None:
@@ -140,6 +141,11 @@ async def identify(
         )
         # Not `fresh`: another process may have been first.
         found = await run_program(files, create_identity(wal, fresh, temporary), wal)
+    # A restore may have begun since the folder was first looked at. It takes its logs away if it fails.
+    await settle_restore(files, folder)
+    if await run_program(files, read_identity(wal), wal) != found:
+        raise Unavailable(f"{wal} was replaced while it was opened: try again")
+
     # After the identity exists: another process may have created it with another number.
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
@@ -407,10 +413,11 @@ class StoreOpener:
     @asynccontextmanager
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
+        await settle_restore(self.files, self.folder)
         await check_folder(self.files, self.folder)
         await report_shared(self.files, self.folder)
         chunks = await self._chunks()
-        identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)
+        identity = await identify(self.files, self.folder, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id:
             # Not before: a refused opening leaves the folder as it is.
             await self._prepare_folder()
@@ -447,7 +454,6 @@ class StoreOpener:
     async def _prepare_folder(self) -> None:
         # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).
         await run_program(self.files, sync_ancestry(self.folder.wal), self.folder.wal)
-        await run_program(self.files, remove_empty_restore_folders(self.folder), self.folder.path)
         await run_program(self.files, remove_temporary_files(self.folder), self.folder.wal)
         await apply_layout_mode(self.files, self.folder, LayoutMode(self.config.layout), self.world)
 

@@ -27,6 +27,7 @@ from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
 from ..folder.paths import StoreFolder, check_folder, live_owners, report_shared
+from ..folder.restoring import settle_restore
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
 from ..gateway.server.listener import ServerAddress, bind, serve_http
@@ -148,12 +149,13 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
+        await settle_restore(files, options.folder)
         await check_folder(files, options.folder)
         await report_shared(files, options.folder)
         await _check_ports_free(files, options)
         location = await locate_chunks(files, options.folder, options.config, world)
         await check_location(location, files, options.folder, world)
-        identity = await identify(files, options.folder.wal, options.containers, options.config, world)
+        identity = await identify(files, options.folder, options.containers, options.config, world)
         # Before the search for orphans: from here on nobody else starts hosts (rule V1).
         async with claim_term(files, options.folder, identity) as term:
             orphans = await _find_orphans(files, options)

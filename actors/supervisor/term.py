@@ -9,8 +9,6 @@ the register is as in rule W1.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,22 +17,11 @@ import attrs
 
 from ...journal.registers.local import LocalRegister
 from ...storage_backends.base.errors import NotOwner, Unavailable
-from ...storage_backends.base.files import (
-    Close,
-    FileHandle,
-    Files,
-    Lock,
-    Open,
-    Program,
-    Read,
-    Write,
-    with_folder,
-)
+from ...storage_backends.base.files import Close, FileHandle, Files, Program
 from ...storage_backends.base.os_errors import reason_of
 from ..folder.identity import StoreIdentity
 from ..folder.paths import StoreFolder, run_program
-
-_RECORD_BYTES = 64
+from ..folder.process_lock import take_lock
 
 
 @attrs.frozen
@@ -82,33 +69,11 @@ async def claim_term(files: Files, folder: StoreFolder, identity: StoreIdentity)
 
 
 def _lock(path: str) -> Program[FileHandle]:
-    handle = yield from with_folder(path, lambda: _open(f"{path}/lock"))
-    free = yield Lock(handle, wait=False)
-    if not free:
-        # For the message only: the lock decides, whatever the file holds.
-        data = yield Read(handle, 0, _RECORD_BYTES)
-        yield Close(handle)
-        raise Unavailable(f"process {_pid(data)} already supervises this store: stop it first")
+    def refusal(pid: str) -> Unavailable:
+        return Unavailable(f"process {pid} already supervises this store: stop it first")
 
-    yield Write(handle, 0, [json.dumps({"pid": os.getpid()}).encode().ljust(_RECORD_BYTES)])
-    return handle
-
-
-def _open(path: str) -> Program[FileHandle]:
-    try:
-        handle: FileHandle = yield Open(path, write=True, create=True)
-    except FileExistsError:
-        handle = yield Open(path, write=True)
-    return handle
+    return (yield from take_lock(path, refusal))
 
 
 def _close(handle: FileHandle) -> Program[None]:
     yield Close(handle)
-
-
-def _pid(data: bytes) -> str:
-    try:
-        return str(int(json.loads(data)["pid"]))
-    # Whoever may write into the folder may have put anything there.
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return "(unknown)"

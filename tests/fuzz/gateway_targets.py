@@ -11,13 +11,13 @@ import attrs
 import msgspec
 
 from fuzz.target import Target
+from tierlog.actors.folder.process_lock import _pid
 from tierlog.actors.gateway.client import requests as client_requests
 from tierlog.actors.gateway.client.requests import Response
 from tierlog.actors.gateway.server.guard import Guard
 from tierlog.actors.gateway.wire import batch, bodies, errors, headers, paths, ranges
 from tierlog.actors.settings.configuration import ServerConfig
 from tierlog.actors.supervisor.service import check_advertised, listen_of
-from tierlog.actors.supervisor.term import _pid
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError, TooLarge
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from tierlog.storage_backends.base.transactions import (

@@ -132,7 +132,7 @@ class Site:
 
     async def _identity(self, files: GatedFiles, world: World) -> StoreIdentity:
         if self.kind.wal is WalKind.DISK:
-            return await identify(files, FOLDER.wal, self.kind.containers, StoreConfig(), world)
+            return await identify(files, FOLDER, self.kind.containers, StoreConfig(), world)
 
         return StoreIdentity(
             b"simulated-store.", b"simulated-log...", self.kind.containers, int(_BEGIN * 1000)

@@ -330,10 +330,10 @@ RESTORE = Scenario(
     settle=restored,
     reaches=[
         (
-            "Begin 2 > Link */.restoring-*/wal/store > Rename */.restoring-*/wal/layout > "
+            "Begin 2 > Link */.restoring/wal/store > Rename */.restoring/wal/layout > "
             "Logged CommitMetadata > Logged CommitMetadata > Logged ImportSegment > Rename /data/wal"
         ),
-        "Rename /data/wal > SyncFolder /data > Relogged * > Logged Append",
+        "Rename /data/wal > SyncFolder /data > Unlink /data/.restoring/lock > Relogged * > Logged Append",
     ],
 )
 

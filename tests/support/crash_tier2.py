@@ -27,7 +27,7 @@ from support.table_rows import records_of
 from support.virtual import virtual_world
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
-from tierlog.actors.folder.paths import RESTORE_TEMPORARY, check_path
+from tierlog.actors.folder.paths import RESTORE_FOLDER, check_path
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
@@ -282,7 +282,7 @@ async def restored(store: SegmentStore, oracle: Oracle) -> None:
     assert confirmation.unconfirmed == UnconfirmedRecord(Reason.RESTORED)
     await confirmation.confirm()
     await work_done(store, oracle)
-    left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORE_TEMPORARY)]
+    left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORE_FOLDER)]
     assert not left, f"a restore left {left}"
 
 

@@ -239,13 +239,18 @@ async def test_leftovers_of_an_interrupted_restore_are_removed(made: Path) -> No
     assert sorted(path.name for path in made.iterdir()) == ["lts", "wal"]
 
 
-async def test_the_next_opening_removes_the_empty_folder_of_a_restore(made: Path) -> None:
-    """A crash between the last rename and the end; what still has something in it may be a restore under
-    way."""
-    for name in (".restoring-emptied", ".restoring-full/wal"):
-        (made / name).mkdir(parents=True)
-    async with open_store(made, config=EAGER):
-        assert sorted(path.name for path in made.iterdir()) == [".restoring-full", "lts", "wal"]
+@pytest.mark.parametrize("left", ["", "/lock", "/wal/store"])
+async def test_the_next_opening_removes_the_folder_of_a_restore_that_was_killed(
+    made: Path, left: str
+) -> None:
+    if left:
+        (made / f".restoring{left}").parent.mkdir(parents=True)
+        (made / f".restoring{left}").touch()
+    else:
+        (made / ".restoring").mkdir()
+    async with open_store(made, config=EAGER) as store:
+        assert sorted(path.name for path in made.iterdir()) == ["lts", "wal"]
+        assert (await store.segment_info(NAME)).length == len(DATA) + 5
 
 
 async def test_w11_a_restore_whose_last_sync_fails_leaves_no_store_and_can_be_repeated(

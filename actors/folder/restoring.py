@@ -1,0 +1,178 @@
+"""The folder ``.restoring`` of a data folder, in which one restore at a time builds logs (rule S17).
+
+A restore holds the lock in it from its check to its end. As long as the folder is there, ``wal`` may be taken
+away again, and its name need not be durable (rule W11). So an opening that finds it is refused while a
+restore is under way. Otherwise it makes the name again and removes the folder, before it relies on anything.
+Crash: whatever a process leaves, the next opening or restore goes on from there. A ``wal`` that was published
+is never removed: it may have been opened since, by a version without this rule.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+from ...storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
+from ...storage_backends.base.files import (
+    Close,
+    FileHandle,
+    Files,
+    FolderEntry,
+    ListFolder,
+    Program,
+    RemoveFolder,
+    Rename,
+    SyncFolder,
+    Unlink,
+    sync_ancestry,
+)
+from .paths import RESTORE_FOLDER, StoreFolder, list_data_folder, run_program
+from .process_lock import LOCK_FILE, take_lock
+
+_REMADE = ".remaking-wal"
+"""The name of ``wal`` while its own is made again."""
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+
+
+def restore_folder(folder: StoreFolder) -> StoreFolder:
+    """Where a restore builds the logs of ``folder``."""
+    return StoreFolder(f"{folder.path}/{RESTORE_FOLDER}")
+
+
+def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
+    """Begin the only restore into ``folder``, and remove what others left that ended early. Returns its lock.
+
+    Raises ``Unavailable`` if another restore is under way, ``InvalidArgument`` if there are logs."""
+    entries = yield from list_data_folder(folder)
+    if not any(entry.name.startswith(RESTORE_FOLDER) for entry in entries):
+        yield from refuse_logs(folder)  # and nothing is made there
+    lock = yield from _take(folder)
+    try:
+        yield from _settle(folder)
+        yield from _clear(restore_folder(folder).path)
+        for entry in (yield from list_data_folder(folder)):
+            # Of earlier versions, which had a folder for each restore.
+            if entry.is_folder and entry.name.startswith(f"{RESTORE_FOLDER}-"):
+                yield from _remove(f"{folder.path}/{entry.name}")
+        yield from refuse_logs(folder)
+    except (OSError, TierlogError):
+        yield from end_restore(folder, lock)
+        raise
+    return lock
+
+
+def refuse_logs(folder: StoreFolder) -> Program[None]:
+    if _logs((yield from list_data_folder(folder))):
+        raise _has_logs(folder)
+
+
+def _logs(entries: Sequence[FolderEntry]) -> bool:
+    return any(entry.name == "wal" for entry in entries)
+
+
+def _has_logs(folder: StoreFolder) -> InvalidArgument:
+    return InvalidArgument(
+        f"{folder.path} already has the logs of a store: restore into a folder without wal/"
+    )
+
+
+def publish(folder: StoreFolder) -> Program[None]:
+    """Move the logs to their place. The emptied folder is synced first, so that a crash never leaves the logs
+    in both places. If the name does not become durable, there is no store (rule W11)."""
+    building = restore_folder(folder)
+    try:
+        yield Rename(building.wal, folder.wal)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            raise _has_logs(folder) from error
+        raise
+    try:
+        yield SyncFolder(building.path)
+        yield from sync_ancestry(folder.path)
+    except OSError:
+        yield Rename(folder.wal, building.wal)
+        raise
+
+
+def end_restore(folder: StoreFolder, lock: FileHandle, *, is_published: bool = True) -> Program[None]:
+    """Remove what the restore worked in, the lock last; not if it is not ``is_published`` and could not take
+    its logs away, so that the next opening sees that."""
+    path = restore_folder(folder).path
+    try:
+        if not is_published and _logs((yield from list_data_folder(folder))):
+            return
+        yield from _clear(path)
+        yield from _remove_lock(path)
+    finally:
+        yield Close(lock)
+
+
+def _clear(path: str) -> Program[None]:
+    for entry in (yield ListFolder(path)):
+        if entry.name != LOCK_FILE:
+            yield from _remove_entry(path, entry)
+
+
+def _remove_lock(path: str) -> Program[None]:
+    yield Unlink(f"{path}/{LOCK_FILE}")
+    try:
+        yield RemoveFolder(path)
+    except OSError as error:
+        # Another restore has begun in it, or removed it.
+        if error.errno not in (*_TAKEN, errno.ENOENT):
+            raise
+
+
+async def settle_restore(files: Files, folder: StoreFolder) -> None:
+    """Call it before an opening reads the folder, and again before it relies on what it found there. Raises
+    ``Unavailable`` while a restore is under way."""
+    await run_program(files, _settle_if_needed(folder), folder.path)
+
+
+def _settle_if_needed(folder: StoreFolder) -> Program[None]:
+    try:
+        yield ListFolder(restore_folder(folder).path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+    lock = yield from _take(folder)
+    try:
+        yield from _settle(folder)
+    except OSError:
+        yield Close(lock)
+        raise
+    yield from end_restore(folder, lock)
+
+
+def _take(folder: StoreFolder) -> Program[FileHandle]:
+    def refusal(pid: str) -> Unavailable:
+        return Unavailable(
+            f"process {pid} is restoring a store into {folder.path}: wait until it has ended, or stop it"
+        )
+
+    return (yield from take_lock(restore_folder(folder).path, refusal, with_parent=True))
+
+
+def _settle(folder: StoreFolder) -> Program[None]:
+    """Make the name of ``wal`` again, if there is one: its sync may have failed in a process that was killed
+    then."""
+    moved = f"{folder.path}/{_REMADE}"
+    names = {entry.name for entry in (yield from list_data_folder(folder))}
+    if "wal" in names:
+        yield Rename(folder.wal, moved)
+    if not names.isdisjoint(("wal", _REMADE)):
+        yield Rename(moved, folder.wal)
+        yield SyncFolder(folder.path)
+
+
+def _remove(path: str) -> Program[None]:
+    for entry in (yield ListFolder(path)):
+        yield from _remove_entry(path, entry)
+    yield RemoveFolder(path)
+
+
+def _remove_entry(folder: str, entry: FolderEntry) -> Program[None]:
+    if entry.is_folder:
+        yield from _remove(f"{folder}/{entry.name}")
+    else:
+        yield Unlink(f"{folder}/{entry.name}")
