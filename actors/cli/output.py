@@ -13,13 +13,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from ..telemetry.printable import printable, printable_json
+from ..telemetry.utc import show_utc
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +31,6 @@ BROKEN_PIPE = 141
 """The exit code of a program that a closed pipe ends, as shells report it."""
 _UNBOUNDED = 10_000
 _TEXT_WIDTH_MIN = 16
-_TIME_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999, in milliseconds since 1970: ``datetime`` ends there."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -212,10 +210,8 @@ def show_bytes(size: int) -> str:
 
 
 def show_time(milliseconds: int) -> str:
-    """Wall time for people. A time beyond the calendar, from a wrong clock, is shown as a number."""
-    if milliseconds > _TIME_MAX:
-        return f"{milliseconds} ms after 1970"
-    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Wall time for people."""
+    return show_utc(milliseconds / 1000, "%Y-%m-%d %H:%M:%S UTC")
 
 
 @contextmanager

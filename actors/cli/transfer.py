@@ -218,21 +218,19 @@ async def _back_up_view(
 
 
 async def _backup_options(data: Path, name: str | None) -> BackupOptions:
-    from datetime import UTC, datetime
-
     from ...storage_backends.files.local import LocalFiles
     from ..folder.layout_version import is_upgraded
     from ..folder.paths import check_path, existing_identity
     from ..maintenance.backup import BackupOptions
     from ..maintenance.backup_objects import check_backup_name
     from ..store.opening import system_world
+    from ..telemetry.utc import show_utc
 
-    files, folder, now = LocalFiles(), check_path(data), system_world().wall_clock()
+    files, folder, now = LocalFiles(), check_path(data), system_world().time_ms()
     # UTC without colons: names sort by time, and every file system and S3 takes them.
-    given = check_backup_name(name or datetime.fromtimestamp(now, tz=UTC).strftime("%Y%m%dT%H%M%SZ"))
+    given = check_backup_name(name or show_utc(now / 1000, "%Y%m%dT%H%M%SZ"))
     identity = await existing_identity(files, folder)
-    # A clock before 1970 is no reason against a backup; the field has no sign.
-    return BackupOptions(given, identity.store_id, max(0, int(now * 1000)), await is_upgraded(files, folder))
+    return BackupOptions(given, identity.store_id, now, await is_upgraded(files, folder))
 
 
 @asynccontextmanager

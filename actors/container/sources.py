@@ -152,7 +152,7 @@ class ContainerManifestSource:
         return None if key is None else key.removeprefix(CHUNK_PREFIX)
 
     def now_ms(self) -> int:
-        return max(0, int(self._container.world.wall_clock() * 1000))
+        return self._container.world.time_ms()
 
     async def log(self, op: Operation) -> object:
         return await self._container.log_operation(op)

@@ -202,7 +202,7 @@ class _Restore:
             manifest.store_id,
             bytes.fromhex(world.new_id()),
             len(manifest.epochs),
-            max(0, int(world.wall_clock() * 1000)),
+            world.time_ms(),
         )
         identity = await run_program(
             self._files, create_identity(wal, fresh, f"{STORE_TEMPORARY}{world.new_id()}"), wal

@@ -85,11 +85,6 @@ def system_world() -> World:
     return World(time.time, Random(), lambda: uuid.uuid4().hex)
 
 
-def _shown_time(world: World) -> int:
-    """Milliseconds since 1970, for display only. A clock before 1970 counts as 1970: records are unsigned."""
-    return max(0, int(world.wall_clock() * 1000))
-
-
 async def locate_chunks(
     files: Files, folder: StoreFolder, config: StoreConfig, world: World
 ) -> ChunkLocation:
@@ -137,7 +132,7 @@ async def identify(
     else:
         count = config.containers if containers is None else containers
         fresh = StoreIdentity(
-            bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, _shown_time(world)
+            bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, world.time_ms()
         )
         # Not `fresh`: another process may have been first.
         found = await run_program(files, create_identity(wal, fresh, temporary), wal)
@@ -370,7 +365,7 @@ async def announced(
         world.new_id(),
         pid,
         socket.gethostname(),
-        _shown_time(world),
+        world.time_ms(),
         role=role,
         url=url,
         start=process_start(pid),

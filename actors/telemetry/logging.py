@@ -11,10 +11,10 @@ import logging
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from .printable import printable
+from .utc import show_utc
 
 LEVELS = ("error", "warning", "info")
 """Of the events that tierlog logs."""
@@ -82,11 +82,10 @@ class _JsonLines(logging.Formatter):
         else:
             # Its traceback is a part of the text.
             line["event"] = super().format(record)
-        time = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
         line |= {
             "level": record.levelname.lower(),
             "logger": record.name,
-            "timestamp": f"{time.isoformat()}Z",
+            "timestamp": show_utc(record.created, "%Y-%m-%dT%H:%M:%S.%fZ"),
         }
         return json.dumps(line, default=str)
 

@@ -12,6 +12,9 @@ from random import Random
 import attrs
 
 
+_TIME_MAX = (1 << 63) - 1
+
+
 @attrs.frozen(eq=False, repr=False)
 class World:
     """The sources of everything that input does not determine. ``open_store`` makes one; a simulation passes
@@ -22,3 +25,8 @@ class World:
     random: Random
     new_id: Callable[[], str]
     """Returns a new, globally unique id of 32 hexadecimal digits."""
+
+    def time_ms(self) -> int:
+        """The wall clock in milliseconds since 1970, as records have it: a clock before 1970 or of more than
+        63 bits counts as the first or last time that they can have."""
+        return max(0, min(int(self.wall_clock() * 1000), _TIME_MAX))

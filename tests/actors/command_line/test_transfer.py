@@ -8,11 +8,13 @@ import signal
 from pathlib import Path
 
 import anyio
+import attrs
 import pytest
 
 from support.command_line import NAME, Run, is_one_line, make_store, spawn
 from support.folders import fingerprint
 from support.legacy_layout import write_legacy
+from tierlog.actors.store import opening
 from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
@@ -152,6 +154,19 @@ def test_a_read_only_backup_changes_nothing_and_reports_what_is_missing(
         in run("restore", "b", "--from", str(tmp_path / "backups")).out
     )
     assert run("segment", "read", NAME).out == "flushed "
+
+
+def test_a_backup_has_a_name_also_when_the_clock_is_beyond_the_calendar(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(folder)
+    world = attrs.evolve(system_world(), wall_clock=lambda: 1e12)
+    with monkeypatch.context() as later:
+        later.setattr(opening, "system_world", lambda: world)
+        assert run("backup").out.startswith("backup 1000000000000s: 1 segment")
+        assert "1000000000000s" in run("doctor").out + run("backup", "--list").out
+    shutil.rmtree(folder / "wal")
+    assert run("restore", "1000000000000s").out.splitlines()[1].startswith("as of 1000000000000s;")
 
 
 def test_incomplete_segments_are_named(run: Run, folder: Path) -> None:

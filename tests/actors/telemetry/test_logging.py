@@ -51,6 +51,13 @@ def test_values_of_a_task_are_in_its_events_only(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == ["event='refused' request_id='r1' trace_id='t1'", "event='refused'"]
 
 
+def test_a_line_is_written_also_when_the_clock_is_beyond_the_calendar(lines: io.StringIO) -> None:
+    record = logging.LogRecord("tierlog.gc", logging.INFO, "gc.py", 1, "swept", (), None)
+    record.created = 1e12
+    logging.getLogger().handle(record)
+    assert json.loads(lines.getvalue())["timestamp"] == "1000000000000s"
+
+
 def test_a_json_line_has_the_process_the_values_and_the_time(lines: io.StringIO) -> None:
     get_logger("gc").info("swept", path=io, count=2)
     line = json.loads(lines.getvalue())

@@ -1,0 +1,15 @@
+"""Times for people, of any clock: ``datetime`` ends with the year 9999, a wrong clock or a damaged record does
+not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def show_utc(seconds: float, pattern: str) -> str:
+    """``seconds`` since 1970 in the format ``pattern`` of ``strftime``, or as a number with its unit if the
+    calendar has no such time."""
+    try:
+        return datetime.fromtimestamp(seconds, tz=UTC).strftime(pattern)
+    except (ValueError, OverflowError, OSError):
+        return f"{int(seconds)}s"
