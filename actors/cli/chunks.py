@@ -27,15 +27,15 @@ def ls(
         ),
     ] = "",
     unreferenced: Annotated[
-        bool, typer.Option("--unreferenced", help="Only chunks that no segment refers to.")
+        bool, typer.Option("--unreferenced", help="Only what no segment and no system table refers to.")
     ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
 ) -> None:
     """List the objects in long-term storage and the segments that refer to them.
 
-    Unreferenced chunks are left by a crash or belong to a flush under way; the next owner of the folder
-    deletes them.
+    Unreferenced are chunks that no segment refers to and sorted runs that no system table refers to. They
+    were left by a crash, wait for their deletion, or are new; an owner of the folder deletes them.
     """
     from ..maintenance.report import ChunkUse, list_chunks
 
@@ -98,8 +98,8 @@ def verify(
 ) -> None:
     """Read all committed bytes and verify every checksum.
 
-    The exit code is 0 if all chunks are sound, 1 if one is missing, too short or damaged. Unreferenced chunks
-    are counted, but not as problems.
+    The exit code is 0 if all chunks are sound, 1 if one is missing, too short or damaged. Unreferenced
+    objects are counted, but not as problems.
     """
     from ..maintenance.report import verify as verify_chunks
 
@@ -167,9 +167,9 @@ def _show(report: VerifyReport) -> None:
             soft_wrap=True,
         )
     if report.unreferenced:
-        chunks, verb = output.count(report.unreferenced, "chunk"), "is" if report.unreferenced == 1 else "are"
+        found, verb = output.count(report.unreferenced, "object"), "is" if report.unreferenced == 1 else "are"
         screen.print(
-            f"{chunks} with {output.show_bytes(report.unreferenced_bytes)} {verb} unreferenced",
+            f"{found} with {output.show_bytes(report.unreferenced_bytes)} {verb} unreferenced",
             style="yellow",
         )
     chunks, segments = output.count(report.chunks, "chunk"), output.count(report.segments, "segment")
@@ -191,8 +191,9 @@ def confirm(
     Such a store deletes no unknown chunk, because another folder may need it: for data newer than a backup,
     or because this folder is a copy of that one. Confirm the store once it is clear that no other folder will
     be used with this long-term storage. The command first shows what would be deleted, which cannot be
-    brought back. It is deleted while the store is open, after the setting gc.delay. A moved folder confirms
-    itself after it has been open for 24 hours.
+    brought back. Backups that need some of it become unusable, such as those newer than a restored one: to
+    keep them, do not confirm. It is deleted while the store is open, after the setting gc.delay. A moved
+    folder confirms itself after it has been open for 24 hours.
     """
     from ..container.container import Container
     from ..maintenance.report import list_unconfirmed
@@ -209,13 +210,16 @@ def confirm(
     found = execute(find_unconfirmed)
     if not json:
         rows = [(each.container, each.chunks, output.show_bytes(each.bytes), each.reason) for each in found]
-        output.print_table(("container", "chunks", "size", "reason"), rows)
+        output.print_table(("container", "unreferenced", "size", "reason"), rows)
+        output.print_lines(_endangered(found, asks_service=url is not None))
     if not found:
         output.print_json([]) if json else output.print_lines(["nothing to confirm"])
         return
 
     chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)
-    question = f"Let the store delete {output.count(chunks, 'chunk')}, {output.show_bytes(size)}?"
+    question = (
+        f"Let the store delete {output.count(chunks, 'unreferenced object')}, {output.show_bytes(size)}?"
+    )
     if not yes:
         # --json is for scripts, which cannot answer.
         _check_agreed(question, asks=not json)
@@ -237,8 +241,23 @@ def confirm(
     else:
         containers = output.count(len(found), "container")
         output.print_lines(
-            [f"confirmed {containers}: the chunks are deleted while the store is open, after `gc.delay`"]
+            [f"confirmed {containers}: they delete it while the store is open, after `gc.delay`"]
         )
+
+
+def _endangered(found: list[UnconfirmedContainer], *, asks_service: bool) -> list[str]:
+    """What is known of the backups that need what would be deleted."""
+    if not found:
+        return []
+
+    backups = sorted({backup for each in found for backup in each.backups})
+    lines = [f"backup {each} needs some of this, and cannot be restored without it" for each in backups]
+    others = "Backups" if asks_service else "Backups in other folders (`tierlog backup --to`)"
+    warning = (
+        f"{others} are not looked at: those newer than a restored one need some of this too. To keep them "
+        f"usable, do not confirm: until then nothing of it is deleted"
+    )
+    return [*lines, warning]
 
 
 def _check_agreed(question: str, *, asks: bool) -> None:

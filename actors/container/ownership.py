@@ -142,6 +142,16 @@ class ListedChain:
         """Whether nobody else went on since (rule J6)."""
         return decide(known, self.position) in _OURS
 
+    def check(self, known: Known, store: bytes, container: int) -> None:
+        """Raises what stops an owner that knows ``known`` (rule J6): ``StoreMismatch``, ``Unavailable``."""
+        self.check_store(store)
+        match decide(known, self.position):
+            case Step.EMPTY:
+                # Whether the folder could be adopted without a loss is known to an opening only.
+                raise empty(container, can_adopt=False)
+            case Step.FOREIGN | Step.WENT_BACK as step:
+                raise mismatch(step, self, known, container)
+
     def check_store(self, store: bytes) -> None:
         """Raises ``StoreMismatch`` if long-term storage is another store's."""
         for other in self.stores - {store}:

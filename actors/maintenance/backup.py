@@ -20,6 +20,7 @@ from ...journal.operations.segment_image import SegmentImage, SegmentStatus, Wri
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, Unavailable
+from ...storage_backends.base.names import container_of
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records import (
     RELEASED_PREFIX,
@@ -45,6 +46,7 @@ from .backup_objects import (
     SegmentBackup,
     backup_of,
     decode_manifest,
+    decode_segment,
     encode_manifest,
     encode_segment,
     manifest_name,
@@ -241,6 +243,22 @@ async def read_manifest(storage: ChunkStorage, name: str) -> Manifest:
         raise InvalidArgument(f"there is no backup {name!r}: {others}")
 
     return decode_manifest(await read_object(storage, file), file)
+
+
+async def read_segments(storage: ChunkStorage, manifest: Manifest) -> list[SegmentBackup]:
+    """The segments of a backup. Raises ``DataCorruption`` if an object is missing or damaged."""
+    segments = []
+    for each in manifest.objects:
+        data = await read_object(storage, each.name)
+        if len(data) != each.length or crc32c(data) != each.crc:
+            raise DataCorruption("an object of the backup differs from its manifest", file=each.name)
+        segment = decode_segment(data, each.name)
+        if segment.container != container_of(segment.image.name, len(manifest.epochs)):
+            raise DataCorruption(
+                f"segment {segment.image.name!r} cannot be in container {segment.container}", file=each.name
+            )
+        segments.append(segment)
+    return segments
 
 
 async def read_object(storage: ChunkStorage, name: str) -> bytes:

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import attrs
 
-from ...journal.manifest.chain import element_name, list_elements
-from ...journal.manifest.rules import Known, Step, decide
+from ...journal.manifest.chain import element_name, list_elements, runs_prefix
+from ...journal.manifest.rules import Known
 from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import (
     ChunkNotFound,
@@ -28,14 +28,14 @@ from ...storage_backends.base.files import Files
 from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
 from ..container.confirmation import unconfirmed_record
-from ..container.ownership import empty, list_chain, mismatch, moved_from
+from ..container.ownership import list_chain, moved_from
 from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
 from .journal import check_record
-from .report import chunk_records
+from .report import chunk_records, named_runs
 from .tables import check_objects
 
 _ATTEMPTS_MAX = 3
@@ -107,8 +107,7 @@ class ContainerReport:
     chunks_referenced: int = 0
     chunks_on_storage: int = 0
     chunks_unreferenced: int = 0
-    """Chunks that nothing refers to, left by a crash or written by a flush under way; the next owner collects
-    them."""
+    """Objects that nothing refers to (``ChunkUse.UNREFERENCED``)."""
     chunks_missing: int = 0
     element: int = 0
     """The number of the newest element of its chain; 0 if there is none."""
@@ -244,6 +243,7 @@ class _Examination:
         lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
         # Else long-term storage does not answer, which is one problem and not one for each chunk.
         if lengths is not None:
+            runs = await self._attempt(self._list_unnamed_runs(), _ADVICE_STORAGE) or ()
             await self._attempt(self._check_runs(deep=self._verify is not None), _ADVICE_STORAGE)
             self._check_lengths(records, lengths)
             if self._verify is not None:
@@ -254,7 +254,7 @@ class _Examination:
             report = attrs.evolve(
                 report,
                 chunks_on_storage=len(lengths),
-                chunks_unreferenced=len(lengths.keys() - records.keys()),
+                chunks_unreferenced=len(lengths.keys() - records.keys()) + len(runs),
                 chunks_missing=len(records.keys() - lengths.keys()),
                 element=await self._attempt(self._check_chain(), _ADVICE_STORAGE) or 0,
             )
@@ -318,6 +318,10 @@ class _Examination:
                     lengths[name] = (await self._view.chunks.info(name)).length
         return lengths
 
+    async def _list_unnamed_runs(self) -> set[str]:
+        listed = {info.name async for info in self._view.chunks.list(runs_prefix(self._index))}
+        return listed - named_runs(self._snapshot)
+
     def _check_lengths(self, records: dict[str, ChunkRecord], lengths: dict[str, int]) -> None:
         for name, record in records.items():
             length = lengths.get(name)
@@ -341,15 +345,11 @@ class _Examination:
             await self._add_damaged_element(error, known)
             return 0
 
-        listed.check_store(self._view.identity.store_id)
-        step = decide(known, listed.position)
-        if step is Step.EMPTY:
-            # Whether the folder could be adopted without a loss is known to an opening only.
-            self._problems.append(Problem(str(empty(self._index, can_adopt=False)), ""))
+        try:
+            listed.check(known, self._view.identity.store_id, self._index)
+        except Unavailable as error:
+            self._problems.append(Problem(str(error), ""))
             return 0
-
-        if step in (Step.FOREIGN, Step.WENT_BACK):
-            raise mismatch(step, listed, known, self._index)
 
         if self._unconfirmed is None:
             # G4: its first opening notes it.

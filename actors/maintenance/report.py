@@ -7,15 +7,16 @@ remains is reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from enum import Enum
 
 import attrs
 
 from ...journal.manifest.chain import runs_prefix
 from ...journal.operations.segment_image import SegmentStatus
-from ...storage_backends.base.errors import DataCorruption, TierlogError
+from ...storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import (
     RELEASED_PREFIX,
@@ -24,13 +25,16 @@ from ...storage_backends.segments.records import (
     chunk_key,
     released_names,
 )
+from ...storage_backends.segments.records.unconfirmed import UnconfirmedRecord
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import Flaw, find_flaws
 from ..container.confirmation import unconfirmed_record
 from ..container.ownership import list_chain, moved_from
 from ..gc.collector import GarbageTotal, count_garbage
+from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
+from .backup import list_backups, read_manifest, read_segments
 
 _ATTEMPTS_MAX = 3
 _OWN_CHUNKS = "containers/"
@@ -41,11 +45,13 @@ _CHUNK_KEY = chunk_key("")
 class ChunkUse(Enum):
     REFERENCED = "referenced"
     UNREFERENCED = "unreferenced"
-    """Left by a crash, written by a flush under way, or a released legacy file; its owner collects it."""
+    """A chunk that no segment refers to, a sorted run that no system table refers to, or a released legacy
+    file. It was left by a crash, waits for its deletion, or is new. Its owner deletes it, if it is
+    confirmed."""
     MISSING = "missing"
     """A record refers to it, but it does not exist."""
     SYSTEM = "system"
-    """An owner's claim, or an object of a backup."""
+    """An element of a journal, a sorted run that a table refers to, or an object of a backup."""
     OTHER = "other"
     """Not of this store's layout: a header file, a legacy file that is not imported, or a foreign file."""
 
@@ -114,9 +120,10 @@ class UnconfirmedContainer:
     container: int
     reason: str
     chunks: int
-    """Chunks that no segment of the container refers to, and sorted runs that its table does not: confirming
-    lets it delete them."""
+    """The unreferenced objects (``ChunkUse.UNREFERENCED``), which confirming lets it delete."""
     bytes: int
+    backups: tuple[str, ...] = ()
+    """The backups in long-term storage that need some of them, sorted; a service does not say."""
 
 
 @attrs.frozen
@@ -136,6 +143,8 @@ class _ChunkIndex:
     positions: dict[str, _Position]
     released: frozenset[str]
     """Legacy files that no segment needs any more (rule S19)."""
+    runs: frozenset[str]
+    """The sorted runs that its table refers to."""
     problems: tuple[ChunkProblem, ...]
 
 
@@ -143,10 +152,11 @@ async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
     """The objects in long-term storage whose names begin with ``prefix``, and the chunks that are missing
     there, sorted by name."""
     known: dict[str, ListedChunk] = {}
-    released: set[str] = set()
+    released, runs = set[str](), set[str]()
     for container in view.containers:
         index = await _index_chunks(container.index, await container.snapshot())
         released |= index.released
+        runs |= index.runs
         for name, record in index.records.items():
             at = index.positions.get(name, _UNKNOWN)
             known[name] = ListedChunk(
@@ -157,13 +167,15 @@ async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
         if info.name in known:
             known[info.name] = attrs.evolve(known[info.name], length=info.length, use=ChunkUse.REFERENCED)
         else:
-            known[info.name] = ListedChunk(info.name, info.length, _use_of(info.name, released))
+            known[info.name] = ListedChunk(info.name, info.length, _use_of(info.name, released, runs))
     return sorted(
         (each for each in known.values() if each.name.startswith(prefix)), key=lambda each: each.name
     )
 
 
-def _use_of(name: str, released: AbstractSet[str]) -> ChunkUse:
+def _use_of(name: str, released: AbstractSet[str], runs: AbstractSet[str]) -> ChunkUse:
+    if is_run(name) and name not in runs:
+        return ChunkUse.UNREFERENCED
     if name.startswith(_SYSTEM):
         return ChunkUse.SYSTEM
     return ChunkUse.UNREFERENCED if name.startswith(_OWN_CHUNKS) or name in released else ChunkUse.OTHER
@@ -235,7 +247,7 @@ async def _verify(
     unreferenced = GarbageTotal(0, 0)
     # Garbage belongs to no segment.
     if not wanted:
-        unreferenced = await _unreferenced(view, index, [_own_chunks(container.index)])
+        unreferenced = await _unreferenced(view, container.index, index, {})
     segments = {index.positions[record.name].segment for record in records if record.name in index.positions}
     return VerifyReport(
         len(segments), len(records), size, unreferenced.chunks, unreferenced.bytes, tuple(problems)
@@ -244,24 +256,55 @@ async def _verify(
 
 async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
     """The unconfirmed containers, with what confirming them lets them delete; also those of a moved folder
-    that was not opened yet."""
-    found = []
+    that was not opened yet. Raises ``StoreMismatch`` if another folder has claimed long-term storage."""
+    found: list[UnconfirmedContainer] = []
+    needed: dict[str, set[str]] | None = None
     for container in view.containers:
-        snapshot = await container.snapshot()
-        record, manifest = unconfirmed_record(snapshot.state.resident), snapshot.state.manifest
-        # The first opening of a moved folder writes its record (G4), and there may have been none yet.
-        if record is None:
-            listed = await list_chain(view.chunks, container.index)
-            if listed.continues(manifest.known):
-                record = moved_from(manifest, listed, view.fingerprint)
+        record, snapshot = await _find_unconfirmed(view, container)
         if record is not None:
-            index = await _index_chunks(container.index, snapshot)
-            prefixes = [_own_chunks(container.index), runs_prefix(container.index)]
-            # Those of the intent too: its element may exist, and then they count.
-            named = {run.name for run in (*manifest.runs, *manifest.intended_runs)}
-            total = await _unreferenced(view, index, prefixes, named)
-            found.append(UnconfirmedContainer(container.index, record.explanation, total.chunks, total.bytes))
+            if needed is None:
+                needed = await _chunks_of_backups(view)
+            index, needing = await _index_chunks(container.index, snapshot), set[str]()
+            total = await _unreferenced(view, container.index, index, needed, needing)
+            found.append(
+                UnconfirmedContainer(
+                    container.index, record.explanation, total.chunks, total.bytes, tuple(sorted(needing))
+                )
+            )
     return found
+
+
+async def _find_unconfirmed(
+    view: StoreView, container: ContainerView
+) -> tuple[UnconfirmedRecord | None, ContainerSnapshot]:
+    attempts = _ATTEMPTS_MAX
+    while True:
+        snapshot = await container.snapshot()
+        manifest = snapshot.state.manifest
+        listed = await list_chain(view.chunks, container.index)
+        try:
+            listed.check(manifest.known, view.identity.store_id, container.index)
+        except StoreMismatch:
+            # An owner may have gone on since the snapshot.
+            attempts -= 1
+            if not attempts or not await container.refresh():
+                raise
+        else:
+            record = unconfirmed_record(snapshot.state.resident)
+            # The first opening of a moved folder writes its record (G4), and there may have been none yet.
+            return record or moved_from(manifest, listed, view.fingerprint), snapshot
+
+
+async def _chunks_of_backups(view: StoreView) -> dict[str, set[str]]:
+    """The names of the chunks of the backups in long-term storage, with those of the backups. A damaged one
+    cannot be restored, and needs none."""
+    needed: dict[str, set[str]] = {}
+    for backup in await list_backups(view.chunks):
+        with suppress(DataCorruption):
+            for segment in await read_segments(view.chunks, await read_manifest(view.chunks, backup)):
+                for _, chunk in segment.chunks:
+                    needed.setdefault(chunk.name, set()).add(backup)
+    return needed
 
 
 async def _flaws(view: StoreView, record: ChunkRecord, progress: Progress) -> list[Flaw]:
@@ -276,16 +319,27 @@ def _own_chunks(container: int) -> str:
 
 
 async def _unreferenced(
-    view: StoreView, index: _ChunkIndex, prefixes: Sequence[str], runs: AbstractSet[str] = frozenset()
+    view: StoreView,
+    container: int,
+    index: _ChunkIndex,
+    needed: Mapping[str, AbstractSet[str]],
+    needing: set[str] | None = None,
 ) -> GarbageTotal:
-    """Objects below ``prefixes`` without a record that are not among ``runs``, and released files that still
-    exist."""
+    """What ``ChunkUse.UNREFERENCED`` is of the container. ``needing`` receives those who need some of it."""
     released = sorted(index.released - index.records.keys())
 
     async def garbage_among(names: Sequence[str]) -> list[str]:
-        return [name for name in names if name not in index.records and name not in runs]
+        found = [name for name in names if name not in index.records and name not in index.runs]
+        if needing is not None:
+            needing.update(*(needed.get(name, ()) for name in found))
+        return found
 
-    return await count_garbage(view.chunks, prefixes, garbage_among, released)
+    total = await count_garbage(
+        view.chunks, [_own_chunks(container), runs_prefix(container)], garbage_among, released
+    )
+    if needing is not None:
+        needing.update(*(needed.get(name, ()) for name in released))
+    return total
 
 
 async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:
@@ -306,7 +360,14 @@ async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIn
         else:
             positions |= {chunk.name: _Position(segment, start) for start, chunk in chain}
     released = frozenset(released_names(await snapshot.metadata.scan(RELEASED_PREFIX)))
-    return _ChunkIndex(records, positions, released, tuple(problems))
+    return _ChunkIndex(records, positions, released, frozenset(named_runs(snapshot)), tuple(problems))
+
+
+def named_runs(snapshot: ContainerSnapshot) -> set[str]:
+    """The sorted runs that the container's table refers to, or will."""
+    manifest = snapshot.state.manifest
+    # Those of the intent too: its element may exist, and then they count.
+    return {run.name for run in (*manifest.runs, *manifest.intended_runs)}
 
 
 async def chunk_records(

@@ -23,7 +23,6 @@ import attrs
 
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import log_folder
-from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files, ListFolder, Program
@@ -46,13 +45,8 @@ from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..store.opening import StoreOpener, log_options
 from ..store.store import SegmentStore
-from .backup import read_manifest, read_object
-from .backup_objects import (
-    Manifest,
-    ReleasedFile,
-    SegmentBackup,
-    decode_segment,
-)
+from .backup import read_manifest, read_segments
+from .backup_objects import Manifest, ReleasedFile, SegmentBackup
 
 _WORKERS = 8
 _NO_COLLECTION = 31_536_000.0
@@ -166,7 +160,9 @@ class _Restore:
         reader = make_chunk_reader(self._location, self._files, self._folder, self._world)
         # Only a reader, until everything is checked: a refused restore changes nothing in long-term storage.
         async with _opened(reader):
-            manifest, segments = await _read_backup(backups or reader, options.backup)
+            source = backups or reader
+            manifest = await read_manifest(source, options.backup)
+            segments = await read_segments(source, manifest)
             await _check_store(reader, manifest)
             whole, lost = await _check_chunks(reader, segments, options, progress)
             released = await _still_released(reader, manifest, segments)
@@ -260,22 +256,6 @@ async def _opened(chunks: ChunkStorage) -> AsyncIterator[ChunkStorage]:
     finally:
         with anyio.CancelScope(shield=True):
             await chunks.close()
-
-
-async def _read_backup(backups: ChunkStorage, name: str) -> tuple[Manifest, list[SegmentBackup]]:
-    manifest = await read_manifest(backups, name)
-    segments = []
-    for each in manifest.objects:
-        data = await read_object(backups, each.name)
-        if len(data) != each.length or crc32c(data) != each.crc:
-            raise DataCorruption("an object of the backup differs from its manifest", file=each.name)
-        segment = decode_segment(data, each.name)
-        if segment.container != container_of(segment.image.name, len(manifest.epochs)):
-            raise DataCorruption(
-                f"segment {segment.image.name!r} cannot be in container {segment.container}", file=each.name
-            )
-        segments.append(segment)
-    return manifest, segments
 
 
 async def _check_store(chunks: ChunkStorage, manifest: Manifest) -> None:

@@ -1,5 +1,4 @@
-"""Times for people, of any clock: ``datetime`` ends with the year 9999, a wrong clock or a damaged record does
-not."""
+"""Times for people: ``datetime`` ends with the year 9999, but a wrong clock or a damaged record does not."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from random import Random
 
 import attrs
 
-
 _TIME_MAX = (1 << 63) - 1
 
 

@@ -96,7 +96,7 @@ def test_whole_chunks_are_verified(run: Run, store: Path) -> None:
 
     assert done.code == 0
     assert done.out.splitlines() == [
-        "1 chunk with 5 B is unreferenced",
+        "1 object with 5 B is unreferenced",
         "read 5 chunks of 2 segments with 31 B",
         "sound",
     ]
@@ -191,7 +191,7 @@ def test_g4_what_confirming_lets_go_is_shown_and_nothing_is_confirmed_unasked(
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     refused = run("chunks", "confirm")
     assert "it is a copy or an old backup" in refused.out
-    assert f"Let the store delete {len(kept)} chunks, " in refused.err
+    assert f"Let the store delete {len(kept)} unreferenced objects, " in refused.err
     assert refused.code == 1
     assert refused.err.endswith("error: nothing was confirmed\n")
     assert "deletes no chunks" in run("doctor").out
@@ -247,3 +247,52 @@ def test_m6_to_confirm_a_copy_puts_the_runs_that_long_term_storage_lacks(run: Ru
     assert run("chunks", "confirm", "--yes").code == 0
     assert {path: path.read_bytes() for path in runs} == runs
     assert run("doctor").code == 0
+
+
+def test_what_nothing_refers_to_is_counted_alike_everywhere(run: Run, adopted: Path) -> None:
+    listed = json.loads(run("chunks", "ls", "--unreferenced", "--json").out)
+    verified = json.loads(run("chunks", "verify", "--json").out)
+    [examined] = json.loads(run("doctor", "--json").out)["containers"]
+    [unconfirmed] = json.loads(run("chunks", "confirm", "--yes", "--json").out)
+    assert any("/runs/" in each["name"] for each in listed)
+    assert (unconfirmed["chunks"], unconfirmed["bytes"]) == (
+        len(listed),
+        sum(each["length"] for each in listed),
+    )
+    assert (verified["unreferenced"], verified["unreferenced_bytes"]) == (
+        unconfirmed["chunks"],
+        unconfirmed["bytes"],
+    )
+    assert examined["chunks_unreferenced"] == len(listed)
+
+
+def test_g4_a_folder_whose_storage_another_one_claimed_is_told_so(run: Run, store: Path) -> None:
+    original = store.with_name("original")
+    shutil.copytree(store / "wal", original)
+    run("segment", "append", NAME, "--data-text", "on")
+    shutil.rmtree(store / "wal")
+    original.rename(store / "wal")
+    refused = run("chunks", "confirm")
+    assert (refused.code, is_one_line(refused.err)) == (1, True)
+    assert "was claimed" in refused.err
+    assert "--adopt" in refused.err
+
+
+def test_g4_backups_that_need_what_would_be_deleted_are_named(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("segment", "create", NAME)
+    for name in ("old", "newer", "newest"):
+        run("segment", "append", NAME, "--data-text", name)
+        assert run("backup", name).code == 0
+    shutil.rmtree(folder / "wal")
+    assert run("restore", "newer").code == 0
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    shown = run("chunks", "confirm").out
+    assert "backup newest needs some of this, and cannot be restored without it" in shown
+    assert "backup old " not in shown
+    assert "backup newer " not in shown
+    assert "in other folders (`tierlog backup --to`) are not looked at" in " ".join(shown.split())
+    found = json.loads(run("chunks", "confirm", "--yes", "--json").out)
+    assert {backup for each in found for backup in each["backups"]} == {"newest"}
