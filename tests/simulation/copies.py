@@ -29,7 +29,12 @@ from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.element import Element
-from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
+from tierlog.storage_backends.base.errors import (
+    InvalidArgument,
+    StoreMismatch,
+    TierlogError,
+    Unavailable,
+)
 from tierlog.storage_backends.base.world import World
 
 from .disk import SimulatedDisk
@@ -151,6 +156,8 @@ class CopiesRun:
         self.story = choose_story(self._random, seed)
         self._copies_runs = Random(f"runs {seed}").random() < 0.5
         """Whether a copy of a live folder has its local runs."""
+        self._second_restore = Random(f"restores {seed}").randrange(300)
+        """The step of a restore at which another one begins."""
         self.site = Site(site_kind(self._random, self.story), Random(f"site {seed}"), trace)
         self.operations = 0
         self._tasks: anyio.abc.TaskGroup
@@ -346,9 +353,7 @@ class CopiesRun:
         await self._end(original)
         newer = self._chunks()
         self.site.disk.rename(FOLDER.wal, "/lost-wal")
-        config, world = StoreConfig(containers=1), World(trio.current_time, Random(0), self._new_id)
-        files = SimulatedFiles(self.site.disk)
-        await restore(FOLDER, None, RestoreOptions(_BACKUP), config, files, world)
+        await self._restore_twice()
         await self._open(restored)
         await self._check(restored)
         for _ in range(self._random.randint(1, 3)):
@@ -362,6 +367,28 @@ class CopiesRun:
             raise Broken(f"it does not hold that newer data is kept\ngone: {', '.join(sorted(gone))}")
 
         return [restored]
+
+    async def _restore_twice(self) -> None:
+        """By two processes, of which the second begins at any step of the first one: one restores the store,
+        and the other is refused (rule S17)."""
+        refusals: list[TierlogError] = []
+
+        async def attempt(steps: int) -> None:
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            config, world = StoreConfig(containers=1), World(trio.current_time, Random(0), self._new_id)
+            try:
+                files = SimulatedFiles(self.site.disk)
+                await restore(FOLDER, None, RestoreOptions(_BACKUP), config, files, world)
+            except (InvalidArgument, Unavailable) as error:
+                refusals.append(error)
+                self._trace.note("restore", repr(error))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attempt, 0)
+            nursery.start_soon(attempt, self._second_restore)
+        if len(refusals) != 1:
+            raise Broken(f"it does not hold that one of two restores is refused\n{refusals}")
 
     async def _store_id(self) -> bytes:
         identity = await SimulatedFiles(self.site.disk).run(read_identity(FOLDER.wal))
