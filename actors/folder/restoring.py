@@ -46,9 +46,8 @@ def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
     entries = yield from list_data_folder(folder)
     if not any(entry.name.startswith(RESTORE_FOLDER) for entry in entries):
         yield from refuse_logs(folder)  # and nothing is made there
-    lock = yield from _take(folder)
+    lock = yield from _take_settled(folder)
     try:
-        yield from _settle(folder)
         yield from _clear(restore_folder(folder).path)
         for entry in (yield from list_data_folder(folder)):
             # Of earlier versions, which had a folder for each restore.
@@ -135,22 +134,24 @@ def _settle_if_needed(folder: StoreFolder) -> Program[None]:
     except (FileNotFoundError, NotADirectoryError):
         return
 
-    lock = yield from _take(folder)
-    try:
-        yield from _settle(folder)
-    except OSError:
-        yield Close(lock)
-        raise
+    lock = yield from _take_settled(folder)
     yield from end_restore(folder, lock)
 
 
-def _take(folder: StoreFolder) -> Program[FileHandle]:
+def _take_settled(folder: StoreFolder) -> Program[FileHandle]:
     def refusal(pid: str) -> Unavailable:
         return Unavailable(
             f"process {pid} is restoring a store into {folder.path}: wait until it has ended, or stop it"
         )
 
-    return (yield from take_lock(restore_folder(folder).path, refusal, with_parent=True))
+    lock = yield from take_lock(restore_folder(folder).path, refusal, with_parent=True)
+    try:
+        yield from _settle(folder)
+    except (OSError, TierlogError):
+        # The folder stays, for the next one to settle.
+        yield Close(lock)
+        raise
+    return lock
 
 
 def _settle(folder: StoreFolder) -> Program[None]:

@@ -290,3 +290,33 @@ async def test_w11_a_restore_that_is_killed_at_or_after_a_failed_sync_leaves_wha
     for failing in range(1, counting.syncs + 1):
         for more in (0, 1):
             await check_killed(template, failing, more)
+
+
+async def test_w11_what_settles_it_may_be_killed_too(template: SimulatedDisk) -> None:
+    """An opening or a restore that finds what a killed restore left, at any of its syncs of the folder."""
+    for settling in (append_by, restore_by):
+        for more in range(4):
+            disk = template.copy()
+            disk.random = LosesEverything(more)
+            with pytest.raises(Unavailable):
+                await restore_by(SimulatedFiles(disk, FailedSyncAndEnd(await _last_sync(template), 0)))
+            assert WAL in disk._folders
+            with pytest.raises((TierlogError, OSError)):
+                await settling(SimulatedFiles(disk, FailedSyncAndEnd(1, more)))
+            await append_by(SimulatedFiles(disk))
+            await check(disk, 1)
+
+
+async def _last_sync(template: SimulatedDisk) -> int:
+    """The number of the sync of the data folder that makes the name of the logs durable."""
+    number, syncs = 0, 0
+
+    def count(index: int, call: IoCall) -> None:
+        nonlocal number, syncs
+        if isinstance(call, SyncFolder):
+            syncs += 1
+            if call.path == FOLDER:
+                number = syncs
+
+    await restore_by(SimulatedFiles(template.copy(), count))
+    return number
