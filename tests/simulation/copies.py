@@ -29,12 +29,7 @@ from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.element import Element
-from tierlog.storage_backends.base.errors import (
-    InvalidArgument,
-    StoreMismatch,
-    TierlogError,
-    Unavailable,
-)
+from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
 from tierlog.storage_backends.base.world import World
 
 from .disk import SimulatedDisk
@@ -380,7 +375,7 @@ class CopiesRun:
             try:
                 files = SimulatedFiles(self.site.disk)
                 await restore(FOLDER, None, RestoreOptions(_BACKUP), config, files, world)
-            except (InvalidArgument, Unavailable) as error:
+            except TierlogError as error:
                 refusals.append(error)
                 self._trace.note("restore", repr(error))
 
