@@ -105,6 +105,10 @@ class ContainerFlushSource:
     def refuses_rows(self) -> bool:
         return self._state.table.memory >= self._container.options.admission.row_bytes
 
+    @property
+    def has_unpublished_rows(self) -> bool:
+        return self._state.table.version > self._state.table.runs.clean_to
+
     def dirty_segments(self) -> Iterator[FlushableSegment]:
         return self._state.segments.dirty_segments()
 

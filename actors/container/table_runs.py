@@ -156,6 +156,14 @@ class TableRuns:
         """Return once an element counts with this cycle, and with all rows up to the call unless there is no
         room for them (J5, M10, M12). If an element that was recorded earlier serves instead, the runs of
         this call are garbage: those that it names counted with it, and rows after them stay dirty."""
+        are_left = True
+        while are_left:
+            are_left = len(self._state.table.frozen) >= _FROZEN_MAX
+            await self._publish_rows(cut)
+            are_left &= not self._lacks_room
+
+    async def _publish_rows(self, cut: int) -> None:
+        """Return once an element counts with this cycle, and with the rows that are or can be frozen."""
         await self._ownership.keep_proven()
         runs: list[RunEntry] = []
         replaced = len(self._replaced)

@@ -33,7 +33,7 @@ class CyclePublisher:
         self._wake = anyio.Event()
 
     @property
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether a complete cycle is not published yet."""
         return self.completed > self._published
 
@@ -44,7 +44,7 @@ class CyclePublisher:
 
     def answer(self, reply: Reply[None]) -> None:
         """Answer ``reply`` once everything that is complete now is published."""
-        if self._is_due:
+        if self.is_due:
             self._waiting.append((self.completed, reply))
         else:
             reply.resolve(None)
@@ -59,7 +59,7 @@ class CyclePublisher:
         """Publish what is complete until cancelled. Raises ``CLAIM_REFUSED``."""
         while True:
             self._wake = anyio.Event()
-            if not self._is_due:
+            if not self.is_due:
                 await self._wake.wait()
                 continue
 

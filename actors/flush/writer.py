@@ -70,6 +70,11 @@ class FlushSource(Protocol):
         """Whether appends are refused until records are published."""
         ...
 
+    @property
+    def has_unpublished_rows(self) -> bool:
+        """Whether records wait in memory for an element that names them."""
+        ...
+
     def dirty_segments(self) -> Iterable[FlushableSegment]:
         """Those of which long-term storage lacks something as of the call, sources of merges included. To be
         worked through in slices."""
@@ -322,7 +327,10 @@ class StorageWriter:
             self._report_progress()
             # F5: the store's own operations need no element: an idle store creates none.
             changed = progressed or self._source.client_sequence > self._publisher.completed
-            if is_full and (changed or self._source.refuses_rows):
+            # M12: there may be room for them now. What is due takes them along.
+            rows_wait = self._source.has_unpublished_rows and not self._publisher.is_due
+            is_wanted = rows_wait and bool(self._waiting)
+            if is_full and (changed or is_wanted or self._source.refuses_rows):
                 self._publisher.complete(self._recorded_cut)
         if full:
             self._end_full_cycle(cut, failed, is_whole=is_whole)

@@ -102,6 +102,10 @@ class FlushWorld:
     def refuses_rows(self) -> bool:
         return False
 
+    @property
+    def has_unpublished_rows(self) -> bool:
+        return False
+
     def dirty_segments(self) -> Iterator[FlushableSegment]:
         return self.parts.state.segments.dirty_segments()
 

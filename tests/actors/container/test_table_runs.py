@@ -216,14 +216,43 @@ async def test_m12_without_room_for_a_run_a_cycle_completes_and_a_later_one_publ
 
         disk.capacity = world.chunks.script = None
         await fill(owner, "later")
-        await fill(owner, "last")
         assert (table.rows, len(runs_of(owner))) == (0, 2)
-        await check(owner, *NAMES[1:], "later", "last")
+        await check(owner, *NAMES[1:], "later")
         await anyio.sleep(600)
         assert runs_in(world) == runs_of(owner)
         before = records_of(owner.container)
     async with world.owner() as owner:
         assert records_of(owner.container) == before
+
+
+async def test_m12_after_many_failures_a_cycle_publishes_the_rows_after_them_too() -> None:
+    """M10: ``flush`` has returned then, and nothing makes another cycle due."""
+    world = ContainerWorld(UNMERGED)
+    async with world.owner() as owner:
+        table = owner.container.state.table
+        world.chunks.script = fail_runs
+        for name in NAMES:
+            with pytest.raises(Unavailable):
+                await fill(owner, name)
+        assert len(table.frozen) == 8
+        world.chunks.script = None
+        await fill(owner, "later")
+        assert (table.rows, len(runs_of(owner))) == (0, 2)
+        await check(owner, *NAMES, "later")
+
+
+async def test_m12_a_flush_publishes_what_had_no_room_though_nothing_has_changed_since() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        world.chunks.script = fill_up
+        await fill(owner, *NAMES)
+        assert owner.container.state.table.rows
+        world.chunks.script = None
+        await owner.store.flush()
+        assert (owner.container.state.table.rows, len(runs_of(owner))) == (0, 1)
+        world.chunks.calls.clear()
+        await owner.store.flush()
+        assert not world.chunks.calls
 
 
 async def test_m10_of_several_runs_of_a_cycle_all_are_published_or_none(
