@@ -6,9 +6,11 @@ input and answers on standard output. When the input ends, because the merge was
 died, it ends at once. It never acts on Ctrl-C, which is its parent's to handle.
 
 Where no interpreter can be started (an application frozen into one file, an embedded interpreter, a Python
-that was upgraded while this process runs, or no process at all), the merge runs in a thread: the event loop
-gets fewer turns meanwhile, but without merges the table would refuse rows in the end (rule M12). So does a
-small merge, which is done before a helper has started.
+that was upgraded while this process runs, or no process at all), or what is started does not answer as a
+helper (``sys.executable`` is another program, tierlog cannot be imported, a start file of Python prints), the
+merge runs in a thread: the event loop gets fewer turns meanwhile, but without merges the table would refuse
+rows in the end (rule M12). So does a small merge, which is done before a helper has started. A helper that a
+signal ended, perhaps for its memory, is Unavailable.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 
 import anyio
@@ -35,6 +38,8 @@ _NICENESS = 10
 SMALL_BYTES = 128 << 10
 """A merge of so many bytes takes some milliseconds, a helper 0.2 seconds to start: owners that end before
 that, such as short scripts, would never merge."""
+_NOT_STARTED = 127
+"""As shells have it."""
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main()"
 
 
@@ -65,24 +70,16 @@ async def merge(order: MergeOrder, files: Files) -> list[RunEntry]:
 
 async def merge_in_helper(order: MergeOrder, files: Files) -> list[RunEntry]:
     """As ``merge``, however few the rows are."""
-    if not has_interpreter():
+    answer: _Answer | None = None
+    if has_interpreter():
+        output, status, complaint = await _converse(msgspec.msgpack.encode(order))
+        if status < 0:
+            raise Unavailable(f"the helper process of a merge ended with status {status}: {complaint[-200:]}")
+        if status == 0:
+            with suppress(msgspec.MsgspecError):
+                answer = msgspec.msgpack.decode(output, type=_Answer)
+    if answer is None:
         return await merge_here(order, files)
-
-    try:
-        process = _start_helper()
-    except OSError:
-        return await merge_here(order, files)
-
-    output, status, complaint = await _answer(process, msgspec.msgpack.encode(order))
-    if status != 0:
-        raise Unavailable(f"the helper process of a merge ended with status {status}: {complaint[-200:]}")
-
-    try:
-        answer = msgspec.msgpack.decode(output, type=_Answer)
-    except msgspec.MsgspecError as error:
-        raise Unavailable(
-            f"the helper process of a merge answered {output[:40]!r}; does a start file of Python print?"
-        ) from error
     if answer.error:
         raise _raised(answer)
     return answer.runs
@@ -115,46 +112,75 @@ async def merge_here(order: MergeOrder, files: Files) -> list[RunEntry]:
 
 
 def _start_helper() -> subprocess.Popen[bytes]:
-    program = _PROGRAM.format(path=sys.path, module=__name__)
+    # Imports ignore entries that are no strings. The helper may not begin in the folder of this process.
+    places: Sequence[object] = sys.path
+    entries = [entry for entry in places if isinstance(entry, str)]
+    path = [os.path.abspath(entry) if os.path.exists(entry or ".") else entry for entry in entries]
     pipe = subprocess.PIPE
     return subprocess.Popen(  # noqa: S603 - this interpreter, with a program of our own
-        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        [sys.executable, "-c", _PROGRAM.format(path=path, module=__name__)],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
     )
 
 
-async def _answer(process: subprocess.Popen[bytes], request: bytes) -> tuple[bytes, int, str]:
-    """What a helper answers to ``request``, its exit status, and the end of its standard error."""
+class _Helper:
+    """A process that a thread starts, asks and waits for, and that another one may end."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_given_up = False
+
+    def end(self) -> None:
+        self._is_given_up = True
+        if self._process is not None:
+            self._process.kill()  # does nothing if it has ended
+
+    def ask(self, request: bytes) -> tuple[bytes, int, str]:
+        """What it answers, its exit status, and its standard error, once it has ended."""
+        try:
+            self._process = process = _start_helper()
+        except OSError as error:
+            return b"", _NOT_STARTED, str(error)
+
+        if self._is_given_up:  # before there was a process to kill
+            process.kill()
+        orders, process.stdin = process.stdin, None  # It stays open: its end would end the helper.
+        assert orders
+        try:
+            with suppress(BrokenPipeError):  # It has ended; its status and errors have the reason.
+                orders.write(len(request).to_bytes(8, "big") + request)
+                orders.flush()
+            output, complaint = process.communicate()
+        finally:
+            with suppress(BrokenPipeError):
+                orders.close()
+        return output, process.returncode, complaint.decode(errors="replace").strip()
+
+
+async def _converse(request: bytes) -> tuple[bytes, int, str]:
+    """``_Helper.ask`` of a helper that ends if this is cancelled."""
+    helper = _Helper()
 
     async def end_on_cancellation() -> None:
         try:
             await anyio.sleep_forever()
         finally:
-            process.kill()  # does nothing if it has ended
+            helper.end()
 
-    # In a thread of its own. Two wait for a process of asyncio: a watcher's thread, and each signal to it,
-    # which first asks whether the process runs. One that ends at that moment is reported as unknown.
+    # In a thread of its own. To start a process takes milliseconds. Two wait for a process of asyncio: a
+    # watcher's thread, and each signal to it, which first asks whether the process runs. One that ends at
+    # that moment is reported as unknown.
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(end_on_cancellation)
         with anyio.CancelScope(shield=True):
             limiter = anyio.CapacityLimiter(1)
-            output, complaint = await anyio.to_thread.run_sync(_converse, process, request, limiter=limiter)
+            answer = await anyio.to_thread.run_sync(helper.ask, request, limiter=limiter)
         tasks.cancel_scope.cancel()
     await checkpoint()  # cancelled rather than failed
-    return output, process.returncode, complaint.decode(errors="replace").strip()
-
-
-def _converse(process: subprocess.Popen[bytes], request: bytes) -> tuple[bytes, bytes]:
-    """Both outputs of a helper, once it has ended."""
-    orders, process.stdin = process.stdin, None  # It stays open: its end would end the helper.
-    assert orders
-    try:
-        with suppress(BrokenPipeError):  # It has ended; its status and errors have the reason.
-            orders.write(len(request).to_bytes(8, "big") + request)
-            orders.flush()
-        return process.communicate()
-    finally:
-        with suppress(BrokenPipeError):
-            orders.close()
+    return answer
 
 
 def _raised(answer: _Answer) -> TierlogError:

@@ -363,11 +363,53 @@ async def test_a_helper_that_dies_is_unavailable(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.anyio
-async def test_a_helper_that_cannot_import_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helper, "_PROGRAM", "import tierlog_is_not_here")
+@pytest.mark.parametrize(
+    "program",
+    ["import tierlog_is_not_here", "print('welcome')", "print('welcome'); " + helper._PROGRAM],
+    ids=["cannot import", "other answer", "start file prints"],
+)
+async def test_m7_a_thread_merges_where_no_helper_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """It would fail each time, and without merges the table refuses rows in the end."""
+    monkeypatch.setattr(helper, "_PROGRAM", program)
 
-    with pytest.raises(Unavailable, match="tierlog_is_not_here"):
-        await helper.merge_in_helper(inputs(tmp_path), LocalFiles())
+    (merged,) = await helper.merge_in_helper(inputs(tmp_path), LocalFiles())
+    assert merged.summary.rows == 750
+
+
+@pytest.mark.anyio
+async def test_m7_a_thread_merges_where_the_executable_is_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    (merged,) = await helper.merge_in_helper(inputs(tmp_path), LocalFiles())
+    assert merged.summary.rows == 750
+
+
+@pytest.mark.anyio
+async def test_m7_the_helper_imports_from_the_places_that_this_process_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python ignores entries that are no strings, and relative ones follow the working directory."""
+    (tmp_path / "imported_by_the_helper.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, "", tmp_path])
+    monkeypatch.setattr(
+        helper,
+        "_PROGRAM",
+        f"import os; os.chdir('/'); {helper._PROGRAM}".replace(
+            "from {module}", "import imported_by_the_helper; from {module}"
+        ),
+    )
+    monkeypatch.setattr(helper, "merge_here", refused)
+
+    assert len(await helper.merge_in_helper(inputs(tmp_path), LocalFiles())) == 1
+
+
+async def refused(order: MergeOrder, files: LocalFiles) -> NoReturn:
+    pytest.fail("a thread merged")
 
 
 @pytest.mark.anyio
@@ -378,16 +420,6 @@ async def test_a_helper_may_complain_at_length(tmp_path: Path, monkeypatch: pyte
     )
 
     assert len(await helper.merge_in_helper(inputs(tmp_path), LocalFiles())) == 1
-
-
-@pytest.mark.anyio
-async def test_an_answer_of_another_program_is_unavailable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(helper, "_PROGRAM", "print('welcome')")
-
-    with pytest.raises(Unavailable, match="welcome"):
-        await helper.merge_in_helper(inputs(tmp_path), LocalFiles())
 
 
 @pytest.mark.anyio
