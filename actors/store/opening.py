@@ -11,11 +11,13 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from random import Random
 
 import anyio
+import anyio.to_thread
 import attrs
 
 from ...journal.log.local import LocalLog
@@ -29,6 +31,7 @@ from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.defrag_rules import DefragOptions
 from ...storage_backends.segments.options import ChunkedOptions
+from ...storage_backends.sorted_runs.compaction import MergeRuns
 from ...storage_backends.sorted_runs.merge import MergeOrder
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ..chunk_io.options import StorageOptions
@@ -460,25 +463,35 @@ class StoreOpener:
     def _parts(
         self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage, fingerprint: Fingerprint
     ) -> RuntimeParts:
+        # Of their own: a merge takes a thread for minutes, and reads of local copies do not wait for that.
+        merge = partial(_merge, files=self.files.lane("merges", width=2))
         return RuntimeParts(
             identity=identity,
             owner_id=owner_id,
             chunks=chunks,
             folder=fingerprint,
-            make_disk=lambda index: self._disk(identity, owner_id, index),
+            make_disk=lambda index: self._disk(identity, owner_id, index, merge),
             options=runtime_options(self.config, adopt=self.adopt),
             world=self.world,
             span=self.span,
             loop_lag=LoopLag(),
         )
 
-    def _disk(self, identity: StoreIdentity, owner_id: str, index: int) -> LocalDisk:
+    def _disk(self, identity: StoreIdentity, owner_id: str, index: int, merge: MergeRuns) -> LocalDisk:
         folder, log_id = log_folder(self.folder.wal, index), identity.container_log_id(index)
         options, owner = log_options(self.config), bytes.fromhex(owner_id)
         log = LocalLog(self.files, folder, log_id, options, owner=owner)
-        return LocalDisk(log, RunFolder(self.files, run_folder(folder), self._merge, options.low_water))
+        return LocalDisk(log, RunFolder(self.files, run_folder(folder), merge, options.low_water))
 
-    async def _merge(self, order: MergeOrder) -> list[RunEntry]:
-        from ...storage_backends.sorted_runs import merge_helper  # an opening does not wait for it
 
-        return await merge_helper.merge(order, self.files)
+async def _merge(order: MergeOrder, files: Files) -> list[RunEntry]:
+    limiter = anyio.CapacityLimiter(1)
+    # The first time it takes milliseconds, for which neither an opening nor the event loop waits.
+    merge = await anyio.to_thread.run_sync(_import_merge, limiter=limiter)
+    return await merge(order, files)
+
+
+def _import_merge() -> Callable[[MergeOrder, Files], Awaitable[list[RunEntry]]]:
+    from ...storage_backends.sorted_runs import merge_helper
+
+    return merge_helper.merge
