@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...storage_backends.base.errors import ClosedError, TierlogError, Unavailable
+from ..kernel.slices import in_slices, turn_after
 from .container import Container
 from .local_container import LocalContainer, RemoteContainer
 from .operations.append import AppendRequest
@@ -77,20 +78,22 @@ async def _enter_all(
 ) -> tuple[list[int], list[int]]:
     """(what entered the mailbox, what was left when the container stopped)."""
     entered: list[int] = []
-    for position, index in enumerate(left):
-        request = requests[index]
-        try:
-            if not container.offer(request):
-                await container.accept(request)
-            entered.append(index)
-        except (Unavailable, ClosedError) as error:
-            if local.active is not container:
-                # With all that follow: an append must not overtake one before it in the batch.
-                return entered, left[position:]
+    for part in in_slices(enumerate(left)):
+        for position, index in part:
+            request = requests[index]
+            try:
+                if not container.offer(request):
+                    await container.accept(request)
+                entered.append(index)
+            except (Unavailable, ClosedError) as error:
+                if local.active is not container:
+                    # With all that follow: an append must not overtake one before it in the batch.
+                    return entered, left[position:]
 
-            outcomes[index] = error
-        except TierlogError as error:
-            outcomes[index] = error
+                outcomes[index] = error
+            except TierlogError as error:
+                outcomes[index] = error
+        await turn_after(part)
 
     return entered, []
 

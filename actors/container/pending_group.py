@@ -6,12 +6,14 @@ groups before it are durable.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ...journal.group_payload import PayloadBuilder
 from ...storage_backends.base.errors import TierlogError
 from ..kernel.event_source import Answer
 from ..kernel.reply import fail_all
+from ..kernel.slices import SLICE, in_slices
 
 
 class Group(PayloadBuilder):
@@ -36,19 +38,29 @@ class Group(PayloadBuilder):
     def is_empty(self) -> bool:
         return not (self.operations or self.replies or self.reads or self.errors or self.group_answers)
 
-    def answer(self, number: int) -> None:
-        """The group is durable as ``number``: resolve every answer."""
-        for reply, value in zip(self.replies, self.values, strict=True):
-            reply.resolve(value)
+    def answer(self, number: int) -> Iterator[None]:
+        """The group is durable as ``number``: resolve every answer, in steps of at most ``SLICE``."""
+        # Lists of answers and values: to make a pair of each costs as much as to resolve it.
+        for replies, values in zip(in_slices(self.replies), in_slices(self.values), strict=True):
+            for reply, value in zip(replies, values, strict=True):
+                reply.resolve(value)
+            if len(replies) == SLICE:
+                yield
 
-        for reply, value in self.reads:
-            reply.resolve(value)
+        for reads in in_slices(self.reads):
+            for reply, value in reads:
+                reply.resolve(value)
+            if len(reads) == SLICE:
+                yield
 
         for reply, value in self.group_answers:
             reply.resolve((number, value))
 
-        for reply, error in self.errors:
-            reply.fail(error)
+        for errors in in_slices(self.errors):
+            for reply, error in errors:
+                reply.fail(error)
+            if len(errors) == SLICE:
+                yield
 
     def fail(self, error: BaseException, unchanged: BaseException) -> None:
         """The group may not be durable: ``error`` for requests that change something, ``unchanged`` for those

@@ -6,7 +6,8 @@ mean and what operations change is in ``operations/``.
 Two tasks: ``_prepare`` drains the mailbox in batches, decides each request against the speculative state,
 applies it and adds it to the group being built; ``_commit`` makes that group durable, then publishes it:
 durable lengths, tail cache, waiters, answers. While one group is being written the next is built. A group is
-written only after the one before is durable (rule W2).
+written only after the one before is durable (rule W2). Both work in slices, between which the event loop runs
+others: an operation that is durable and not published yet is to them what one in the log's hands is.
 
 Rules: C1 (nothing is readable or answered before it is durable, refusals included), C5 (an exception out of a
 sync step poisons the container: no request succeeds any more, nothing more is logged), C6 (internal requests
@@ -18,10 +19,11 @@ Cancellation: an append that was cancelled leaves its group in doubt; the pipeli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from ...journal.log.contract import DurableDataLog
@@ -32,6 +34,7 @@ from ...storage_backends.base.statistics import counter
 from ..kernel.event_source import OneShot
 from ..kernel.mailbox import Mailbox
 from ..kernel.reply import fail_all
+from ..kernel.slices import SLICE, in_slices
 from ..telemetry.tracing import SpanHook
 from .operations import DECIDE
 from .operations.append import AppendRequest, decide_append
@@ -40,6 +43,9 @@ from .pending_group import Group
 from .publish import Publisher
 from .requests import LogRequest, Request, SnapshotRequest
 from .state import ContainerState
+
+_STEP = 384
+"""Requests that are decided and applied in one step of the event loop: an append takes 1 us, a creation 9."""
 
 
 @attrs.frozen
@@ -139,9 +145,10 @@ class Pipeline:
 
     async def _prepare(self) -> None:
         options = self._options
+        count = min(options.group_count, _STEP)
         while True:
             try:
-                batch = await self._mailbox.drain(options.group_count, options.group_bytes)
+                batch = await self._mailbox.drain(count, options.group_bytes)
             except ClosedError:
                 self._closing = True
                 return
@@ -152,6 +159,8 @@ class Pipeline:
                 # The group is full: what comes next waits until the committer has taken it.
                 self._taken = self._mailbox.events.new()
                 await self._taken.wait()
+            if len(batch) == _STEP:
+                await anyio.lowlevel.checkpoint()
 
     def _wake_committer(self) -> None:
         if self._work is not None:
@@ -259,12 +268,20 @@ class Pipeline:
             self._log.check_owner()
             number = self._log.next_group - 1
 
+        finishing = self._finish(group, number)
+        while self._advance(finishing):
+            await anyio.lowlevel.checkpoint()
+
+    def _advance(self, finishing: Iterator[None]) -> bool:
+        """Take one step. Returns whether there may be more."""
         try:
-            self._publish(group, number)
+            for _ in finishing:
+                return True
         except BaseException:
-            # C5: a half-published group must reach neither a checkpoint nor a flush.
+            # C5: a half-published slice must reach neither a checkpoint nor a flush.
             self.poisoned = True
             raise
+        return False
 
     async def _append(self, group: Group) -> int:
         return await self._log.append(group.parts, tag=group.tag, truncate_before=group.truncate_before)
@@ -281,15 +298,19 @@ class Pipeline:
         with self._hooks.span("tierlog.wal.append", attributes, group.links):
             return await self._append(group)
 
-    def _publish(self, group: Group, number: int) -> None:
+    def _finish(self, group: Group, number: int) -> Iterator[None]:
+        """Publish and answer, in steps of at most ``SLICE`` operations or answers."""
         if group.operations:
-            self._publisher.publish(group.operations, number)
+            for part in in_slices(group.operations):
+                self._publisher.publish(part, number)
+                if len(part) == SLICE:
+                    yield
             self._operations += len(group.operations)
             self._groups += 1
             self.payload_bytes += group.size
             self._hooks.on_published()
 
-        group.answer(number)
+        yield from group.answer(number)
 
     def statistics(self) -> PipelineStatistics:
         return PipelineStatistics(self._operations, self._groups, self.payload_bytes, self._refused)

@@ -84,7 +84,7 @@ from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest, LastEventRequest
 from ..container.requests import Request
 from ..kernel.loop_lag import EventLoopStatistics
-from ..kernel.slices import list_in_slices
+from ..kernel.slices import in_slices, list_in_slices, turn_after
 from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
 
@@ -259,18 +259,20 @@ class SegmentStore(SegmentVerbs):
         appends = tuple(check_many("appends", appends))
         outcomes: list[Outcome] = [None] * len(appends)
         batches: dict[int, tuple[list[int], list[AppendRequest]]] = {}
-        for index, append in enumerate(appends):
-            try:
-                container, request = self._joined(append)
-            except AttributeError as error:
-                raise not_an_append(append) from error
-            except TierlogError as error:
-                outcomes[index] = error
-                continue
+        for part in in_slices(enumerate(appends)):
+            for index, append in part:
+                try:
+                    container, request = self._joined(append)
+                except AttributeError as error:
+                    raise not_an_append(append) from error
+                except TierlogError as error:
+                    outcomes[index] = error
+                    continue
 
-            indexes, requests = batches.setdefault(container.index, ([], []))
-            indexes.append(index)
-            requests.append(request)
+                indexes, requests = batches.setdefault(container.index, ([], []))
+                indexes.append(index)
+                requests.append(request)
+            await turn_after(part)
 
         if self._span is None:
             await self._append_batches(batches, outcomes)

@@ -108,6 +108,8 @@ class Owner:
 class _Host:
     """Leads every call to one ownership, restarting nothing."""
 
+    index = 0
+
     def __init__(self, container: Container) -> None:
         self.active = container
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.container_parts import NAME, ROLLING, append, by_writer
@@ -16,6 +17,8 @@ from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.container.requests import LogRequest, Request, SnapshotRequest
 from tierlog.actors.kernel.event_source import Answer
 from tierlog.actors.kernel.mailbox import Lane
+from tierlog.actors.kernel.reply import Reply
+from tierlog.actors.kernel.slices import SLICE
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin
@@ -203,6 +206,70 @@ async def test_a_failure_while_publishing_poisons_the_container() -> None:
         assert world.pipeline.poisoned
         assert isinstance(world.error, ValueError)
         assert await outcome(reply) is OutcomeUnknown
+
+
+async def published_in_part(world: PipelineWorld) -> list[Reply[Any]]:
+    """Of one large group of appends, some slices are published and none is answered."""
+    await created(world)
+    world.log.hold()
+    first = world.post(append(NAME, b"x"))
+    await anyio.wait_all_tasks_blocked()
+    replies = [world.post(append(NAME, b"x")) for _ in range(4 * SLICE)]
+    await anyio.wait_all_tasks_blocked()
+    world.log.gate.set()
+    await first.wait()
+    while world.parts.segment().durable_length == 1:
+        await anyio.lowlevel.checkpoint()
+    assert world.parts.segment().durable_length < 1 + 4 * SLICE
+    assert len(world.groups()) == 3
+    return replies
+
+
+async def test_a_large_group_is_published_in_slices_and_answered_in_order() -> None:
+    """What is visible is durable (C1); what is answered is visible."""
+    async with PipelineWorld().running() as world:
+        replies = await published_in_part(world)
+        assert not any(reply.done for reply in replies)
+
+        assert await replies[0].wait() == 1
+        assert world.parts.segment().durable_length == 1 + 4 * SLICE
+        assert not replies[-1].done
+        assert await replies[-1].wait() == 4 * SLICE
+        assert world.published == 3, "once for each group"
+
+
+async def test_c5_after_a_failure_between_two_slices_nothing_more_is_published_or_answered() -> None:
+    async with PipelineWorld().running() as world:
+        replies = await published_in_part(world)
+        visible = world.parts.segment().durable_length
+        world.post(Request())
+        await world.ended.wait()
+
+        assert world.pipeline.poisoned
+        assert world.parts.segment().durable_length <= visible + SLICE
+        assert {await outcome(reply) for reply in replies} == {OutcomeUnknown}
+
+
+async def test_a_cancellation_between_two_slices_poisons_nothing() -> None:
+    """What is not published is durable: to the next owner it is like all that the log has."""
+    async with PipelineWorld().running() as world:
+        replies = await published_in_part(world)
+        world.scope.cancel()
+        await world.ended.wait()
+
+        assert not world.pipeline.poisoned
+        assert {await outcome(reply) for reply in replies} == {OutcomeUnknown}
+
+
+async def test_c5_a_failure_in_a_later_slice_poisons_the_container() -> None:
+    async with PipelineWorld().running() as world:
+        replies = await published_in_part(world)
+        world.parts.segment().durable_length = 1 << 40
+        await world.ended.wait()
+
+        assert world.pipeline.poisoned
+        assert isinstance(world.error, ValueError)
+        assert {await outcome(reply) for reply in replies} == {OutcomeUnknown}
 
 
 async def test_after_a_cancellation_the_outcome_is_unknown() -> None:
