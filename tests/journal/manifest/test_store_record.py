@@ -16,7 +16,7 @@ from tierlog.journal.manifest.store_record import (
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import ChunkExists, DataCorruption, StoreMismatch
-from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.chunks.memory import MemoryChunk, MemoryChunkState, MemoryChunkStorage
 
 RECORD = StoreRecord(b"S" * 16, 4)
 GOLDEN = bytes.fromhex("544c53520001" + "53" * 16 + "0000000401" + "c2d24ad2")
@@ -25,9 +25,9 @@ GOLDEN = bytes.fromhex("544c53520001" + "53" * 16 + "0000000401" + "c2d24ad2")
 class Overwriting(MemoryChunkStorage):
     """A storage without conditional creation."""
 
-    def _add(self, name: str, data: bytearray) -> int:
+    def _add(self, name: str, chunk: MemoryChunk) -> int:
         self.state.chunks.pop(name, None)
-        return super()._add(name, data)
+        return super()._add(name, chunk)
 
 
 async def opened(storage: type[MemoryChunkStorage] = MemoryChunkStorage) -> MemoryChunkStorage:
@@ -90,12 +90,12 @@ async def test_a_storage_that_overwrites_is_refused_and_loses_nothing() -> None:
 class AnswersLost(MemoryChunkStorage):
     """Every answer to a creation is lost, and what exists is read back."""
 
-    def _add(self, name: str, data: bytearray) -> int:
+    def _add(self, name: str, chunk: MemoryChunk) -> int:
         with suppress(ChunkExists):
-            return super()._add(name, data)
-        if self.state.chunks[name].data != data:
+            return super()._add(name, chunk)
+        if self.state.chunks[name].data != chunk.data:
             raise ChunkExists(name)
-        return len(data)
+        return chunk.length
 
 
 @pytest.mark.anyio
