@@ -198,7 +198,10 @@ class SegmentState:
         flushed = takewhile(lambda merge: merge.offset + merge.length <= self.flushed, self.merges)
         if count := sum(1 for _ in flushed):
             del self.merges[:count]
-            self.encoded_merges = self.encoded_merges[count * MERGE_BYTES :]
+            encoded = self.encoded_merges
+            assert isinstance(encoded, bytearray)
+            # A copy of the rest takes up to 4 ms for 50,000, each time.
+            del encoded[: count * MERGE_BYTES]
 
     def info(self, container: int) -> SegmentInfo:
         """The public view of the segment."""
