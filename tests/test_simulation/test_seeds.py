@@ -18,6 +18,8 @@ from simulation.shrink import parse_steps
 from simulation.verdict import Verdict
 from simulation.workers import Job, WorkerPool
 
+from support.patience import scaled
+
 SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))
 FOUND: list[dict[str, Any]] = SEEDS.get("found", [])
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
@@ -37,7 +39,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(first: int, *, count: int | None = None, seconds: float | None = None) -> None:
     tally = run_campaign(
-        CampaignOptions(first, count, seconds, jobs=1, seed_seconds_max=SEED_SECONDS_MAX), run_seed, nobody
+        CampaignOptions(first, count, seconds, jobs=1, seed_seconds_max=scaled(SEED_SECONDS_MAX)),
+        run_seed,
+        nobody,
     )
 
     assert tally.seeds > 0
@@ -59,7 +63,7 @@ def report(verdict: Verdict, operations: int = OPERATIONS) -> str:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """A run that hangs ends in a process of its own."""
-    with WorkerPool(run_seed, 1, SEED_SECONDS_MAX) as pool:
+    with WorkerPool(run_seed, 1, scaled(SEED_SECONDS_MAX)) as pool:
         yield pool
 
 
