@@ -61,7 +61,7 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         refused = run(*confirm)
         assert "it is a copy or an old backup" in refused.out
-        assert f"Let the store delete 2 chunks, {size} B?" in refused.err
+        assert f"Let the store delete 2 unreferenced objects, {size} B?" in refused.err
         assert (refused.code, refused.err.endswith("error: nothing was confirmed\n")) == (1, True)
         assert (files_of(chunks), files_of(runs)) == ([unknown, known], [run_file])
 

@@ -128,7 +128,8 @@ def append_is_answered_before_the_log(plant: Planter) -> None:
     """An append is acked before it is handed to the log, and a crash takes it."""
 
     async def append(original: Any, self: Pipeline, group: Any) -> int:
-        group.answer(self._log.next_group)
+        for _ in group.answer(self._log.next_group):
+            pass
         number: int = await original(self, group)
         return number
 
