@@ -15,15 +15,16 @@ WRITABLE_BY_OTHERS = 0o022
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and its missing parents; existing is fine."""
+    """Make a folder and its missing parents; existing is fine. Raises ``FileNotFoundError`` if another
+    process removes one of them meanwhile."""
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
         make_folders(parent)
     try:
         os.mkdir(path, FOLDER)
-    # Another process may have made it since.
+    # Another process may have made it since, and removed it again.
     except FileExistsError:
-        if not os.path.isdir(path):
+        if not stat.S_ISDIR(os.lstat(path).st_mode) and not os.path.isdir(path):
             raise
 
 

@@ -123,6 +123,24 @@ async def test_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nofollow", [False, True])
+async def test_a_folder_that_is_removed_while_it_is_made_is_reported_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nofollow: bool
+) -> None:
+    """Another program made the folder before this one, and removed it before this one could examine it."""
+    root = str(tmp_path)
+
+    def mkdir(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+    def program() -> Program[None]:
+        yield MakeFolder(f"{root}/a")
+
+    monkeypatch.setattr("os.mkdir", mkdir)
+    with pytest.raises(FileNotFoundError):
+        await LocalFiles().lane("other", nofollow_root=root if nofollow else "").run(program())
+
+
+@pytest.mark.parametrize("nofollow", [False, True])
 async def test_new_files_and_folders_are_accessible_to_their_user_only(
     tmp_path: Path, nofollow: bool
 ) -> None:
