@@ -16,6 +16,7 @@ them (rule V4). A crash is the same.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -114,6 +115,8 @@ class Supervisor:
         self._owners: dict[int, tuple[str, int]] = {}
         self._stops = 0
         self._loop_lag = LoopLag()
+        self._planned = math.inf
+        """When the timers' next round is due: a later one shows that this loop was late."""
         self._woken = anyio.Event()
         self._settled = anyio.Event()
         self._all_ended = anyio.Event()
@@ -166,7 +169,7 @@ class Supervisor:
         self._stops += 1
         _log.info("stopping", hosts=len(self._watched), urgency=self._stops)
         if self._stops == 1:
-            self._execute(self.fleet.stop(anyio.current_time()))
+            self._execute(self.fleet.stop(self._now()))
         for process in self._watched:
             if self._stops > 2:
                 process.kill()
@@ -234,26 +237,26 @@ class Supervisor:
         now."""
         index, host = self.checked_container(index), self._checked_host(host)
         try:
-            self._execute(self.fleet.move(index, host, anyio.current_time()))
+            self._execute(self.fleet.move(index, host, self._now()))
         except ValueError as error:
             raise Conflict(str(error)) from error
 
     def unpin(self, index: int) -> None:
         """Let the placement choose the container's host again."""
-        self._execute(self.fleet.unpin(self.checked_container(index), anyio.current_time()))
+        self._execute(self.fleet.unpin(self.checked_container(index), self._now()))
 
     def release(self, index: int) -> None:
         """Open a fenced or quarantined container again."""
-        self._execute(self.fleet.release(self.checked_container(index), anyio.current_time()))
+        self._execute(self.fleet.release(self.checked_container(index), self._now()))
 
     def drain(self, host: str) -> None:
-        self._execute(self.fleet.drain(self._checked_host(host), anyio.current_time()))
+        self._execute(self.fleet.drain(self._checked_host(host), self._now()))
 
     def start(self, host: str) -> None:
-        self._execute(self.fleet.start(self._checked_host(host), anyio.current_time()))
+        self._execute(self.fleet.start(self._checked_host(host), self._now()))
 
     def roll(self) -> None:
-        self._execute(self.fleet.roll(anyio.current_time()))
+        self._execute(self.fleet.roll(self._now()))
 
     def _checked_host(self, host: str) -> str:
         if host not in self.fleet.hosts:
@@ -337,7 +340,7 @@ class Supervisor:
         self._watch(host, process)
 
     async def _note_exit(self, host: str) -> None:
-        self._execute(self.fleet.exited(host, anyio.current_time()))
+        self._execute(self.fleet.exited(host, self._now()))
 
     def _watch_existing(self, host: str, pid: int, start: str = "") -> None:
         """Watch a process of an earlier supervisor."""
@@ -364,7 +367,7 @@ class Supervisor:
             facts = self.facts[host]
             facts.last_exit = process.how
             facts.exits += self.fleet.hosts[host].phase is not HostPhase.DRAINING and not self._stops
-            self._execute(self.fleet.exited(host, anyio.current_time()))
+            self._execute(self.fleet.exited(host, self._now()))
         self._check_ended()
 
     # --- connections -----------------------------------------------------------------------------
@@ -401,7 +404,7 @@ class Supervisor:
         # The first message: a host obeys nothing before its welcome.
         connection.send(Welcome(self._term.number, self._options.heartbeat, self._options.orphan_grace))
         connection.send(Owners(owners(self.fleet)))
-        self._execute(self.fleet.hello(host, hello.pid, hello.url, hello.served, anyio.current_time()))
+        self._execute(self.fleet.hello(host, hello.pid, hello.url, hello.served, self._now()))
         if self.fleet.hosts[host].exit_ordered:
             connection.send(Drain(self._term.number))  # The order went to the connection before.
         try:
@@ -439,7 +442,7 @@ class Supervisor:
             raise ProtocolError(f"process {known.pid} is {hello.host} now, not process {hello.pid}")
 
     def _handle(self, host: str, message: Message) -> None:
-        now = anyio.current_time()
+        now = self._now()
         match message:
             case Heartbeat():
                 self._handle_heartbeat(host, message, now)
@@ -487,25 +490,33 @@ class Supervisor:
                 return
         if host not in self._connections and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.warning("host_disconnected", host=host)
-            self._execute(self.fleet.disconnected(host, anyio.current_time()))
+            self._execute(self.fleet.disconnected(host, self._now()))
 
     # --- time ------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        """The time of an event. If this loop was late until now, the hosts' deadlines are extended first:
+        what follows from the event may depend on them (rule V7)."""
+        now = anyio.current_time()
+        # An event comes before the planned time, or the loop was late: the timer would have come first.
+        late = now - self._planned
+        if late > _LATE:
+            self.fleet.extend_deadlines(late)
+            self._planned = now
+        return now
 
     async def _run_timers(self) -> None:
         """Tick when something is due. At each heartbeat interval, check for frozen hosts and for this loop's
         own lateness."""
+        now = anyio.current_time()
         while True:
-            now = anyio.current_time()
-            planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))
+            # From this round's time on: what the round itself took may be a delay too.
+            self._planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))
             # Before the wait: an event that comes from now on is not lost.
             self._woken = anyio.Event()
-            with anyio.move_on_at(planned):
+            with anyio.move_on_at(self._planned):
                 await self._woken.wait()
-            now = anyio.current_time()
-            # An event comes before the planned time, or the loop was late: the timer would have come first.
-            lag = now - planned
-            if lag > _LATE:
-                self.fleet.extend_deadlines(lag)
+            now = self._now()
             self._check_frozen(now)
             if now >= self.fleet.next_due(now):
                 self._execute(self.fleet.tick(now))

@@ -5,6 +5,7 @@ Everything else is the real supervisor. Nothing here opens a socket or starts a 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from random import Random
 from typing import Any, cast
@@ -51,6 +52,8 @@ class FakeHostsSupervisor(Supervisor):
         )
         self.url = url
         self.silent: set[str] = set()
+        self.spawn_seconds = 0.0
+        """How long the loop stands still while a host is started."""
         self._orders: deque[Command] = deque()
         self._is_busy = False
         self._pids = 0
@@ -69,7 +72,11 @@ class FakeHostsSupervisor(Supervisor):
 
     def lose(self, host: str) -> None:
         """Its connection breaks."""
-        self._execute(self.fleet.disconnected(host, anyio.current_time()))
+        self._execute(self.fleet.disconnected(host, self._now()))
+
+    def end(self, host: str) -> None:
+        """Its process ends."""
+        self._execute(self.fleet.exited(host, self._now()))
 
     def _execute_one(self, command: Command) -> None:
         """One after the other, also those that follow from carrying them out."""
@@ -87,6 +94,7 @@ class FakeHostsSupervisor(Supervisor):
     def _obey(self, command: Any, now: float) -> None:
         match command:
             case SpawnHost(host):
+                time.sleep(self.spawn_seconds)
                 self.silent.discard(host)
                 self._pids += 1
                 self._execute(self.fleet.hello(host, self._pids, self.url, {}, now))
