@@ -240,8 +240,8 @@ class FileSystemChunkStorage(BaseChunkStorage):
         path = self._path(name)
         temporary = f"{self._root}/{TEMPORARY}{self._world.new_id()}"
         for _ in range(_PUBLISH_ATTEMPTS):
-            await self._make_folder(name)
             with suppress(FolderRemoved):
+                await self._make_folder(name)
                 return await self._change(
                     name, lambda progress: publish(path, temporary, fill, self._folders, progress)
                 )

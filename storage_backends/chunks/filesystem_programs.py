@@ -142,9 +142,14 @@ class Folders:
         """Make a folder below the root durably, level by level. Programs with the same ``missing`` folder
         must not overlap."""
         levels = self._unknown(folder)
-        for level in reversed(levels):
-            if not (yield from self._is_durable(level)):
-                yield from self._make(level)
+        try:
+            for level in reversed(levels):
+                if not (yield from self._is_durable(level)):
+                    yield from self._make(level)
+        except FileNotFoundError:
+            # Another delete, or creation, found a level that was still empty, and removed it.
+            self.forget(folder)
+            raise FolderRemoved from None
         # All at once: other programs must not begin with a level that this one still works at.
         self._known.update(levels)
 
@@ -323,15 +328,16 @@ def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Pr
     """Give the object its name. ``FileExistsError`` is durable too. A concurrent delete may remove its
     folder, if that is empty."""
     try:
-        yield from _effect(
-            progress, Link(temporary, path), (FileExistsError, FileNotFoundError, PermissionError)
-        )
-    except FileExistsError:
-        if not (yield from _is_linked(temporary, path, progress)):
-            # Its creator may have died before it synced the name, and the caller counts on it.
-            yield from _make_again(temporary, path)
-            yield SyncFolder(dirname(path))
-            raise
+        try:
+            yield from _effect(
+                progress, Link(temporary, path), (FileExistsError, FileNotFoundError, PermissionError)
+            )
+        except FileExistsError:
+            if not (yield from _is_linked(temporary, path, progress)):
+                # Its creator may have died before it synced the name, and the caller counts on it.
+                yield from _make_again(temporary, path)
+                yield SyncFolder(dirname(path))
+                raise
     except FileNotFoundError:
         folders.forget(dirname(path))
         raise FolderRemoved from None

@@ -29,9 +29,11 @@ from tierlog.storage_backends.base.files import (
     IoCall,
     IsSameFile,
     Link,
+    MakeFolder,
     Open,
     Program,
     Read,
+    Rename,
     Size,
     Sync,
     SyncFolder,
@@ -288,6 +290,37 @@ async def test_a_folder_that_vanishes_before_the_link_is_recreated(
 
     assert removed
     assert await storage.read("a/b", 0, 1) == b"x"
+
+
+@pytest.mark.parametrize("kind", [MakeFolder, SyncFolder])
+async def test_a_folder_that_vanishes_while_it_is_made_is_recreated(
+    kind: type[IoCall], storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
+    """Another creation, or a delete, found it empty. This one was answered that there is no such chunk."""
+    missing = iter([FileNotFoundError(errno.ENOENT, "removed")])
+    files.fail = lambda call: next(missing, None) if isinstance(call, kind) else None
+    await storage.create_with_content("a/b/c", [b"x"])
+
+    assert next(missing, None) is None
+    assert await storage.read("a/b/c", 0, 1) == b"x"
+
+
+@pytest.mark.parametrize("theirs", [b"same", b"other"])
+async def test_a_chunk_that_vanishes_with_its_folder_after_it_was_found_is_created(
+    theirs: bytes, storage: FileSystemChunkStorage, files: ScriptedFiles, tmp_path: Path
+) -> None:
+    await storage.create_with_content("a/b", [theirs])
+    last = Rename if theirs == b"same" else SyncFolder
+
+    def remove_once(call: IoCall) -> None:
+        if isinstance(call, last) and (tmp_path / "lts/a").exists():
+            files.fail = lambda call: None
+            shutil.rmtree(tmp_path / "lts/a")
+
+    files.fail = remove_once
+    await storage.create_with_content("a/b", [b"same"])
+
+    assert await storage.read("a/b", 0, 9) == b"same"
 
 
 async def test_deleting_the_last_chunk_removes_its_folders(
