@@ -13,6 +13,7 @@ import pytest
 
 import tierlog
 from support.command_line import NAME, Run, command, is_one_line, make_store
+from support.patience import scaled
 from tierlog.actors.cli.output import print_json, print_lines, print_table
 from tierlog.actors.cli.running import print_error
 from tierlog.actors.telemetry.printable import printable
@@ -42,7 +43,7 @@ def test_a_stdout_without_room_is_one_line_and_exit_code_1_for_every_kind_of_out
             for option in ("--help", "--version")
         ]
     for process in processes:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=scaled(60))
         assert (process.returncode, err) == (1, b"error: stdout: No space left on device\n"), process.args
 
 

@@ -157,6 +157,19 @@ async def test_a_part_is_bounded_by_bytes_and_a_larger_image_comes_in_pieces() -
     assert {segment.image() for segment in recovered.parts.state.segments.by_id.values()} == expected
 
 
+async def test_chunk_records_are_bounded_by_bytes_too() -> None:
+    """C7: a record grows by 12 bytes a MiB of its chunk, so 256 of them may be larger than a group."""
+    async with running() as (world, checkpointer):
+        await created(world)
+        writes = {f"chunk/{number:04}": bytes(100_000) for number in range(200)}
+        await world.ask(CommitMetadataRequest(dict.fromkeys(writes, 0), writes))
+        before = len(world.service._states["c"].groups)
+        await checkpointer.checkpoint()
+        sizes = [stored.info.size for stored in world.service._states["c"].groups[before:]]
+        assert sum(sizes) > 20_000_000
+        assert max(sizes) < 6 << 20
+
+
 # --- when ---------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import everything, until
+from support.patience import scaled
 from support.spans import Recorder, attributes_of
 from tierlog.actors.gateway.server.app import context_of
 from tierlog.actors.gateway.server.context import ServerContext
@@ -51,7 +52,7 @@ async def admin(tracing: Tracing | None = None) -> AsyncIterator[Admin]:
     app = make_admin_app(supervisor, {}, system_world(), tracing=tracing)
     async with (
         serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server,
-        httpx.AsyncClient(base_url=server.url, timeout=10.0, verify=False) as http,
+        httpx.AsyncClient(base_url=server.url, timeout=scaled(10), verify=False) as http,
     ):
         yield Admin(supervisor, app, server.port, http)
 
