@@ -38,7 +38,7 @@ from ...storage_backends.base.files import (
     Write,
 )
 from ...storage_backends.base.os_errors import explain
-from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
+from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, confirm_named, encode_epoch, fenced
 from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupPayload, LogStatistics, OpenedLog
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
 from .lifecycle import LogEvent, LogLifecycle, LogState
@@ -102,8 +102,9 @@ class LocalLog(DurableDataLog):
                 f"{len(owner)}"
             )
         self._files = files.lane(f"wal {folder}")
-        self._sweeper = files.lane(f"wal sweep {folder}")
-        """Removing a large file takes as long as many appends, which need not wait for it."""
+        self._sweeper = files.lane(f"wal sweep {folder}", nofollow_root=folder)
+        """Removing a large file takes as long as many appends, which need not wait for it. All calls of one
+        program are in the same folder, even if its path leads to another log's meanwhile (W5)."""
         self._reading = files.lane(f"wal read {folder}")
         """Windows are read beside appends and removals."""
         self._options = options or LocalLogOptions()
@@ -282,6 +283,8 @@ class LocalLog(DurableDataLog):
         # Before a group and not behind one, so that an owner that appends no more leaves no empty file.
         if current.position >= self._options.file_size:
             sealed = self._needed_parts(current)
+            # W1: not a file among another log's.
+            yield from confirm_named(register, self._epoch)
             rolled = yield from roll(self._context, current, self._next_group, self._truncate_before, sealed)
             if rolled is not None:
                 current, register = rolled
@@ -369,7 +372,8 @@ class LocalLog(DurableDataLog):
         with self._mapped_errors():
             async with self._sweeping:
                 needless = await self._drop_covered()
-                await self._sweeper.run(self._remove(needless))
+                register, _ = self._require_owner("truncate")
+                await self._sweeper.run(self._remove(register, needless))
                 async with self._turn:
                     # Again: during the removal appends went on, and one may have rolled or failed.
                     _, current = self._require_owner("truncate")
@@ -400,7 +404,8 @@ class LocalLog(DurableDataLog):
         # are found again.
         return [file for file in names if file < current.file and file not in kept]
 
-    def _remove(self, files: Sequence[FileId]) -> Program[None]:
+    def _remove(self, register: FileHandle, files: Sequence[FileId]) -> Program[None]:
+        yield from confirm_named(register, self._epoch)
         yield from unlink_files(self._context.layout, files)
         # Without it a power loss brings the files back. That is harmless (W5), but it fills the disk again.
         yield SyncFolder(self._context.layout.folder)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import anyio
@@ -15,6 +18,7 @@ from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, Unavailable
 from tierlog.storage_backends.base.files import IoCall, Open, Read, Sync, Unlink, Write
+from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.log_conformance import contents
 
 pytestmark = pytest.mark.anyio
@@ -229,6 +233,61 @@ async def test_a_register_that_was_replaced_is_noticed_at_the_next_roll() -> Non
     await owner.close()
     with pytest.raises(NotOwner):
         await log.append([b"rolls first"])
+    await log.close()
+
+
+async def test_a_folder_that_is_another_logs_now_keeps_its_files(tmp_path: Path) -> None:
+    """W1, W5: somebody moved the folder of an open log and made a new log under its path. Its names are those
+    of files that the first log does not need."""
+    first, other = (LocalLog(LocalFiles(), str(tmp_path / "log"), bytes([n]) * 16, OPTIONS) for n in (1, 2))
+    await first.open()
+    for _ in range(4):
+        await first.append([b"x" * 1600])  # each in a file of its own
+    await first.append([b"checkpoint"], truncate_before=5)
+    (tmp_path / "log").rename(tmp_path / "moved")
+    await other.open()
+    await other.append([b"acked"])
+    names = {path.name for path in (tmp_path / "log").iterdir()}
+
+    with pytest.raises(NotOwner, match="moved or replaced"):
+        await first.truncate()
+    await first.append([b"x" * 1600])
+    with pytest.raises(NotOwner, match="moved or replaced"):
+        await first.append([b"rolls first"])
+
+    assert {path.name for path in (tmp_path / "log").iterdir()} == names
+    await first.close()
+    await other.close()
+    again = LocalLog(LocalFiles(), str(tmp_path / "log"), bytes([2]) * 16, OPTIONS)
+    await again.open()
+    assert await contents(again) == {1: b"acked"}
+    await again.close()
+
+
+async def test_a_folder_that_is_replaced_during_a_truncation_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W5: the check of the register and the removal are in the same folder, whatever its path leads to."""
+    folder, unlink = tmp_path / "log", os.unlink
+    log = LocalLog(LocalFiles(), str(folder), bytes(16), OPTIONS)
+    await log.open()
+    for _ in range(4):
+        await log.append([b"x" * 1600])
+    await log.append([b"checkpoint"], truncate_before=5)
+
+    def replace(name: str, *, dir_fd: int | None = None) -> None:
+        monkeypatch.undo()
+        folder.rename(tmp_path / "moved")
+        shutil.copytree(tmp_path / "moved", folder)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr("os.unlink", replace)
+    await log.truncate()
+
+    removed = {path.name for path in folder.iterdir()} - {
+        path.name for path in (tmp_path / "moved").iterdir()
+    }
+    assert len(removed) == 4
     await log.close()
 
 
