@@ -411,6 +411,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._parsed is not None and not self._parser.should_upgrade():
             if self._parsed.is_answered:
                 self._stop_head_timer()
+            if not self._parser.should_keep_alive():
+                # The parser drops what follows a message whose trailer has `Connection: close`, too. Only a
+                # head ends the connection here.
+                self._parser.set_dangerous_leniencies(lenient_keep_alive=self._parsed.keep_alive)
             self._parsed.more_body = False
             self._parsed.event.set()
             self._parsed = None

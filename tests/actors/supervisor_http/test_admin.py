@@ -102,6 +102,21 @@ async def test_h9_an_orders_body_without_a_length_is_bounded_too() -> None:
     assert b"application/problem+json" in answer
 
 
+async def test_h9_a_trailer_does_not_end_the_connection() -> None:
+    flush = (
+        b"POST /v1/flush HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nConnection: close\r\n\r\n"
+    )
+    last = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    async with admin() as served:
+        stream = await anyio.connect_tcp("127.0.0.1", served.port)
+        await stream.send(flush + flush + last)
+        answer = await everything(stream)
+
+    assert answer.count(b"HTTP/1.1 ") == 3
+    assert answer.count(b"connection: close") == 1
+
+
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )

@@ -183,6 +183,49 @@ async def test_h9_trailers_do_not_change_the_request(a: ServedStore) -> None:
     assert await contents(a) == b"x"
 
 
+@pytest.mark.parametrize("step", [1, 1 << 20])
+@pytest.mark.parametrize(
+    "trailer", [b"Connection: close", b"Connection: upgrade, close", b"Proxy-Connection: close"]
+)
+async def test_h9_a_trailer_does_not_end_the_connection(a: ServedStore, trailer: bytes, step: int) -> None:
+    """The requests behind it were read and never answered."""
+    one = APPEND + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + trailer + b"\r\n\r\n"
+    sized = APPEND + b"content-length: 300000\r\n\r\n" + bytes(300_000)
+    sent = HEALTH + one + one + HEALTH + (sized if step > 1 else b"") + one + LAST
+    stream = await a.raw(b"")
+    for start in range(0, len(sent), step):
+        await stream.send(sent[start : start + step])
+
+    answer = await everything(stream)
+
+    assert answer.count(b"HTTP/1.1 200 OK") == (7 if step > 1 else 6)
+    assert answer.count(b"connection: close") == 1
+    assert (await contents(a)).startswith(b"xx")
+
+
+async def test_h9_a_trailer_with_which_an_answered_request_ends_does_not_end_the_connection(
+    a: ServedStore,
+) -> None:
+    stream = await a.raw(b"POST /v1/none HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+    answer = await stream.receive()
+    await stream.send(b"1\r\nx\r\n0\r\nConnection: close\r\n\r\n")
+    await stream.send(LAST)
+
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert (await everything(stream)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_h9_a_trailer_does_not_keep_a_connection_that_its_head_ends(a: ServedStore) -> None:
+    chunks = b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    one = APPEND + chunks + b"Connection: close\r\n\r\n"
+    last = APPEND + b"connection: close\r\n" + chunks + b"Connection: keep-alive\r\n\r\n"
+
+    answer = await ask(a, one + last + HEALTH)
+
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert answer.count(b"connection: close") == 1
+
+
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
 async def test_an_upgrade_header_is_ignored_and_the_body_is_read(a: ServedStore, protocol: bytes) -> None:
     wish = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol + b"\r\nhttp2-settings: AAMA\r\n"
