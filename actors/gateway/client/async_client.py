@@ -57,14 +57,12 @@ class Client(ClientBase, SegmentVerbs):
         context: ClientContext,
         transport: AsyncTransport,
         tasks: anyio.abc.TaskGroup,
-        map_refresh: float,
         events: EventSource,
         tracing: Tracing | None = None,
     ) -> None:
         super().__init__(context, tracing, UseGuard("client"))
         self._transport = transport
         self._tasks = tasks
-        self._map_refresh = map_refresh
         self._refresh_lock = anyio.Lock()
         self._has_ended = False
         """Nothing may be sent any more. A closed client still finishes its appends, which takes requests."""
@@ -316,7 +314,7 @@ class Client(ClientBase, SegmentVerbs):
     async def _watch(self) -> None:
         """While attempts wait long for an answer, keep the container map fresh."""
         while True:
-            await anyio.sleep(self._map_refresh)
+            await anyio.sleep(self._context.map_refresh)
             # A frozen host does not even refuse: only the map shows that its containers have moved.
             if self._transport.may_be_pointless:
                 await self._refresh_map(RefreshMap(self._context.map.generation, attempts.REFRESH_SECONDS))
@@ -345,7 +343,6 @@ class Client(ClientBase, SegmentVerbs):
 async def open_client(
     context: ClientContext,
     make: Callable[[], httpx.AsyncBaseTransport],
-    map_refresh: float,
     events: EventSource,
     tracing: Tracing | None = None,
 ) -> AsyncIterator[Client]:
@@ -354,7 +351,7 @@ async def open_client(
     try:
         async with body_group() as tasks:
             try:
-                async with Client(context, transport, tasks, map_refresh, events, tracing).open() as client:
+                async with Client(context, transport, tasks, events, tracing).open() as client:
                     yield client
             finally:
                 tasks.cancel_scope.cancel()

@@ -69,6 +69,9 @@ class ClientContext:
     map: ContainerMapCache
     deadline: float
     """Seconds for one call, all attempts included."""
+    map_refresh: float
+    """Seconds between refreshes of the map while calls have no answer, or are too large for the known
+    limit."""
     clock: Callable[[], float]
     random: Random
 

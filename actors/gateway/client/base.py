@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
@@ -48,6 +49,8 @@ class ClientBase:
         self._tracing = tracing
         self._guard = guard
         self._is_closed = False
+        self._limit_due = -math.inf
+        """From when on a newer limit of an append is asked for again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._context.map.base}{', closed' if self._is_closed else ''}>"
@@ -107,7 +110,7 @@ class ClientBase:
 
     def _check_size(self, size: int) -> Program[None]:
         """Raises ``TooLarge``, but not by an old map: the service's limit may have been raised since."""
-        yield self._newer_map()
+        yield from self._refresh_limit()
         check_append_size(size, self.append_bytes_max)
 
     def _checked_items(
@@ -117,12 +120,16 @@ class ClientBase:
         map."""
         items, refusals = checked_items(appends, self.append_bytes_max)
         if any(isinstance(refusal, TooLarge) for refusal in refusals):
-            yield self._newer_map()
+            yield from self._refresh_limit()
             items, refusals = checked_items(appends, self.append_bytes_max)
         return items, refusals
 
-    def _newer_map(self) -> RefreshMap:
-        return RefreshMap(self._context.map.generation, REFRESH_SECONDS)
+    def _refresh_limit(self) -> Program[None]:
+        context = self._context
+        # Not for each append of a loop that goes on: while no server answers, it takes seconds.
+        if context.clock() >= self._limit_due:
+            yield RefreshMap(context.map.generation, REFRESH_SECONDS)
+            self._limit_due = context.clock() + context.map_refresh
 
     def _check(self) -> None:
         if self._is_closed:

@@ -41,14 +41,14 @@ async def connect(
     ``async with tierlog.connect("http://127.0.0.1:8470") as store`` gives a ``Client`` with the verbs of
     ``SegmentStore``. ``deadline`` is in seconds and bounds each call, repeats included (default 30).
     ``map_refresh`` is in seconds: while a call has no answer, the client refreshes the container map this
-    often (default 0.5). ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``.
+    often (default 0.5), and at most this often to learn whether an append above the service's limit is
+    allowed by now. ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``.
     ``world`` and ``transport`` are for simulations and tests.
 
     Raises ``InvalidArgument`` for a bad URL or number, and ``Unavailable`` if no server answers within 5 s.
     """
-    context = _context(url, deadline, world, loop_clock())
-    refresh = _seconds("map_refresh", map_refresh)
-    async with open_client(context, transport or _async_pools(url), refresh, event_source(), span) as client:
+    context = _context(url, deadline, map_refresh, world, loop_clock())
+    async with open_client(context, transport or _async_pools(url), event_source(), span) as client:
         yield client
 
 
@@ -63,15 +63,18 @@ def connect_sync(
 ) -> Iterator[SyncClient]:
     """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:8470") as store``
     gives a ``SyncClient``, which any number of threads may use."""
-    context = _context(url, deadline, world, time.monotonic)
+    context = _context(url, deadline, MAP_REFRESH, world, time.monotonic)
     with open_sync_client(context, transport or _sync_pools(url), time.sleep, span) as client:
         yield client
 
 
-def _context(url: str, deadline: float, world: World | None, clock: Callable[[], float]) -> ClientContext:
+def _context(
+    url: str, deadline: float, map_refresh: float, world: World | None, clock: Callable[[], float]
+) -> ClientContext:
     return ClientContext(
         ContainerMapCache(check_url(url)),
         _seconds("deadline", deadline),
+        _seconds("map_refresh", map_refresh),
         clock,
         # For the pauses between attempts: many clients must not come back at once after a failover.
         Random() if world is None else world.random,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -75,16 +76,16 @@ async def test_an_append_above_the_limit_is_refused_before_it_is_sent(tmp_path: 
     huge = bytes((8 << 20) + 1)
     with service(tmp_path / "data") as url, tierlog.connect_sync(url) as plain:
         plain.create_segment("s")
-        async with tierlog.connect(url) as client:
-            attempts: list[Append] = [
-                lambda: client.append("s", huge),
-                lambda: client.append("s", memoryview(huge)),
-                lambda: client.append_many("s", [huge]),
-            ]
-            for append in attempts:
+        for kind in range(3):
+            async with tierlog.connect(url) as client:
+                attempts: list[Append] = [
+                    lambda: client.append("s", huge),
+                    lambda: client.append("s", memoryview(huge)),
+                    lambda: client.append_many("s", [huge]),
+                ]
                 before = client.statistics()
                 with pytest.raises(tierlog.TooLarge, match="holds at most 8388608 bytes.*: split it"):
-                    await append()
+                    await attempts[kind]()
                 after = client.statistics()
                 assert after.batches == before.batches
                 assert after.requests - before.requests == after.map_refreshes - before.map_refreshes == 1
@@ -157,6 +158,40 @@ async def test_refusals_at_one_time_share_one_request_for_the_limit() -> None:
                     tasks.start_soon(append)
 
         assert (len(refused), server.map_requests - before, server.received) == (50, 1, [])
+
+
+async def test_refusals_ask_for_the_limit_once_per_map_refresh() -> None:
+    with scripted(offset_of) as server:
+        server.map = limited(LARGE - 1)
+        async with tierlog.connect(server.url, map_refresh=3600) as client:
+            before = server.map_requests
+            for _ in range(3):
+                with pytest.raises(tierlog.TooLarge):
+                    await client.append("s", bytes(LARGE))
+                [refused] = await client.append_each([_Append("s", bytes(LARGE))])
+                assert isinstance(refused, tierlog.TooLarge)
+
+            assert server.map_requests - before == 1
+
+        async with tierlog.connect(server.url, map_refresh=1e-6) as client:
+            with pytest.raises(tierlog.TooLarge):
+                await client.append("s", bytes(LARGE))
+            server.map = limited(LARGE)
+            await anyio.sleep(0.001)
+
+            assert await client.append("s", bytes(LARGE)) == 7
+
+
+def test_refusals_in_threads_ask_for_the_limit_twice_a_second() -> None:
+    with scripted(offset_of) as server:
+        server.map = limited(LARGE - 1)
+        with tierlog.connect_sync(server.url) as plain:
+            before, began = server.map_requests, time.monotonic()
+            for _ in range(50):
+                with pytest.raises(tierlog.TooLarge):
+                    plain.append("s", bytes(LARGE))
+
+            assert server.map_requests - before <= 1 + (time.monotonic() - began) / 0.5
 
 
 async def test_the_known_limit_refuses_while_no_server_answers() -> None:

@@ -47,7 +47,7 @@ def test_a_zombies_epoch_is_lower_than_the_owners() -> None:
 
 def asked(cache: ContainerMapCache, answers: dict[str, ContainerMap]) -> list[str]:
     """Whom one refresh asks, one after the other; who is not in ``answers`` is silent."""
-    program, urls = refresh_map(ClientContext(cache, 30, lambda: 0.0, Random(0)), 5), []
+    program, urls = refresh_map(ClientContext(cache, 30, 0.5, lambda: 0.0, Random(0)), 5), []
     try:
         effect = next(program)
         while True:
