@@ -100,8 +100,11 @@ class _CheckpointRecords:
                 self.images.append(b"".join(self._pieces))
                 self._pieces.clear()
         elif type(op) is CheckpointManifest and op.checkpoint == self.checkpoint:
-            manifest = ManifestState(LogElement(op.head) if op.head else None)
-            self.state.know_elements(manifest.recorded(LogElement(op.intent)) if op.intent else manifest)
+            head = LogElement(op.head) if op.head else None
+            manifest = ManifestState(head)
+            if op.intent:
+                manifest = manifest.recorded(LogElement.after(head, op.intent))
+            self.state.know_elements(manifest)
             self.size += len(op.head) + len(op.intent)
         elif type(op) is CheckpointEnd and op.checkpoint == self.checkpoint:
             self.is_complete = True

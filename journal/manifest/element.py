@@ -16,13 +16,16 @@ must refuse the folder."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 import attrs
 
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
+from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
 
 CONTAINERS_PREFIX = "_system/containers/"
@@ -135,8 +138,9 @@ class Element:
         return body + crc32c(body).to_bytes(4, "big")
 
     @staticmethod
-    def decode(data: Buffer) -> Element:
-        """Raises ``DecodeError`` for anything but a whole element of a version that this code knows."""
+    def decode(data: Buffer, known: Mapping[bytes, RunEntry] = MappingProxyType({})) -> Element:
+        """``known``: entries of runs by their bytes, which are not decoded again. Raises ``DecodeError`` for
+        anything but a whole element of a version that this code knows."""
         # The CRC first: what is damaged is not taken for a newer version.
         check_crc(data)
         fields = Decoder(memoryview(data)[:-CRC_BYTES])
@@ -156,7 +160,7 @@ class Element:
             predecessor=Position(fields.u64(), fields.u32()),
             time_ms=fields.u64(),
             progress=Progress(*(fields.u64() for _ in attrs.fields(Progress))),
-            runs=_decode_runs(fields),
+            runs=_decode_runs(fields, known),
             pins=tuple(Pin(fields.text(), fields.u64()) for _ in range(fields.u32())),
         )
         fields.finish()
@@ -166,10 +170,10 @@ class Element:
         return element
 
 
-def _decode_runs(fields: Decoder) -> RunList:
+def _decode_runs(fields: Decoder, known: Mapping[bytes, RunEntry]) -> RunList:
     form = fields.u8()
     if form == _INLINE:
-        return RunList.decode(fields)
+        return RunList.decode(fields, known)
 
     if form != _NO_RUNS or fields.u32() != 0:
         raise DecodeError(f"the run list has no form that this code knows: {form}")

@@ -36,6 +36,18 @@ class LogElement:
     def of(element: Element) -> LogElement:
         return LogElement(element.encode(), element)
 
+    @staticmethod
+    def after(head: LogElement | None, content: bytes) -> LogElement:
+        """With ``head``'s entries of runs where their bytes are equal, as nearly all of a long run list are:
+        to decode them again, for each element of a log, takes most of the time of an opening. Raises
+        ``DecodeError``."""
+        if head is None:
+            return LogElement(content)
+
+        fields = Decoder(head.content, runs_at(head.content))
+        known = {fields.blob(): run for run in head.element.runs}
+        return LogElement(content, Element.decode(content, known))
+
     @property
     def position(self) -> Position:
         return position_of(self.content)
@@ -107,7 +119,7 @@ class LogElementChange:
         if self.made is not None and self.made.content == content:
             return self.made
 
-        return LogElement(content)
+        return LogElement.after(head, content)
 
     def encode(self) -> bytes:
         out = Encoder().blob(self.begin).u32(self.newer.offset).u32(self.newer.length).blob(self.changed)

@@ -5,9 +5,10 @@ Layout: u64 ``changes_from``, u32 count, count times blob entry (``run_entry.py`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, pairwise
+from types import MappingProxyType
 
 import attrs
 
@@ -68,10 +69,11 @@ class RunList:
         return len(self.encode())
 
     @classmethod
-    def decode(cls, fields: Decoder) -> RunList:
-        """Raises ``DecodeError``."""
+    def decode(cls, fields: Decoder, known: Mapping[bytes, RunEntry] = MappingProxyType({})) -> RunList:
+        """``known``: entries by their bytes, which are not decoded again. Raises ``DecodeError``."""
         changes_from = fields.u64()
-        runs = tuple(RunEntry.decode(fields.blob()) for _ in range(fields.u32()))
+        entries = (fields.blob() for _ in range(fields.u32()))
+        runs = tuple(known.get(data) or RunEntry.decode(data) for data in entries)
         try:
             decoded = cls(runs, changes_from)
         except DataCorruption as error:

