@@ -45,6 +45,7 @@ from tierlog.actors.maintenance.backup_objects import (
 from tierlog.journal.manifest.chain import element_name, journal_prefix, list_elements, read_element
 from tierlog.journal.manifest.element import Element
 from tierlog.journal.manifest.store_record import StoreRecord
+from tierlog.journal.operations.log_element import LogElement
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from tierlog.storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
@@ -255,6 +256,13 @@ _IDENTITIES = [
             attrs.evolve(ELEMENT, runs=runs).encode()[:-4]
             for runs in (ELEMENT.runs, RunList(), RunList((), 9))
         ],
+        encode=lambda element: element.encode()[:-4],
+        values=elements,
+    ),
+    Target(
+        "element after another one",
+        lambda body: LogElement.after(LogElement(ELEMENT.encode()), sealed(body)).element,
+        [ELEMENT.encode()[:-4]],
         encode=lambda element: element.encode()[:-4],
         values=elements,
     ),

@@ -50,7 +50,6 @@ EXEMPT = {
     "actors/store/opening.py StoreOpener._disk": "reads the id of an opening that this process has just made",
     "actors/store/opening.py identify": "reads ids that this process has just made",
     "actors/maintenance/restore.py _Restore._make_folder": "as above",
-    "journal/manifest/element.py runs_at": "reads an element that was decoded, or has just been encoded",
     "journal/operations/operation.py _Record.decode": "a protocol's signature, without a body",
     "actors/store/runtime.py ContainerRuntime._local_container.make": "as above",
     "spark_bridge/events.py decode_arrow": "needs the extra `spark`; takes boundaries that `boundaries` has "
