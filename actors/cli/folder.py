@@ -47,13 +47,18 @@ def init(
         return open_file(os.path.realpath(path) if force else path, flags, modes.FILE)
 
     file = path / _CONFIG_NAME if path.is_dir() else path
+    is_ours = False
     try:
         # "x" refuses an existing file in the same call that creates it: a check before could be overtaken.
         with open(file, "w" if force else "x", encoding="utf-8", opener=opener) as stream:
+            is_ours = not force
             stream.write(render_config(StoreConfig()))
     except FileExistsError:
         fail(f"{file} already exists: name another file, or overwrite it with --force")
     except OSError as error:
+        if is_ours:
+            # A part of a file would be refused as an existing one when the command is repeated.
+            file.unlink(missing_ok=True)
         reason = "not a regular file" if error.errno in NOT_A_FILE else reason_of(error)
         fail(f"{file} cannot be written: {reason}")
     if json:

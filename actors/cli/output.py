@@ -1,12 +1,14 @@
 """What commands write to stdout and stderr: bytes, tables, JSON and progress.
 
 Tables have colours on a terminal only. Progress is shown on stderr if that is a terminal. Control characters
-in names, reasons and other text are escaped, because others choose that text and a terminal executes them. A
-stdout that takes no more ends the command with exit code 1, or with 141 if its reader is gone.
+in names, reasons and other text are escaped, because others choose that text and a terminal executes them;
+and so is what the encoding of stdout lacks. A stdout that takes no more ends the command with exit code 1, or
+with 141 if its reader is gone.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -14,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -63,7 +66,8 @@ def discard_stdout() -> None:
 
 def reserve_standard_streams() -> None:
     """Open a closed stdin, stdout or stderr, so that no file of a store gets its number. Reading or writing
-    it fails, except that errors of a closed stderr are dropped."""
+    it fails, except that errors of a closed stderr are dropped. Stdout escapes what its encoding lacks, as
+    stderr does."""
     for descriptor, flags in ((STDIN, os.O_WRONLY), (STDOUT, os.O_RDONLY), (STDERR, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
@@ -71,6 +75,8 @@ def reserve_standard_streams() -> None:
             os.open(os.devnull, flags)  # takes the lowest free number
     sys.stdout = sys.stdout or os.fdopen(STDOUT, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def console(*, width: int = _UNBOUNDED) -> Console:
@@ -91,7 +97,9 @@ def console(*, width: int = _UNBOUNDED) -> Console:
 
 
 def print_json(value: Any) -> None:
-    _write(printable_json(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
+    # In other encodings stdout would escape in another way than JSON does.
+    is_unicode = codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8"
+    _write(printable_json(json.dumps(value, indent=2, ensure_ascii=not is_unicode)) + "\n")
 
 
 def print_lines(lines: list[str]) -> None:

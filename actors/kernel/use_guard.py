@@ -8,12 +8,17 @@ a generator, and for the end of the ``async with`` body.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from functools import wraps
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from ...storage_backends.base.errors import ClosedError
@@ -72,10 +77,28 @@ class GuardedGenerator(AsyncGenerator[T, None], Generic[T]):
         await self._generator.aclose()
 
 
-class _GuardedContext(AbstractAsyncContextManager[T, bool | None]):
-    def __init__(self, what: str, context: AbstractAsyncContextManager[T, bool | None]) -> None:
+class _Unentered:
+    """Says what to do when a context manager is taken for what it gives."""
+
+    def __init__(self, usage: str) -> None:
+        self._usage = usage
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"no {name!r} before it is entered: use it as `{self._usage}`")
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(f"use it as `{self._usage}`")
+
+    __await__ = _refuse
+
+
+class _GuardedContext(_Unentered, AbstractAsyncContextManager[T, bool | None]):
+    def __init__(self, what: str, usage: str, context: AbstractAsyncContextManager[T, bool | None]) -> None:
+        super().__init__(f"async {usage}")
         self._what = what
         self._context = context
+
+    __enter__ = __exit__ = _Unentered._refuse
 
     async def __aenter__(self) -> T:
         # On entry and not in `__init__`: the context may be made in one thread and entered in another.
@@ -104,11 +127,53 @@ def guarded_context(
 
         @wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T, bool | None]:
-            return _GuardedContext(what, make(*args, **kwargs))
+            return _GuardedContext(what, _usage(function, what), make(*args, **kwargs))
 
         return guarded
 
     return decorate
+
+
+class _PlainContext(_Unentered, AbstractContextManager[T, bool | None]):
+    def __init__(self, usage: str, context: AbstractContextManager[T, bool | None]) -> None:
+        super().__init__(usage)
+        self._context = context
+
+    def __enter__(self) -> T:
+        return self._context.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return self._context.__exit__(kind, error, trace)
+
+    __aenter__ = __aexit__ = _Unentered._refuse
+
+
+def plain_context(
+    what: str,
+) -> Callable[[Callable[P, Iterator[T]]], Callable[P, AbstractContextManager[T, bool | None]]]:
+    """As ``contextmanager``; what is taken for the ``what`` that it gives says how to use it."""
+
+    def decorate(
+        function: Callable[P, Iterator[T]],
+    ) -> Callable[P, AbstractContextManager[T, bool | None]]:
+        make = contextmanager(function)
+
+        @wraps(function)
+        def plain(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T, bool | None]:
+            return _PlainContext(_usage(function, what), make(*args, **kwargs))
+
+        return plain
+
+    return decorate
+
+
+def _usage(function: Callable[..., object], what: str) -> str:
+    return f"with tierlog.{function.__name__}(...) as {what}"
 
 
 _guards: WeakSet[UseGuard] = WeakSet()

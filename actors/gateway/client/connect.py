@@ -6,7 +6,6 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from random import Random
 
 import httpx
@@ -14,7 +13,7 @@ import httpx
 from ....storage_backends.base.errors import InvalidArgument, shown
 from ....storage_backends.base.world import World
 from ...kernel.event_loop import event_source, loop_clock
-from ...kernel.use_guard import guarded_context
+from ...kernel.use_guard import guarded_context, plain_context
 from ...telemetry.tracing import Tracing
 from .async_client import Client, open_client
 from .attempts import ClientContext
@@ -52,7 +51,7 @@ async def connect(
         yield client
 
 
-@contextmanager
+@plain_context("client")
 def connect_sync(
     url: str,
     *,

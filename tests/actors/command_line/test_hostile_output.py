@@ -87,6 +87,30 @@ def test_json_escapes_control_characters_and_reads_back_as_the_same_text(
     assert printable(out.replace("\n", "")) == out.replace("\n", "")
 
 
+def test_what_the_encoding_of_stdout_lacks_is_escaped(folder: Path, run: Run) -> None:
+    name = "ün字\U00020000"
+    assert run("segment", "create", name).code == 0
+    calls = {
+        ("segment", "ls"): r"\xfcn\u5b57\U00020000",
+        ("segment", "ls", "--long"): r"\xfcn\u5b57\U00020000",
+        ("segment", "info", name): r"\xfcn\u5b57\U00020000",
+        ("segment", "info", name, "--json"): r"\u00fcn\u5b57\ud840\udc00",
+    }
+    processes = [
+        subprocess.Popen(
+            command(folder, *call),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+            text=True,
+        )
+        for call in calls
+    ]
+    for process, shown in zip(processes, calls.values(), strict=True):
+        out, _ = process.communicate(timeout=scaled(60))
+        assert (process.returncode, shown in out) == (0, True), out
+
+
 def test_the_reason_of_an_abort_cannot_send_commands_to_the_terminal(folder: Path, run: Run) -> None:
     async def abort() -> None:
         async with tierlog.open_store(folder, containers=1) as store:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -213,6 +215,20 @@ def test_init_writes_the_defaults_and_does_not_overwrite(run: Run, tmp_path: Pat
     assert tomllib.loads((tmp_path / "tierlog.toml").read_text()) == {"containers": 2}
     assert run("init", "--force").code == 0
     assert run("init", str(tmp_path / "no" / "folder")).code == 1
+
+
+def test_an_init_without_room_leaves_no_file_that_blocks_the_next_one(run: Run, tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "tierlog", "init"]
+    full = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *call],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+
+    assert (full.returncode, os.listdir(tmp_path)) == (1, [])
+    assert full.stderr == b"error: tierlog.toml cannot be written: File too large\n"
+    assert run("init").code == 0
 
 
 def test_init_refuses_what_is_not_a_regular_file(run: Run, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -294,6 +295,28 @@ async def test_a5_a_waiting_tail_is_answered_when_the_store_closes(tmp_path: Pat
             await anyio.wait_all_tasks_blocked()
         with anyio.fail_after(scaled(10)):
             await ended.wait()
+
+
+async def test_what_is_used_without_its_with_says_how_to_use_it(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:1"
+    made: Any
+    for made, usage in (
+        (tierlog.open_store(tmp_path / "data"), "`async with tierlog.open_store(...) as store`"),
+        (tierlog.connect(url), "`async with tierlog.connect(...) as client`"),
+        (tierlog.connect_sync(url), "`with tierlog.connect_sync(...) as client`"),
+    ):
+        with pytest.raises(AttributeError, match=re.escape(usage)):
+            made.create_segment("s")
+        with pytest.raises(TypeError, match=re.escape(usage)):
+            await made
+        with pytest.raises(TypeError, match=re.escape(usage)):
+            if usage.startswith("`async"):
+                with made:
+                    pass
+            else:
+                async with made:
+                    pass
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
