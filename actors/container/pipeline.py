@@ -32,6 +32,7 @@ from ...journal.operations.operation import Operation
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
 from ..kernel.event_source import OneShot
+from ..kernel.exits import first_leaf
 from ..kernel.mailbox import Mailbox
 from ..kernel.reply import fail_all
 from ..kernel.slices import SLICE, in_slices
@@ -125,17 +126,21 @@ class Pipeline:
                 # published.
                 await self._hooks.protect(self._prepare)()
                 self._wake_committer()
-        finally:
-            self._fail_unanswered()
+        except BaseException as error:
+            self._fail_unanswered(first_leaf(error))
+            raise
 
-    def _fail_unanswered(self) -> None:
-        """Some are left only if the log, a sync step or a cancellation ended the pipeline."""
+    def _fail_unanswered(self, cause: BaseException) -> None:
+        """``cause``: the log, a sync step or a cancellation."""
+        # Other errors have no text for users.
+        why = f" ({cause})" if isinstance(cause, TierlogError) else ""
         error = OutcomeUnknown(
-            "the container stopped before this was known to be durable: it may or may not have been applied"
+            f"the container stopped before this was known to be durable{why}: it may or may not have been "
+            f"applied"
         )
         unchanged = Unavailable(
-            "the container stopped before the operations that this answer depends on were durable: repeat "
-            "the call"
+            f"the container stopped before the operations that this answer depends on were durable{why}: "
+            f"repeat the call"
         )
         for group in (self._in_flight, self._building):
             if group is not None:

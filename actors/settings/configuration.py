@@ -99,7 +99,10 @@ class WalConfig:
         "Reserved per container so that flush, truncate and delete work on a full disk.",
     )
     low_water: int = _size(
-        64 * MiB, 0, TiB, "Appends are refused as StorageFull while the disk has less free space."
+        64 * MiB,
+        0,
+        TiB,
+        "Appends are refused as StorageFull when the disk has less free space, until it has twice as much.",
     )
     unflushed_max: int = _size(
         16 * GiB,

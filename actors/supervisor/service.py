@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Any
 
 import anyio
@@ -30,7 +30,7 @@ from ..folder.paths import StoreFolder, check_folder, live_owners, report_shared
 from ..folder.restoring import settle_restore
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
-from ..gateway.server.listener import ServerAddress, bind, serve_http
+from ..gateway.server.listener import ServerAddress, bind, is_ipv6, serve_http
 from ..kernel.backoff import Backoff
 from ..kernel.exits import first_leaf
 from ..kernel.process_status import holds_lock
@@ -73,12 +73,15 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
     missing."""
     if text is None:
         return server.listen, server.port
+    if not text:
+        # A script passes it as `--listen "$ADDRESS"` if the variable is not set.
+        raise InvalidArgument("--listen is empty: name ADDRESS:PORT, such as 127.0.0.1:8470, or leave it out")
 
     # An IPv6 address has colons of its own; in brackets a port may follow it.
     address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
     address = address.strip("[]")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= _PORT_MAX
-    if (colon and not is_port) or address.isdigit() or (":" in address and not _is_ipv6(address)):
+    if (colon and not is_port) or address.isdigit() or (":" in address and not is_ipv6(address)):
         raise InvalidArgument(
             f"--listen: {text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:8470, with a port up to "
             f"{_PORT_MAX}"
@@ -107,7 +110,7 @@ def check_host_ports(port: int, host_port: int, hosts: int) -> None:
 
 def check_advertised_name(advertise: str) -> None:
     name = advertised_name(advertise)
-    if not (_HOST_NAME.fullmatch(name) or _is_ipv6(name)):
+    if not (_HOST_NAME.fullmatch(name) or is_ipv6(name)):
         raise InvalidArgument(
             f"--advertise (the setting server.advertise) is a name or an address without a port, such as "
             f"db.example.org, or https://NAME behind a proxy that terminates TLS, not {shown(advertise)}"
@@ -127,14 +130,6 @@ def check_advertised(address: str, advertise: str) -> None:
             f"{address} means every address of this machine, and clients need one of them: "
             f"add --advertise NAME (or the setting server.advertise)"
         )
-
-
-def _is_ipv6(address: str) -> bool:
-    try:
-        IPv6Address(address)
-    except ValueError:
-        return False
-    return True
 
 
 async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress, Supervisor], None]) -> None:

@@ -320,8 +320,12 @@ class SpaceGauge:
     def shortage(self) -> str:
         """Why user appends have no room."""
         low = self.options.low_water
-        needed = f"{low} bytes (wal.low_water)" if self._open else f"twice wal.low_water ({2 * low} bytes)"
-        return f"{self._free} bytes are free, and appends need {needed} and the log's reserve"
+        needed = (
+            f"appends need {low} bytes (wal.low_water)"
+            if self._open
+            else f"after a refusal appends need twice wal.low_water ({2 * low} bytes)"
+        )
+        return f"{self._free} bytes are free, and {needed} and the log's reserve"
 
     def spend(self, size: int) -> None:
         self._spent += size

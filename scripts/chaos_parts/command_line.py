@@ -49,7 +49,9 @@ def settings(options: Options, server: str = "") -> str:
 
 def usual_service(options: Options, folder: Path) -> Service:
     if options.url is not None:
-        return Service(options.url, pids_from=options.pids_from)
+        service = Service(options.url, pids_from=options.pids_from)
+        service.check_answers()
+        return service
     return OwnService(folder, hosts=options.hosts, containers=options.containers, config=settings(options))
 
 

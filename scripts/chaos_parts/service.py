@@ -78,6 +78,13 @@ class Service:
         """The data; known after ``inspect``."""
         self.containers = 0
 
+    def check_answers(self) -> None:
+        """Raise ``RunError`` if nothing answers at the URL, before anything else is done."""
+        try:
+            httpx.get(f"{self.url}/v1/status", timeout=_REQUEST_TIMEOUT, trust_env=False)
+        except httpx.TransportError as error:
+            raise RunError(f"no service answers at {self.url}: {error}") from error
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """It is used in the body."""

@@ -10,6 +10,7 @@ import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import IPv6Address
 
 import anyio
 import attrs
@@ -37,6 +38,14 @@ class ServerAddress:
         return f"http://{self}"
 
 
+def is_ipv6(address: str) -> bool:
+    try:
+        IPv6Address(address)
+    except ValueError:
+        return False
+    return True
+
+
 def bind(host: str, port: int, option: str = "--listen") -> socket.socket:
     """A listening address; port 0 takes a free one. ``ConfigError`` if the address is not available, with
     what to do: ``option`` is the one that chose the port."""
@@ -61,7 +70,10 @@ def bind(host: str, port: int, option: str = "--listen") -> socket.socket:
 
 def _cannot_listen(host: str, port: int, error: OSError, option: str) -> ConfigError:
     advice = ""
-    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+    address, _, end = host.rpartition(":")
+    if is_ipv6(address) and end.isdigit():
+        advice = f"; with a port, an IPv6 address is in brackets: [{address}]:{end}"
+    elif isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         advice = "; --listen takes an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
     elif error.errno == errno.EADDRINUSE:
         advice = f"; choose another port with {option}, or stop the process that uses it"

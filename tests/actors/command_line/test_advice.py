@@ -222,6 +222,11 @@ def test_a_name_that_is_no_address_is_answered_with_what_is_one() -> None:
         bind("a b", 80)
 
 
+def test_an_ipv6_address_with_a_port_needs_brackets() -> None:
+    with pytest.raises(ConfigError, match=r"an IPv6 address is in brackets: \[::1\]:9490"):
+        bind("::1:9490", 8470)
+
+
 @pytest.mark.parametrize("command", [("status",), ("segment", "ls")])
 @pytest.mark.parametrize(
     "url, words",

@@ -124,6 +124,9 @@ async def test_a_failed_group_gives_no_answers() -> None:
         ]
         assert isinstance(world.error, Unavailable)
         assert world.parts.segment().durable_length == 0
+        for reply in (first, waiting[0]):
+            with pytest.raises((OutcomeUnknown, Unavailable), match=r"durable \(disk gone\): "):
+                await reply.wait()
 
 
 async def test_requests_that_arrive_together_share_a_group() -> None:

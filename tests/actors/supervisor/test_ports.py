@@ -33,6 +33,11 @@ def test_what_is_not_an_address_and_a_port_is_refused(text: str) -> None:
         listen_of(text, ServerConfig())
 
 
+def test_an_empty_address_is_not_the_default() -> None:
+    with pytest.raises(InvalidArgument, match="--listen is empty: name ADDRESS:PORT"):
+        listen_of("", ServerConfig())
+
+
 @pytest.mark.parametrize(
     "address, advertise, words",
     [

@@ -39,8 +39,8 @@ async def test_users_are_refused_below_the_low_water_mark_and_again_accepted_abo
     await log.check_space()
     assert not log.has_room(1000)
     assert str(log.room_error()) == (
-        f"{FOLDER}: {disk.free()} bytes are free, and appends need twice wal.low_water (65536 bytes) and the "
-        f"log's reserve: free space on that disk, or truncate or delete segments"
+        f"{FOLDER}: {disk.free()} bytes are free, and after a refusal appends need twice wal.low_water "
+        f"(65536 bytes) and the log's reserve: free space on that disk, or truncate or delete segments"
     )
 
     await log.append([b"checkpoint"], truncate_before=log.next_group)
