@@ -33,7 +33,7 @@ from ..base.errors import (
     Unsupported,
 )
 from ..base.world import World
-from .base import BaseChunkStorage, ReadOnlyChunks, bad_offset, size_of
+from .base import MUTATIONS, BaseChunkStorage, ReadOnlyChunks, bad_offset, size_of
 from .s3_concat import Concat
 from .s3_errors import RequestInfo, mapped
 from .s3_location import S3Location
@@ -207,7 +207,12 @@ class S3ChunkStorage(BaseChunkStorage):
         return mapped(
             error,
             RequestInfo(
-                verb, self._location.bucket, self._options.endpoint, self._key(name), name, visible=True
+                verb,
+                self._location.bucket,
+                self._options.endpoint,
+                self._key(name),
+                name,
+                visible=verb in MUTATIONS,
             ),
         )
 

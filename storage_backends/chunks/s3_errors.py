@@ -136,8 +136,9 @@ def mapped(error: Exception, request: RequestInfo) -> TierlogError:
             f"configuration is right"
         )
 
+    cause = f"it has no {error}" if isinstance(error, KeyError) else repr(error)
     return _unsure(
-        f"no valid answer to {request.operation} on {request.url} from {request.endpoint}: {error!r}", request
+        f"no valid answer to {request.operation} on {request.url} from {request.endpoint}: {cause}", request
     )
 
 

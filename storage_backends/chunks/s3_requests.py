@@ -13,7 +13,7 @@ import asyncio
 import io
 import re
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
@@ -207,7 +207,9 @@ class S3Requests:
         """Create the object, or raise ``ChunkExists``."""
         # S2: the condition makes a put exclusive, and the id shows whose put it was.
         condition = {"IfNoneMatch": "*", "Metadata": {_ID: put_id}, "ContentType": _CONTENT}
-        await self._ask("put_object", key, name, visible=True, **_verified(_body(data)), **condition)
+        await self._ask(
+            "put_object", key, name, _nothing, visible=True, **_verified(_body(data)), **condition
+        )
 
     async def append(self, key: str, name: str, offset: int, data: Sequence[Buffer]) -> bool:
         """Append ``data`` to the object of ``offset`` bytes; False if it has another length.
@@ -217,7 +219,13 @@ class S3Requests:
         """
         try:
             await self._ask(
-                "put_object", key, name, visible=True, **_verified(_body(data)), WriteOffsetBytes=offset
+                "put_object",
+                key,
+                name,
+                _nothing,
+                visible=True,
+                **_verified(_body(data)),
+                WriteOffsetBytes=offset,
             )
         except TierlogError as error:
             code = code_of(error.__cause__ or error)
@@ -238,7 +246,7 @@ class S3Requests:
 
     async def head(self, key: str, name: str) -> ObjectHead:
         try:
-            answer = await self._ask("head_object", key, name)
+            return await self._ask("head_object", key, name, _head)
         except Unavailable as error:
             if status_of(error.__cause__ or error) != 404:
                 raise
@@ -249,20 +257,13 @@ class S3Requests:
                 f"there was no chunk {name} at the time of the request", chunk=name
             ) from error
 
-        metadata = answer.get("Metadata", {})
-        return ObjectHead(
-            int(answer["ContentLength"]),
-            str(metadata.get(_ID, "")),
-            _READ_ONLY in metadata,
-            str(answer["ETag"]),
-        )
-
     async def set_read_only(self, key: str, name: str, head: ObjectHead, read_only: bool) -> None:
         """Replace the metadata of the object that ``head`` saw, by having the service copy it onto itself."""
         await self._ask(
             "copy_object",
             key,
             name,
+            _nothing,
             CopySource={"Bucket": self._bucket, "Key": key},
             # Without it a concurrent append would be lost: the copy would be of the object as it was before.
             CopySourceIfMatch=head.tag,
@@ -272,23 +273,21 @@ class S3Requests:
         )
 
     async def delete(self, key: str, name: str) -> None:
-        await self._ask("delete_object", key, name, visible=True)
+        await self._ask("delete_object", key, name, _nothing, visible=True)
 
     async def list_pages(self, prefix: str, after: str = "") -> AsyncGenerator[list[ListedObject], None]:
         """The objects below ``prefix`` behind the key ``after``, page by page."""
         more: dict[str, Any] = {"StartAfter": after} if after else {}
         tokens, keys = set[str](), set[str]()
         while True:
-            answer = await self._ask("list_objects_v2", "", "", Prefix=prefix, **more)
-            found = [ListedObject(str(each["Key"]), int(each["Size"])) for each in answer.get("Contents", ())]
+            found, token = await self._ask("list_objects_v2", "", "", _page, Prefix=prefix, **more)
             # The order of keys shows nothing: directory buckets have none.
             if found:
                 self._check_new(found[0].key, keys, prefix)
             yield found
-            if not answer.get("IsTruncated"):
+            if token is None:
                 return
 
-            token = str(answer["NextContinuationToken"])
             self._check_new(token, tokens, prefix)
             more = {"ContinuationToken": token}
 
@@ -297,39 +296,45 @@ class S3Requests:
     async def begin_upload(self, key: str, name: str, put_id: str) -> str:
         """The new upload's id. After ``OutcomeUnknown`` there may be one whose id was lost (``uploads`` shows
         it)."""
-        answer = await self._ask(
+        return await self._ask(
             "create_multipart_upload",
             key,
             name,
+            lambda answer: str(answer["UploadId"]),
             visible=True,
             Metadata={_ID: put_id},
             ContentType=_CONTENT,
             ChecksumAlgorithm="CRC32C",
         )
-        return str(answer["UploadId"])
 
     async def put_part(
         self, key: str, name: str, upload_id: str, number: int, data: Sequence[Buffer]
     ) -> UploadedPart:
         verified = _verified(_body(data))
-        answer = await self._ask("upload_part", key, name, UploadId=upload_id, PartNumber=number, **verified)
-        return UploadedPart(str(answer["ETag"]), verified["ChecksumCRC32C"])
+        return await self._ask(
+            "upload_part",
+            key,
+            name,
+            lambda answer: UploadedPart(str(answer["ETag"]), verified["ChecksumCRC32C"]),
+            UploadId=upload_id,
+            PartNumber=number,
+            **verified,
+        )
 
     async def copy_part(
         self, key: str, name: str, upload_id: str, number: int, source: str, offset: int, length: int
     ) -> UploadedPart:
         """A part that the service copies from a range of the object ``source``."""
-        answer = await self._ask(
+        return await self._ask(
             "upload_part_copy",
             key,
             name,
+            _copied_part,
             UploadId=upload_id,
             PartNumber=number,
             CopySource={"Bucket": self._bucket, "Key": source},
             CopySourceRange=f"bytes={offset}-{offset + length - 1}",
         )
-        copied = answer["CopyPartResult"]
-        return UploadedPart(str(copied["ETag"]), str(copied.get("ChecksumCRC32C", "")))
 
     async def complete_upload(
         self, key: str, name: str, upload_id: str, uploaded: Sequence[UploadedPart]
@@ -344,6 +349,7 @@ class S3Requests:
             "complete_multipart_upload",
             key,
             name,
+            _nothing,
             visible=True,
             UploadId=upload_id,
             MultipartUpload={"Parts": parts},
@@ -355,7 +361,7 @@ class S3Requests:
     async def abort_upload(self, key: str, upload_id: str) -> None:
         """End the upload. It is not an error if it has ended already."""
         try:
-            await self._ask("abort_multipart_upload", key, "", UploadId=upload_id)
+            await self._ask("abort_multipart_upload", key, "", _nothing, UploadId=upload_id)
         except Unavailable as error:
             if code_of(error.__cause__ or error) != "NoSuchUpload":
                 raise
@@ -366,17 +372,13 @@ class S3Requests:
         more: dict[str, Any] = {}
         markers = set[str]()
         while True:
-            answer = await self._ask("list_multipart_uploads", "", "", Prefix=prefix, **more)
-            # By the service's clock on both sides: this machine's may be wrong by hours, and an upload of a
-            # living owner must not be aborted.
-            now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-            found += [
-                LeftUpload(str(each["Key"]), str(each["UploadId"]), (now - each["Initiated"]).total_seconds())
-                for each in answer.get("Uploads", ())
-            ]
-            if not answer.get("IsTruncated"):
+            page, more = await self._ask(
+                "list_multipart_uploads", "", "", _uploads_page, Prefix=prefix, **more
+            )
+            found += page
+            if not more:
                 return found
-            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+
             self._check_new(repr(more), markers, prefix)
 
     def _check_new(self, page: str, seen: set[str], prefix: str) -> None:
@@ -391,15 +393,25 @@ class S3Requests:
     # --- asking ----------------------------------------------------------------------------------
 
     async def _ask(
-        self, operation: str, key: str, name: str, *, visible: bool = False, **request: Any
-    ) -> Mapping[str, Any]:
+        self,
+        operation: str,
+        key: str,
+        name: str,
+        read: Callable[[Mapping[str, Any]], T],
+        *,
+        visible: bool = False,
+        **request: Any,
+    ) -> T:
+        """What ``read`` finds in the answer. An answer that lacks something is no valid one, so what follows
+        from it depends on the request, as without an answer."""
         if key:
             request["Key"] = key
-        call = partial(getattr(self._client, operation), Bucket=self._bucket, **request)
-        answer: Mapping[str, Any] = await self._run(
-            call, self._request_info(operation, key, name, visible=visible)
-        )
-        return answer
+        ask = partial(getattr(self._client, operation), Bucket=self._bucket, **request)
+
+        async def call() -> T:
+            return read(await ask())
+
+        return await self._run(call, self._request_info(operation, key, name, visible=visible))
 
     async def _run(self, call: Call[T], request: RequestInfo) -> T:
         assert self._loop is not None, "the storage is open"
@@ -439,6 +451,43 @@ class S3Requests:
 
 _CONTENT = "application/octet-stream"
 _LENGTH = re.compile(r"[0-9]{1,19}")
+
+
+def _nothing(_answer: Mapping[str, Any]) -> None:
+    """For requests whose answer says only that they were carried out."""
+
+
+def _head(answer: Mapping[str, Any]) -> ObjectHead:
+    metadata = answer.get("Metadata", {})
+    return ObjectHead(
+        int(answer["ContentLength"]), str(metadata.get(_ID, "")), _READ_ONLY in metadata, str(answer["ETag"])
+    )
+
+
+def _page(answer: Mapping[str, Any]) -> tuple[list[ListedObject], str | None]:
+    """The objects of a page, and the token of the next one, if there is one."""
+    found = [ListedObject(str(each["Key"]), int(each["Size"])) for each in answer.get("Contents", ())]
+    return found, str(answer["NextContinuationToken"]) if answer.get("IsTruncated") else None
+
+
+def _copied_part(answer: Mapping[str, Any]) -> UploadedPart:
+    copied = answer["CopyPartResult"]
+    return UploadedPart(str(copied["ETag"]), str(copied.get("ChecksumCRC32C", "")))
+
+
+def _uploads_page(answer: Mapping[str, Any]) -> tuple[list[LeftUpload], dict[str, Any]]:
+    """The uploads of a page, and the parameters of the request for the next one, if there is one."""
+    # By the service's clock on both sides: this machine's may be wrong by hours, and an upload of a living
+    # owner must not be aborted.
+    now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    found = [
+        LeftUpload(str(each["Key"]), str(each["UploadId"]), (now - each["Initiated"]).total_seconds())
+        for each in answer.get("Uploads", ())
+    ]
+    if not answer.get("IsTruncated"):
+        return found, {}
+
+    return found, {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
 
 def _body(data: Sequence[Buffer]) -> bytes:

@@ -70,6 +70,8 @@ class Fault:
     """Perform the request as if this header had not been sent."""
     edit: Callable[[bytes], bytes] | None = None
     """Changes the answer's body."""
+    hide: str = ""
+    """Answer without this header."""
 
     def matches(self, operation: str, key: str) -> bool:
         return self.times > 0 and self.operation == operation and self.key in key
@@ -191,6 +193,7 @@ class S3Server:
                 answer = _refusal(*fault.refuse)
             if fault.edit:
                 answer.body = fault.edit(answer.body)
+            answer.headers = [header for header in answer.headers if header[0].lower() != fault.hide]
             given = None if fault.drop or fault.stall else answer
             self.seen.append(Seen(operation, key, given.status if given else 0))
         return given, fault
@@ -313,7 +316,8 @@ class _Connection(BaseHTTPRequestHandler):
 
         is_head = self.command == "HEAD"
         self.send_response_only(answer.status)
-        self.send_header("Date", self.date_time_string())
+        if fault.hide != "date":
+            self.send_header("Date", self.date_time_string())
         for name, value in answer.headers:
             if is_head or name.lower() != "content-length":
                 self.send_header(name, value)

@@ -56,6 +56,15 @@ async def test_ranges_of_all_sizes_become_one_object(storage: S3ChunkStorage, se
     assert not server.uploads()
 
 
+async def test_a_malformed_answer_to_a_copy_leaves_nothing(storage: S3ChunkStorage, server: S3Server) -> None:
+    server.fail(Fault("UploadPartCopy", edit=lambda body: body.replace(b"ETag", b"Tag")))
+    with pytest.raises(Unavailable, match="no valid answer to upload_part_copy .* it has no 'ETag'"):
+        await storage.concat("joined", RANGES)
+
+    assert "joined" not in names(server)
+    assert not server.uploads()
+
+
 async def test_ranges_that_are_short_together_need_no_upload(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:

@@ -377,6 +377,89 @@ async def test_a_service_that_ignores_ranges_is_detected(storage: S3ChunkStorage
         await storage.read("there", 10, 20)
 
 
+def changed(pattern: bytes, by: bytes = b"") -> Callable[[bytes], bytes]:
+    def edit(body: bytes) -> bytes:
+        edited, count = re.subn(pattern, by, body)
+        assert count
+        return edited
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (changed(b"<Size>.*?</Size>"), "it has no 'Size'"),
+        (changed(b"<Size>.*?</Size>", b"<Size>many</Size>"), "many"),
+        (changed(b"<Key>.*?</Key>"), "it has no 'Key'"),
+        (changed(b"<NextContinuationToken>.*?</NextContinuationToken>"), "it has no 'NextContinuationToken'"),
+    ],
+)
+async def test_a_malformed_list_is_unavailable(
+    storage: S3ChunkStorage, server: S3Server, edit: Callable[[bytes], bytes], message: str
+) -> None:
+    """It was an unknown outcome, which a read does not have."""
+    server.put("store/another", b"x")
+    server.page_size = 1
+    server.fail(Fault("ListObjectsV2", times=2, edit=edit))
+    for verb in (list_all, S3ChunkStorage.used_space):
+        with pytest.raises(Unavailable, match=f"no valid answer to list_objects_v2 .*{message}"):
+            await verb(storage)
+
+    assert len(await storage._all("")) == 2
+
+
+@pytest.mark.parametrize("verb", [info, look, read_nothing, delete, mark])
+@pytest.mark.parametrize(("hide", "field"), [("etag", "ETag"), ("content-length", "ContentLength")])
+async def test_a_malformed_answer_about_an_object_is_unavailable_and_changes_nothing(
+    storage: S3ChunkStorage, server: S3Server, verb: Verb, hide: str, field: str
+) -> None:
+    server.fail(Fault("HeadObject", hide=hide))
+    with pytest.raises(Unavailable, match=f"no valid answer to head_object .* it has no '{field}'"):
+        await verb(storage)
+
+    assert [seen.operation for seen in server.seen] == ["HeadObject"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("", hide="date"),
+        Fault("", edit=changed(b"<Initiated>.*?</Initiated>")),
+        Fault("", edit=changed(b"<UploadId>.*?</UploadId>")),
+        Fault("", edit=changed(b"<NextKeyMarker>.*?</NextKeyMarker>")),
+    ],
+)
+async def test_a_malformed_list_of_uploads_does_not_keep_a_storage_from_being_opened(
+    server: S3Server, fault: Fault
+) -> None:
+    for number in range(2):
+        server.begin_upload(f"store/{number}")
+    server.page_size = 1
+    server.fail(attrs.evolve(fault, operation="ListMultipartUploads", times=2))
+    storage = s3_storage(server.url)
+    await storage.open()
+    with pytest.raises(Unavailable, match="no valid answer to list_multipart_uploads"):
+        await storage.sweep()
+
+    await storage.sweep()
+    await storage.close()
+
+
+async def test_an_unexpected_error_of_a_read_is_no_unknown_outcome(
+    storage: S3ChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def head(key: str, name: str) -> object:
+        raise RuntimeError(key)
+
+    monkeypatch.setattr(storage._requests, "head", head)
+    for verb in (info, look, read_nothing):
+        with pytest.raises(Unavailable, match="RuntimeError"):
+            await verb(storage)
+    with pytest.raises(OutcomeUnknown, match="RuntimeError"):
+        await delete(storage)
+
+
 async def test_ranges_of_a_missing_source_name_it(storage: S3ChunkStorage) -> None:
     with pytest.raises(ChunkNotFound) as caught:
         await storage.concat("new", [ChunkRange("there", 0, 1), ChunkRange("nowhere", 0, 1)])

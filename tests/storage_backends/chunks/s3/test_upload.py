@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from random import Random
 
+import attrs
 import pytest
 
 from support.s3 import s3_storage
@@ -58,6 +59,24 @@ async def test_a_refused_request_leaves_nothing(
 ) -> None:
     server.fail(Fault(operation, refuse=(503, "SlowDown")))
     with pytest.raises(Unavailable):
+        await storage.create_with_content("large", PIECES)
+    assert server.objects() == {}
+    assert not server.uploads()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("CreateMultipartUpload", edit=lambda body: body.replace(b"UploadId", b"Upload")),
+        Fault("UploadPart", hide="etag"),
+    ],
+)
+async def test_a_malformed_answer_leaves_nothing(
+    storage: S3ChunkStorage, server: S3Server, fault: Fault
+) -> None:
+    """An upload whose id it lacked stayed for a day."""
+    server.fail(attrs.evolve(fault))
+    with pytest.raises(Unavailable, match="it has no"):
         await storage.create_with_content("large", PIECES)
     assert server.objects() == {}
     assert not server.uploads()
