@@ -114,7 +114,9 @@ def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
 def list_data_folder(folder: StoreFolder) -> Program[tuple[FolderEntry, ...]]:
     """The entries of the data folder; none if it is missing. Raises ``InvalidArgument`` if it is a file."""
     try:
-        return (yield from list_files(folder.path))
+        return tuple((yield ListFolder(folder.path, others=True)))
+    except FileNotFoundError:
+        return ()
     except NotADirectoryError as error:
         raise _is_a_file(folder) from error
 

@@ -5,6 +5,9 @@ away again, and its name need not be durable (rule W11). So an opening that find
 restore is under way. Otherwise it makes the name again and removes the folder, before it relies on anything.
 Crash: whatever a process leaves, the next opening or restore goes on from there. A ``wal`` that was published
 is never removed: it may have been opened since, by a version without this rule.
+
+Everything in the folder is removed, so no link there may lead out of it, no matter who makes one and when:
+all programs of this module run in ``restore_lane``. What is neither a file nor a folder is left, and refused.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Sequence
 
 from ...storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
 from ...storage_backends.base.files import (
+    NOT_A_FILE,
     Close,
     FileHandle,
     Files,
@@ -37,6 +41,10 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 def restore_folder(folder: StoreFolder) -> StoreFolder:
     """Where a restore builds the logs of ``folder``."""
     return StoreFolder(f"{folder.path}/{RESTORE_FOLDER}")
+
+
+def restore_lane(files: Files, folder: StoreFolder) -> Files:
+    return files.lane("restoring", nofollow_root=folder.path)
 
 
 def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
@@ -107,7 +115,7 @@ def end_restore(folder: StoreFolder, lock: FileHandle, *, is_published: bool = T
 
 
 def _clear(path: str) -> Program[None]:
-    for entry in (yield ListFolder(path)):
+    for entry in (yield ListFolder(path, others=True)):
         if entry.name != LOCK_FILE:
             yield from _remove_entry(path, entry)
 
@@ -125,14 +133,16 @@ def _remove_lock(path: str) -> Program[None]:
 async def settle_restore(files: Files, folder: StoreFolder) -> None:
     """Call it before an opening reads the folder, and again before it relies on what it found there. Raises
     ``Unavailable`` while a restore is under way."""
-    await run_program(files, _settle_if_needed(folder), folder.path)
+    await run_program(restore_lane(files, folder), _settle_if_needed(folder), folder.path)
 
 
 def _settle_if_needed(folder: StoreFolder) -> Program[None]:
     try:
         yield ListFolder(restore_folder(folder).path)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return
+    except NotADirectoryError:
+        yield from list_data_folder(folder)  # Refuses that it is a file itself.
 
     lock = yield from _take_settled(folder)
     yield from end_restore(folder, lock)
@@ -144,7 +154,15 @@ def _take_settled(folder: StoreFolder) -> Program[FileHandle]:
             f"process {pid} is restoring a store into {folder.path}: wait until it has ended, or stop it"
         )
 
-    lock = yield from take_lock(restore_folder(folder).path, refusal, with_parent=True)
+    path = restore_folder(folder).path
+    try:
+        lock = yield from take_lock(path, refusal, with_parent=True)
+    except NotADirectoryError as error:
+        raise _foreign(path) from error
+    except OSError as error:
+        if error.errno in NOT_A_FILE:
+            raise _foreign(f"{path}/{LOCK_FILE}") from error
+        raise
     try:
         yield from _settle(folder)
     except (OSError, TierlogError):
@@ -167,7 +185,7 @@ def _settle(folder: StoreFolder) -> Program[None]:
 
 
 def _remove(path: str) -> Program[None]:
-    for entry in (yield ListFolder(path)):
+    for entry in (yield ListFolder(path, others=True)):
         yield from _remove_entry(path, entry)
     yield RemoveFolder(path)
 
@@ -175,5 +193,16 @@ def _remove(path: str) -> Program[None]:
 def _remove_entry(folder: str, entry: FolderEntry) -> Program[None]:
     if entry.is_folder:
         yield from _remove(f"{folder}/{entry.name}")
-    else:
-        yield Unlink(f"{folder}/{entry.name}")
+        return
+
+    path = f"{folder}/{entry.name}"
+    try:
+        yield Unlink(path)
+    except IsADirectoryError as error:
+        raise _foreign(path) from error
+
+
+def _foreign(path: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{path} is a link, or of another kind than what a restore makes there: remove it, not what it names"
+    )

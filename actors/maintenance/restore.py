@@ -38,7 +38,14 @@ from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
-from ..folder.restoring import begin_restore, end_restore, publish, refuse_logs, restore_folder
+from ..folder.restoring import (
+    begin_restore,
+    end_restore,
+    publish,
+    refuse_logs,
+    restore_folder,
+    restore_lane,
+)
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
 from ..settings.configuration import StoreConfig
@@ -113,15 +120,16 @@ async def restore(
 @asynccontextmanager
 async def _only_restore(folder: StoreFolder, files: Files) -> AsyncIterator[None]:
     """Nobody else restores into the folder, or opens a store there."""
+    lane = restore_lane(files, folder)
     with anyio.CancelScope(shield=True):
-        lock = await run_program(files, begin_restore(folder), folder.path)
+        lock = await run_program(lane, begin_restore(folder), folder.path)
     is_published = False
     try:
         yield
         is_published = True
     finally:
         with anyio.CancelScope(shield=True):
-            await run_program(files, end_restore(folder, lock, is_published=is_published), folder.path)
+            await run_program(lane, end_restore(folder, lock, is_published=is_published), folder.path)
 
 
 def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
@@ -176,9 +184,10 @@ class _Restore:
         # From here on only in the temporary folder, until `publish`.
         identity = await self._make_folder(manifest)
         # Somebody may have put logs there, which would be fenced.
-        await run_program(self._files, refuse_logs(self._folder), self._folder.path)
+        lane = restore_lane(self._files, self._folder)
+        await run_program(lane, refuse_logs(self._folder), self._folder.path)
         await self._fill(identity, manifest, whole, released)
-        await run_program(self._files, publish(self._folder), self._folder.path)
+        await run_program(lane, publish(self._folder), self._folder.path)
         chunks = [chunk for segment in whole for _, chunk in segment.chunks]
         return RestoreReport(
             options.backup,

@@ -171,8 +171,13 @@ class SyncFolder(_OnPath):
     call of another program failed after this program began (rule W11)."""
 
 
-class ListFolder(_OnPath):
-    """The names in a folder, sorted: result ``list[FolderEntry]``; ``FileNotFoundError`` if it is missing."""
+@attrs.frozen
+class ListFolder(IoCall):
+    """The names in a folder, sorted: result ``list[FolderEntry]``; ``FileNotFoundError`` if it is missing.
+    ``others``: also below a ``nofollow_root`` with those of links, pipes, devices and sockets."""
+
+    path: str
+    others: bool = False
 
 
 @attrs.frozen
@@ -260,7 +265,7 @@ class Files(ABC):
 
         Below the folder ``nofollow_root`` it follows no symbolic links and opens regular files only; anything
         else raises ``ENOTDIR``, ``ELOOP`` or ``EISDIR``. All calls of one program below that folder are in
-        the same one, even if something is mounted there or unmounted meanwhile.
+        the same one, even if something is mounted there or unmounted meanwhile, up to a ``MakeFolder`` of it.
         """
 
     @abstractmethod
@@ -307,6 +312,8 @@ def _make_folder(folder: str, with_parent: bool) -> Program[None]:
     except FileNotFoundError:
         pass
     # All of them before the first sync: if one fails, the last folder is empty.
+    if with_parent:
+        yield MakeFolder(parent)  # By its own name, because it may be a ``nofollow_root``.
     yield MakeFolder(folder)
     yield from sync_ancestry(parent, (yield from _nearest_with_others(folder)))
 

@@ -229,8 +229,8 @@ def _list_folder(call: ListFolder) -> list[FolderEntry]:
 def _list_folder_nofollow(call: ListFolder, at: NoFollowFolder) -> list[FolderEntry]:
     fd = at.open_folder(call.path)
     try:
-        # Only files and folders can be opened, so nothing else is listed.
-        return [entry for entry, is_file in _entries(fd) if is_file or entry.is_folder]
+        # Only files and folders can be opened, so nothing else is listed unless asked for.
+        return [entry for entry, is_file in _entries(fd) if call.others or is_file or entry.is_folder]
     finally:
         os.close(fd)
 

@@ -2,8 +2,9 @@
 
 The walk from the folder to a path's parent opens each component without following links, and the call is
 relative to the last descriptor. So no concurrent change can redirect a call out of the folder, and no check
-can race. The folder itself, which may be a link, is opened at the first call below it and stays open: a mount
-that comes or goes afterwards redirects no later call. A path outside the folder is used as it is.
+can race. The folder itself, which may be a link, is opened at the first call below it and stays open until it
+is made by its own name: a mount that comes or goes meanwhile redirects no later call. A path outside the
+folder is used as it is.
 
 A link on the way raises ``NotADirectoryError`` or ``ELOOP``, opening one ``ELOOP``. Anything else but a
 regular file raises ``IsADirectoryError``, devices and pipes too, which are never waited for.
@@ -37,8 +38,7 @@ class NoFollowFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        self._close_root()
 
     def __repr__(self) -> str:
         return f"<NoFollowFolder {self._root}>"
@@ -58,6 +58,8 @@ class NoFollowFolder:
         """Make a folder and its missing parents; existing is fine."""
         if not path.startswith(self._prefix):
             modes.make_folders(path)
+            if path == self._root:
+                self._close_root()  # It may be another one now: the next call opens it.
             return
 
         done = self._prefix.rstrip("/")
@@ -131,6 +133,11 @@ class NoFollowFolder:
             # The folder itself may be a link: its owner chose it.
             self._fd = os.open(self._root, _FOLDER & ~os.O_NOFOLLOW)
         return self._fd
+
+    def _close_root(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def open_file(path: str, flags: int, mode: int, folder: int | None = None) -> int:

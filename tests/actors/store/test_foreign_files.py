@@ -13,9 +13,14 @@ import pytest
 
 from support.folders import make_socket, newest_log_file
 from support.patience import scaled
-from tierlog import DataCorruption, InvalidArgument, open_store
+from tierlog import DataCorruption, InvalidArgument, StoreConfig, Unavailable, open_store
+from tierlog.actors.folder.paths import check_path
+from tierlog.actors.folder.restoring import settle_restore
 from tierlog.actors.maintenance.doctor import examine
+from tierlog.actors.maintenance.restore import RestoreOptions, restore
+from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
+from tierlog.storage_backends.base.files import IoCall, ListFolder, Program, T
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
@@ -104,6 +109,129 @@ async def test_a_link_in_place_of_their_folder_is_refused(
 
     owners.unlink()
     await open_owner(tmp_path / "data")
+
+
+# --- what a restore left, which is removed with all that is in it (rule S17) ----------------------------
+
+
+async def settle(folder: Path) -> None:
+    """As a service does first."""
+    await settle_restore(LocalFiles(), check_path(folder))
+
+
+async def restore_there(folder: Path, files: LocalFiles | None = None) -> None:
+    config = StoreConfig()
+    await restore(
+        check_path(folder), None, RestoreOptions("b"), config, files or LocalFiles(), system_world()
+    )
+
+
+OPENINGS: dict[str, Callable[[Path], Awaitable[None]]] = {
+    "owner": open_owner,
+    "service": settle,
+    "restore": restore_there,
+}
+
+
+def make_others_folder(path: Path) -> list[str]:
+    """With names of files and folders that a restore makes too. Returns all paths."""
+    for name in ("lock", "thesis", "wal/store", "wal/0000/register", "old/deep/file"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"of others")
+    return all_below(path)
+
+
+def all_below(path: Path) -> list[str]:
+    return sorted(f"{each} {each.stat().st_size}" for each in path.rglob("*"))
+
+
+@pytest.mark.parametrize("use", OPENINGS)
+@pytest.mark.parametrize(
+    "link", [".restoring", ".restoring/lock", ".restoring/wal", ".restoring/wal/0000", ".restoring/a/b/c"]
+)
+async def test_s17_a_link_in_place_of_what_a_restore_left_is_never_followed(
+    tmp_path: Path, link: str, use: str
+) -> None:
+    others, data = tmp_path / "others", tmp_path / "data"
+    before = make_others_folder(others)
+    await make_store(data)
+    path = data / link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(others / "thesis" if link.endswith("lock") else others)
+    with pytest.raises(InvalidArgument, match=f"^{path} is a link.*: remove it[^\n]*$"):
+        await OPENINGS[use](data)
+    assert all_below(others) == before
+    await open_view(data)  # which needs nothing of it
+
+    path.unlink()
+    await open_owner(data)
+    assert all_below(others) == before
+    assert sorted(each.name for each in data.iterdir()) == ["lts", "wal"]
+
+
+async def test_s17_nor_is_one_in_what_a_restore_of_an_earlier_version_left(tmp_path: Path) -> None:
+    others, data = tmp_path / "others", tmp_path / "data"
+    before = make_others_folder(others)
+    await make_store(data)
+    shutil.rmtree(data / "wal")
+    (data / ".restoring-1").symlink_to(others)
+    (data / ".restoring-2/wal").mkdir(parents=True)
+    (data / ".restoring-2/wal/0000").symlink_to(others)
+    with pytest.raises(InvalidArgument, match=f"^{data}/.restoring-2/wal/0000 is a link"):
+        await restore_there(data)
+    assert all_below(others) == before
+
+
+class SwappingFiles(LocalFiles):
+    """Another process puts a link to ``others`` in place of ``path`` right before the call number ``number``,
+    from 0, that lists it."""
+
+    def __init__(self, path: Path, others: Path, number: int) -> None:
+        super().__init__()
+        self._path = path
+        self._others = others
+        self._turns = iter([False] * number + [True])
+
+    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> SwappingFiles:
+        lane = SwappingFiles(self._path, self._others, 0)
+        lane._turns = self._turns
+        lane._drive = super().lane(name, width, nofollow_root)._drive
+        return lane
+
+    async def run(self, program: Program[T]) -> T:
+        return await super().run(self._swapping(program))
+
+    def _swapping(self, program: Program[T]) -> Program[T]:
+        call: IoCall = next(program)
+        try:
+            while True:
+                if isinstance(call, ListFolder) and call.path == str(self._path) and next(self._turns, False):
+                    self._path.rename(f"{self._path}.moved")
+                    self._path.symlink_to(self._others)
+                try:
+                    answer = yield call
+                except OSError as error:
+                    call = program.throw(error)
+                else:
+                    call = program.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+@pytest.mark.parametrize("name", [".restoring", ".restoring/old", ".restoring/old/deep", ".restoring-1/old"])
+async def test_s17_nor_is_one_that_is_put_there_while_it_is_removed(tmp_path: Path, name: str) -> None:
+    for number in range(3):
+        others, data = tmp_path / f"others{number}", tmp_path / f"data{number}"
+        before = make_others_folder(others)
+        (data / "lts").mkdir(parents=True)
+        make_others_folder(data / name.partition("/")[0])
+        files = SwappingFiles(data / name, others, number)
+        with pytest.raises((InvalidArgument, Unavailable)):  # at the latest, because there is no backup
+            await restore_there(data, files)
+        if number == 0:
+            assert (data / name).is_symlink()
+        assert all_below(others) == before, number
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,7 @@ from tierlog.storage_backends.base.files import (
     Unlock,
     Write,
     make_folder,
+    with_folder,
 )
 from tierlog.storage_backends.files.local import LocalFiles, drive
 
@@ -180,6 +182,29 @@ async def test_w11_an_empty_folder_is_made_again_unless_somebody_prepared_it(tmp
         for fd in before.values():
             os.close(fd)
     assert kept == {parent: True, prepared: True, made: False}
+
+
+async def test_below_a_root_that_is_made_by_its_name_files_are_in_the_one_that_has_the_name(
+    tmp_path: Path,
+) -> None:
+    """Another process has removed the empty folder, which this program had open, and made it again."""
+    root = tmp_path / "root"
+    root.mkdir()
+
+    def begin() -> Program[FileHandle]:
+        handle: FileHandle = yield Open(f"{root}/sub/a", create=True)
+        return handle
+
+    def program() -> Program[None]:
+        assert (yield ListFolder(str(root))) == []
+        for again in (False, True):
+            shutil.rmtree(root)
+            if again:
+                root.mkdir(mode=0o700)
+            yield Close((yield from with_folder(f"{root}/sub", begin, with_parent=True)))
+            assert (root / "sub/a").exists()
+
+    await LocalFiles().lane("other", nofollow_root=str(root)).run(program())
 
 
 async def test_errors_are_raised_at_their_yield_and_the_program_continues(tmp_path: Path) -> None:
