@@ -69,7 +69,7 @@ def init(
 
 def doctor(
     deep: Annotated[
-        bool, typer.Option("--deep", help="Verify the checksums of all chunks and sorted runs.")
+        bool, typer.Option("--deep", help="Verify the checksums of all chunks, sorted runs and journals.")
     ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,

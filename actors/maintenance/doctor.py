@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import attrs
 
-from ...journal.manifest.chain import element_name, list_elements, runs_prefix
+from ...journal.manifest.chain import element_name, list_elements, read_chain, runs_prefix
 from ...journal.manifest.rules import Known
 from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import (
@@ -69,6 +69,10 @@ _ADVICE_HEAD = (
 _ADVICE_INTENT = (
     f"{_WITHOUT_COPY}the next opening creates it again from this folder's log. Reads and appends go on "
     f"meanwhile"
+)
+_ADVICE_OLDER = (
+    "nothing is lost: only the newest element is needed, and the container deletes this one after its next "
+    "opening or flush"
 )
 _ADVICE_FOREIGN = (
     "put this object back from a copy of long-term storage. The log of this folder does not know it: go on "
@@ -251,12 +255,15 @@ class _Examination:
                 await self._verify_chunks(
                     [r for r in records.values() if lengths.get(r.name, 0) >= r.length], self._verify
                 )
+            newest = await self._attempt(self._check_chain(), _ADVICE_STORAGE) or 0
+            if self._verify is not None:
+                await self._attempt(self._check_older_elements(newest), _ADVICE_STORAGE)
             report = attrs.evolve(
                 report,
                 chunks_on_storage=len(lengths),
                 chunks_unreferenced=len(lengths.keys() - records.keys()) + len(runs),
                 chunks_missing=len(records.keys() - lengths.keys()),
-                element=await self._attempt(self._check_chain(), _ADVICE_STORAGE) or 0,
+                element=newest,
             )
         unconfirmed = "" if self._unconfirmed is None else self._unconfirmed.explanation
         return attrs.evolve(report, unconfirmed=unconfirmed, problems=tuple(self._problems))
@@ -356,6 +363,16 @@ class _Examination:
             manifest = self._snapshot.state.manifest
             self._unconfirmed = moved_from(manifest, listed, self._view.fingerprint)
         return listed.position.n
+
+    async def _check_older_elements(self, newest: int) -> None:
+        """Those below the newest one; 0: that one cannot be read, or does not fit, which was reported."""
+        chain = await read_chain(self._view.chunks, self._index)
+        reported = {problem.file for problem in self._problems}
+        for each in chain.problems:
+            file = f"{self._view.chunk_location}/{each.name}"
+            if file not in reported:
+                advice = _ADVICE_OLDER if newest else _ADVICE_OBJECT
+                self._problems.append(Problem(each.message, advice, file, each.offset))
 
     async def _add_damaged_element(self, error: DataCorruption, known: Known) -> None:
         """What can be done without a copy depends on what the log knows: without its newest element the

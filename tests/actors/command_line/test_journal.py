@@ -115,6 +115,24 @@ def test_a_damaged_object_is_named(run: Run, store: Path, victim: str) -> None:
     assert done.out.endswith("4 elements: 1 problem\n"), "a damaged element is one too"
 
 
+def test_an_older_element_that_is_damaged_is_found_by_a_deep_inspection_too(run: Run, store: Path) -> None:
+    older = elements(store, 1)[0]
+    older.chmod(0o600)
+    older.write_bytes(bytes(older.stat().st_size))
+    assert run("doctor").code == 0, "it reads the newest elements only"
+    report = json.loads(run("doctor", "--deep", "--json").out)
+    (problem,) = report["containers"][1]["problems"]
+    assert (problem["file"], problem["offset"]) == (str(older), 0)
+    assert "nothing is lost" in problem["advice"]
+    assert len(json.loads(run("journal", "verify", "--json").out)["problems"]) == 1
+
+
+def test_a_newest_element_that_is_damaged_is_one_problem_of_a_deep_inspection(run: Run, store: Path) -> None:
+    flip_bit(elements(store, 1)[-1], 40)
+    report = json.loads(run("doctor", "--deep", "--json").out)
+    assert [len(each["problems"]) for each in report["containers"]] == [0, 1]
+
+
 def test_a_damaged_element_is_listed_with_its_object(run: Run, store: Path) -> None:
     path = elements(store, 1)[-1]
     flip_bit(path, 40)
