@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import attrs
 
+from ...journal.log.local_layout import LogLayout
 from ...journal.manifest.chain import element_name, list_elements, read_chain, runs_prefix
 from ...journal.manifest.rules import Known
 from ...journal.manifest.store_record import STORE_RECORD
@@ -24,14 +25,15 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.files import Files
+from ...storage_backends.base.files import Close, Files, ListFolder, Open, Program
 from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
 from ..container.confirmation import unconfirmed_record
+from ..container.local_disk import run_folder
 from ..container.ownership import list_chain, moved_from
 from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
-from ..folder.paths import live_owners
+from ..folder.paths import live_owners, run_program
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
 from .journal import check_record
@@ -48,6 +50,7 @@ _RESTORE = (
 )
 RESTORE_FILE = f"put back a copy of this file, which does not change; without one, {_RESTORE}"
 """For the files that describe a folder."""
+_ADVICE_REMADE = "remove it (of a link, not what it names): the next opening makes it again, nothing is lost"
 # An older copy of the log would be refused: long-term storage knows of a newer one.
 _ADVICE_LOG = f"the other containers can be read meanwhile; {_RESTORE}"
 _ADVICE_CHUNK = "put the chunk back from a copy of long-term storage; all other bytes can be read meanwhile"
@@ -221,6 +224,22 @@ def _problem(error: TierlogError, advice: str) -> Problem:
     return Problem(str(error), _ADVICE_STORAGE if isinstance(error, Unavailable) else advice)
 
 
+def _check_reserve(folder: str) -> Program[None]:
+    """An opening replaces it, and a view does not need it."""
+    with suppress(FileNotFoundError):
+        yield Close((yield Open(LogLayout(folder).reserve)))
+
+
+def _check_run_folder(folder: str) -> Program[None]:
+    runs = run_folder(folder)
+    try:
+        yield ListFolder(runs)
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError as error:
+        raise DataCorruption("this is not a folder", file=runs, offset=0) from error
+
+
 class _Examination:
     """One examination of a container's snapshot and of its chunks and chain in long-term storage."""
 
@@ -243,6 +262,9 @@ class _Examination:
         records, errors = found
         self._problems += [_problem(error, _ADVICE_RECORD) for error in errors.values()]
         await self._check_chains()
+        folder = self._container.folder
+        for program in (_check_reserve(folder), _check_run_folder(folder)):
+            await self._attempt(run_program(self._container.files, program, folder), _ADVICE_REMADE)
         report = attrs.evolve(self._counts(), chunks_referenced=len(records))
         lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
         # Else long-term storage does not answer, which is one problem and not one for each chunk.

@@ -36,6 +36,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
 FILES: dict[str, Callable[[Path], Path]] = {
     "log file": newest_log_file,
     "register": lambda folder: folder / "wal/0000/register",
+    "reserve": lambda folder: folder / "wal/0000/reserve",
     "identity": lambda folder: folder / "wal/store",
 }
 
@@ -81,6 +82,25 @@ async def test_it_is_refused_with_its_name(
     path.with_name(f"{path.name}.moved").rename(path)
     async with open_store(tmp_path) as store:
         assert await store.read("s", 0, 5) == b"acked"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+async def test_in_place_of_the_folder_of_local_runs_it_is_reported_and_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    await make_store(tmp_path)
+    path = tmp_path / "wal/0000/runs"
+    shutil.rmtree(path, ignore_errors=True)
+    KINDS[kind](path)
+    with pytest.raises(DataCorruption, match="not a folder") as reported:
+        await open_view(tmp_path)
+    assert reported.value.file == str(path)
+    with pytest.raises(Unavailable, match=str(path)):
+        await open_owner(tmp_path)
+
+    path.unlink()
+    await open_owner(tmp_path)
+    await open_view(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
