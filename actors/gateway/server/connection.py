@@ -310,7 +310,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # trailers are ignored: the request was decided by its head
-            self._headers.append((name.lower(), value))
+            # Blanks around a value are no part of it (RFC 9110, 5.5); the parser drops those before it.
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """Errors raised here come out of the parser as ``HttpParserError``."""

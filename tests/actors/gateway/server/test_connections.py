@@ -71,6 +71,10 @@ async def contents(served: ServedStore) -> bytes:
         b"content-length: 5\r\ncontent-length: 5\r\n",
         b"content-length: +5\r\n",
         b"content-length: 5 5\r\n",
+        b"content-length: 5\x0b\r\n",
+        b"content-length: 5 ,5 \r\n",
+        b"content-length: 5 \r\ncontent-length: 5\r\n",
+        b"content-length: 5 \r\ntransfer-encoding: chunked \r\n",
         b"transfer-encoding: xchunked\r\n",
         b"transfer-encoding: chunked, identity\r\n",
         b"transfer-encoding: identity\r\ncontent-length: 5\r\n",
@@ -224,6 +228,19 @@ async def test_h9_a_trailer_does_not_keep_a_connection_that_its_head_ends(a: Ser
 
     assert answer.count(b"HTTP/1.1 200 OK") == 2
     assert answer.count(b"connection: close") == 1
+
+
+@pytest.mark.parametrize("blanks", [b" ", b"\t", b" \t  "])
+async def test_blanks_around_a_value_are_no_part_of_it(a: ServedStore, blanks: bytes) -> None:
+    def padded(head: bytes) -> bytes:
+        line, *fields = head.split(b"\r\n")
+        fields = [field.replace(b": ", b":" + blanks) + blanks if field else b"" for field in fields]
+        return b"\r\n".join([line, *fields])
+
+    answer = await ask(a, padded(APPEND + b"content-length: 5\r\n\r\n") + b"hello" + padded(LAST))
+
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert await contents(a) == b"hello"
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
