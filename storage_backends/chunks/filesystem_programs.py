@@ -140,8 +140,14 @@ class Folders:
 
     def make(self, folder: str) -> Program[None]:
         """Make a folder below the root durably, level by level. Programs with the same ``missing`` folder
-        must not overlap."""
+        must not overlap. Raises ``FolderRemoved`` if a level above is gone."""
         levels = self._unknown(folder)
+        above = dirname(levels[-1]) if levels else self.root
+        # Else the first level would bring it back, and nobody would sync its name.
+        if above != self.root and (yield from self._is_gone(above)):
+            self.forget(above)
+            raise FolderRemoved
+
         try:
             for level in reversed(levels):
                 if not (yield from self._is_durable(level)):
@@ -160,6 +166,15 @@ class Folders:
             levels.append(folder)
             folder = dirname(folder)
         return levels
+
+    def _is_gone(self, folder: str) -> Program[bool]:
+        """Whether another process removed a folder that is known, or emptied it, which may be another one
+        now."""
+        try:
+            yield RemoveFolder(folder)
+        except OSError as error:
+            return error.errno == errno.ENOENT
+        return True
 
     def _is_durable(self, folder: str) -> Program[bool]:
         """A folder with anything in it has a durable name, because its name was synced before. The name of an

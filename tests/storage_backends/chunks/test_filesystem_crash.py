@@ -278,6 +278,23 @@ async def test_w11_a_chunk_survives_if_another_process_makes_its_empty_folder_ag
     assert await recovered.read("a/1", 0, 2000) == FIRST
 
 
+@pytest.mark.anyio
+async def test_w11_a_chunk_survives_if_another_process_removed_a_folder_that_is_known() -> None:
+    """The folder of the second chunk is made with its parent, which was durable before it was removed."""
+    disk = SimulatedDisk(_LosesEverything(1))
+    storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
+    await storage.open()
+    await storage.create_with_content("a/b/1", [FIRST])
+    other = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(2))
+    await other.open()
+    await other.delete("a/b/1")
+    await storage.create_with_content("a/c/2", [SECOND])
+
+    after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
+    await after.open()
+    assert await after.read("a/c/2", 0, 2000) == SECOND
+
+
 class FailingSync:
     """The sync number ``failing`` of a folder fails."""
 
