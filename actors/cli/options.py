@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -48,14 +49,31 @@ def container_option(what: str) -> Any:
     return typer.Option("--container", parser=whole_number(0), metavar="N", help=help, show_default=False)
 
 
+def folder_path(value: object) -> Path:
+    """A parser of an option or argument. ``Path`` alone takes an empty text, such as that of a variable which
+    a script has not set, for the current folder."""
+    text = str(value)
+    if not text:
+        raise typer.BadParameter("it is empty: name a folder")
+    return Path(text)
+
+
+def _refuse_empty_variable(context: typer.Context, data: Path) -> Path:
+    source = context.get_parameter_source("data")
+    if source is not None and source.name == "DEFAULT" and os.environ.get("TIERLOG_DATA") == "":
+        raise typer.BadParameter("TIERLOG_DATA is empty: name a folder, or unset it")
+    return data
+
+
 Data = Annotated[
     Path,
     typer.Option(
         "--data",
+        parser=folder_path,
+        callback=_refuse_empty_variable,
         envvar="TIERLOG_DATA",
         show_envvar=True,
         metavar="PATH",
-        readable=False,  # in all commands: the error of the use itself says what to do
         help="The data folder.",
         show_default="tierlog-data",
     ),

@@ -4,6 +4,7 @@ what a view shows of a folder that is open elsewhere."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -93,6 +94,8 @@ def tail(
             if first < 0:
                 # As `tail -c`: more bytes than there are means all of them.
                 first = max(info.start_offset, info.length + first)
+            if first > info.length and not info.sealed:
+                sys.stderr.write(f"waiting for offset {first}: the segment ends at {info.length} now\n")
             async for block in view.tail(name, first):
                 output.write_all(output.STDOUT, block)
 

@@ -12,7 +12,7 @@ from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, number_option
+from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, folder_path, number_option
 from .running import execute, print_error, read_settings
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path | None,
     typer.Argument(
-        metavar="PATH", readable=False, help="The data folder; the same as --data.", show_default=False
+        parser=folder_path, metavar="PATH", help="The data folder; the same as --data.", show_default=False
     ),
 ]
 Listen = Annotated[

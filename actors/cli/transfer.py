@@ -11,7 +11,7 @@ import typer
 
 from ...storage_backends.base.errors import InvalidArgument, SegmentNotFound
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Names, TakeOver, check_selection
+from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Names, TakeOver, check_selection, folder_path
 from .running import FAILED, Hints, execute, owning, read_settings, viewing
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def backup(
         typer.Option(
             "--to",
             metavar="FOLDER",
-            readable=False,
+            parser=folder_path,
             help="Write the backup to this folder; default: long-term storage.",
         ),
     ] = None,
@@ -162,7 +162,7 @@ def backup(
     folder open; bytes that are only in the log are then missing.
     """
     if show:
-        _show_backups(execute(lambda: _list(data, to)), json)
+        _show_backups(execute(lambda: _list(data, config, to)), json)
         return
     if read_only and to is None:
         raise typer.BadParameter("--read-only needs --to: only an owner may write to long-term storage")
@@ -261,18 +261,47 @@ async def _folder_of_backups(path: Path, *, write: bool = False) -> AsyncIterato
         await storage.close()
 
 
-async def _list(data: Path, to: Path | None) -> list[tuple[str, Manifest]]:
+async def _list(data: Path, config: Path | None, to: Path | None) -> list[tuple[str, Manifest]]:
     from ..maintenance.backup import list_backups, read_manifest
 
     async def read(storage: ChunkStorage) -> list[tuple[str, Manifest]]:
         return [(each, await read_manifest(storage, each)) for each in await list_backups(storage)]
 
-    # Without the data folder, which may be lost: that is when backups are listed.
+    # Without what may be lost, which is when backups are listed: the data folder, or its wal/.
     if to is not None:
         async with _folder_of_backups(to) as storage:
             return await read(storage)
+    async with _storage_of_lost_logs(data, config) as chunks:
+        if chunks is not None:
+            return await read(chunks)
     async with viewing(data) as view:
         return await read(view.chunks)
+
+
+@asynccontextmanager
+async def _storage_of_lost_logs(data: Path, config: Path | None) -> AsyncIterator[ChunkStorage | None]:
+    """Long-term storage as ``tierlog restore`` finds it, if the folder has no wal/; None if it has, or if
+    there is nothing."""
+    import anyio
+
+    from ...storage_backends.files.local import LocalFiles
+    from ..folder.chunk_location import ChunkLocation, make_chunk_reader
+    from ..folder.paths import check_path
+    from ..store.opening import system_world
+
+    folder, settings = check_path(data), read_settings(config, None)
+    is_found = settings.chunks or await anyio.Path(folder.chunks).is_dir()
+    if await anyio.Path(folder.wal).exists() or not is_found:
+        yield None
+        return
+
+    location = ChunkLocation(settings.chunks, settings.s3)
+    storage = make_chunk_reader(location, LocalFiles(), folder, system_world())
+    await storage.open()
+    try:
+        yield storage
+    finally:
+        await storage.close()
 
 
 def restore(
@@ -287,7 +316,7 @@ def restore(
         typer.Option(
             "--from",
             metavar="FOLDER",
-            readable=False,
+            parser=folder_path,
             help="The folder of `backup --to`; default: long-term storage.",
         ),
     ] = None,

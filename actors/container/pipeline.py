@@ -62,6 +62,7 @@ class PipelineOptions:
     group_bytes: int = 4 << 20
     """A batch taken from the mailbox ends at about this size. A larger append is a batch of its own."""
     group_count: int = 4096
+    """Operations that are decided in one step, and ``_STEP`` at most."""
 
 
 Protect = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -164,7 +165,7 @@ class Pipeline:
                 # The group is full: what comes next waits until the committer has taken it.
                 self._taken = self._mailbox.events.new()
                 await self._taken.wait()
-            if len(batch) == _STEP:
+            if len(batch) == count:
                 await anyio.lowlevel.checkpoint()
 
     def _wake_committer(self) -> None:

@@ -141,7 +141,8 @@ class StoreReport:
     def problems(self) -> list[Problem]:
         """All of them."""
         found = [problem for container in self.containers for problem in container.problems]
-        return [*self.folder_problems, *found]
+        # Each once: long-term storage that does not answer is a problem of all containers.
+        return list(dict.fromkeys([*self.folder_problems, *found]))
 
     @property
     def sound(self) -> bool:

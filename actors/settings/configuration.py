@@ -118,7 +118,9 @@ class GroupConfig:
     """Group commit: appends that wait together become durable with one disk sync."""
 
     bytes: int = _size(4 * MiB, 4 * KiB, GROUP_BYTES_MAX, "A group is closed when it holds this many bytes.")
-    count: int = _count(4096, 1, 65_536, "A group is closed when it holds this many operations.")
+    count: int = _count(
+        4096, 1, 65_536, "The most operations that are decided in one step; more than 384 never are."
+    )
 
 
 @attrs.frozen(kw_only=True)

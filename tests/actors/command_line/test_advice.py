@@ -130,6 +130,7 @@ def test_damage_of_a_log_is_answered_with_a_procedure_that_works(run: Run, folde
     assert [step in shown for step in steps] == [True] * 3
     assert "before" in run("backup", "--list").out
     (folder / "wal").rename(folder / "wal.damaged")
+    assert "before" in run("backup", "--list").out, "the restore that follows takes it from there"
     assert run("restore", "before").code == 0
     assert run("segment", "read", NAME).out == "flushed tail\n"
 
@@ -141,7 +142,50 @@ def test_the_verdict_says_what_was_not_read(run: Run, folder: Path) -> None:
     assert deep == "sound"
 
 
+def test_long_term_storage_that_does_not_answer_is_one_problem_of_all_containers(
+    run: Run, folder: Path
+) -> None:
+    make_store(folder)
+    (folder / "lts").rename(folder / "unmounted")
+    (folder / "lts").mkdir()
+
+    done = run("doctor")
+
+    assert done.code == 1
+    assert done.out.count("problem: ") == 1
+    assert "not sound, problems: 1;" in done.out
+
+
 # --- folders, addresses and services --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("segment", "ls", "--data", ""),
+        ("serve", ""),
+        ("backup", "--list", "--to", ""),
+        ("restore", "b", "--from", ""),
+    ],
+)
+def test_an_empty_folder_name_is_not_the_current_folder(
+    run: Run, folder: Path, arguments: tuple[str, ...]
+) -> None:
+    make_store(folder)
+    os.chdir(folder)
+
+    done = run(*arguments)
+
+    assert done.code == 2
+    assert "it is empty: name a folder" in done.err
+
+
+def test_an_empty_variable_is_not_the_default_folder(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_store(Path("tierlog-data"))
+    monkeypatch.setenv("TIERLOG_DATA", "")
+
+    assert "TIERLOG_DATA is empty: name a folder, or unset it" in run("segment", "ls").err
+    assert run("segment", "ls", "--data", "tierlog-data").code == 0
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,16 @@ def test_ctrl_c_ends_a_tail_quietly(folder: Path, times: int) -> None:
         assert tail.stderr.read() == b""
 
 
+def test_a_tail_from_beyond_the_end_says_that_it_waits(folder: Path) -> None:
+    make_store(folder)
+    with spawn(folder, "segment", "tail", NAME, "--offset", "99") as tail:
+        assert tail.stderr is not None
+        assert tail.stderr.readline() == b"waiting for offset 99: the segment ends at 13 now\n"
+        tail.send_signal(signal.SIGINT)
+
+        assert tail.wait() == 130
+
+
 def test_ctrl_c_ends_a_waiting_append_and_keeps_acked_bytes(folder: Path, run: Run) -> None:
     make_store(folder)
 
