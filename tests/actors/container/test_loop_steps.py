@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.container_world import OPTIONS, ContainerWorld, Owner
 from support.loop_steps import LongestSteps
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.local_disk import RunFolder
+from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.gateway.wire.batch import BatchItem
 from tierlog.storage_backends.base.errors import Unavailable
@@ -115,6 +117,25 @@ async def test_no_step_grows_with_the_number_of_appends_that_arrive_together() -
                 await anyio.lowlevel.checkpoint()  # asyncio records no step that began before
                 outcomes = await owner.store.append_each(appends)
             assert all(type(outcome) is int for outcome in outcomes)
+
+
+async def test_other_tasks_run_between_steps_that_are_set_smaller() -> None:
+    world = ContainerWorld(options=attrs.evolve(OPTIONS, pipeline=PipelineOptions(group_count=16)))
+    async with world.owner() as owner, anyio.create_task_group() as tasks:
+        await owner.store.create_segment("s")
+        sequences = [owner.container.state.sequence]
+
+        async def watch() -> None:
+            while True:
+                await anyio.lowlevel.checkpoint()
+                sequences.append(owner.container.state.sequence)
+
+        tasks.start_soon(watch)
+        await owner.store.append_each([BatchItem("s", b"x")] * 300)
+        tasks.cancel_scope.cancel()
+
+    assert sequences[-1] - sequences[0] == 300
+    assert max(after - before for before, after in pairwise(sequences)) < 100
 
 
 async def add_records(owner: Owner, first: int, count: int) -> None:
