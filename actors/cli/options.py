@@ -49,13 +49,21 @@ def container_option(what: str) -> Any:
     return typer.Option("--container", parser=whole_number(0), metavar="N", help=help, show_default=False)
 
 
-def folder_path(value: object) -> Path:
+def _path_of(kind: str) -> Callable[[object], Path]:
     """A parser of an option or argument. ``Path`` alone takes an empty text, such as that of a variable which
     a script has not set, for the current folder."""
-    text = str(value)
-    if not text:
-        raise typer.BadParameter("it is empty: name a folder")
-    return Path(text)
+
+    def parse(value: object) -> Path:
+        text = str(value)
+        if not text:
+            raise typer.BadParameter(f"it is empty: name a {kind}")
+        return Path(text)
+
+    return parse
+
+
+folder_path = _path_of("folder")
+file_path = _path_of("file")
 
 
 def _refuse_empty_variable(context: typer.Context, data: Path) -> Path:
@@ -84,8 +92,8 @@ Config = Annotated[
         "--config",
         envvar="TIERLOG_CONFIG",
         show_envvar=True,
+        parser=file_path,
         metavar="FILE",
-        readable=False,
         help="The configuration file, such as tierlog.toml; default: the built-in settings.",
     ),
 ]

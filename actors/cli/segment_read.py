@@ -14,7 +14,7 @@ import typer
 
 from ...storage_backends.base.errors import SegmentNotFound
 from . import output
-from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, number_option
+from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, file_path, number_option
 from .running import execute, reading
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def read(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", readable=False, help="Write to FILE instead of stdout."),
+        typer.Option("--output", parser=file_path, metavar="FILE", help="Write to FILE instead of stdout."),
     ] = None,
     data: Data = DEFAULT_DATA,
     url: Service = None,

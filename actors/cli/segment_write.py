@@ -21,6 +21,7 @@ from .options import (
     Name,
     Service,
     TakeOver,
+    file_path,
     number_option,
     whole_number,
 )
@@ -110,7 +111,7 @@ def append(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file", metavar="FILE", readable=False, help="Append the bytes of a file; default: stdin."
+            "--file", parser=file_path, metavar="FILE", help="Append the bytes of a file; default: stdin."
         ),
     ] = None,
     text: Annotated[

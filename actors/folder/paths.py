@@ -25,7 +25,8 @@ from ...storage_backends.base.files import (
     T,
     Unlink,
 )
-from ...storage_backends.base.os_errors import NO_PERMISSION, explain
+from ...storage_backends.base.os_errors import NO_PERMISSION, explain, reason_of
+from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
 from .lock_files import Owner, list_owners
@@ -41,7 +42,6 @@ _REMEDIES = {
     errno.ENOTDIR: "a part of this path is a file, or a link where none may be: name a folder",
     errno.ENOENT: "no folder can be made there: name another one",
     errno.ENAMETOOLONG: "name a folder with a shorter path",
-    errno.ELOOP: "its links form a circle: name another folder",
 }
 """What to do about errors that a repetition meets again; ``explain`` has that of others."""
 
@@ -76,7 +76,12 @@ def check_path(path: object) -> StoreFolder:
         raise InvalidArgument(f"no file can have the name {path!r}") from error
     if b"\0" in encoded:
         raise InvalidArgument(f"no file can have the name {path!r}")
-    return StoreFolder(os.path.abspath(os.fsdecode(encoded)))
+    try:
+        return StoreFolder(os.path.abspath(os.fsdecode(encoded)))
+    except FileNotFoundError as error:
+        raise InvalidArgument(
+            f"there is no working directory for {os.fspath(path)!r}, it was deleted: change to another one"
+        ) from error
 
 
 async def run_program(files: Files, program: Program[T], path: str) -> T:
@@ -85,6 +90,9 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
     try:
         return await files.run(program)
     except OSError as error:
+        if problem := await _problem_of_links(files, error, path):
+            raise InvalidArgument(problem) from error
+
         # The file layer refuses to open what is not a regular file: a pipe would block, a link lead
         # elsewhere.
         if error.errno in NOT_A_FILE:
@@ -99,6 +107,29 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
 
         kind = StorageFull if error.errno in FULL else Unavailable
         raise kind(explain(error, path)) from error
+
+
+async def _problem_of_links(files: Files, error: OSError, path: str) -> str:
+    """What is wrong with a link on the way to ``path``, if ``error`` comes from that; else empty. A link
+    below it is no regular file."""
+
+    def listing(folder: str) -> Program[None]:
+        yield ListFolder(folder)
+
+    if error.errno == errno.EEXIST and str(error.filename).startswith("/"):
+        path = error.filename
+    elif error.errno != errno.ELOOP:
+        return ""
+    try:
+        await files.run(listing(path))
+    except FileNotFoundError:
+        # It exists, so it is a link.
+        if error.errno == errno.EEXIST:
+            return f"{path} is a link to a missing folder: make that folder, or name another one"
+    except OSError as refused:
+        if refused.errno == errno.ELOOP:
+            return f"{path}: {reason_of(refused)}: its links form a circle, name another folder"
+    return ""
 
 
 def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
@@ -165,10 +196,26 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
             )
     for entry in entries:
         if entry.name not in _ALLOWED_IN_A_NEW_FOLDER and not entry.name.startswith(RESTORE_FOLDER):
+            yield from _refuse_lost_logs(folder)
             raise InvalidArgument(
                 f"{folder.path} holds other files, such as {entry.name!r}, and no store: name a new or empty "
                 f"folder"
             )
+
+
+def _refuse_lost_logs(folder: StoreFolder) -> Program[None]:
+    """``folder`` has no identity. A new store beside the chunks of another one is refused elsewhere."""
+    if any(entry.name == "wal" for entry in (yield from list_data_folder(folder))):
+        return
+
+    entries: tuple[FolderEntry, ...] = ()
+    with suppress(NotADirectoryError):
+        entries = yield from list_files(folder.chunks)
+    if any(entry.name == IDENTIFICATION for entry in entries):
+        raise InvalidArgument(
+            f"{folder.path} has the chunks of a store in lts/, but its wal/ is missing: put wal/ back, or "
+            f"restore a backup (`tierlog restore`)"
+        )
 
 
 def remove_temporary_files(folder: StoreFolder) -> Program[None]:
@@ -201,6 +248,7 @@ def _existing_identity(folder: StoreFolder) -> Program[StoreIdentity]:
 
     found = yield from read_identity(folder.wal)
     if found is None:
+        yield from _refuse_lost_logs(folder)
         raise InvalidArgument(f"{folder.path} holds no tierlog store: name the data folder of a store")
 
     return found

@@ -188,7 +188,7 @@ def checked_sources(sources: Iterable[str]) -> tuple[str, ...]:
 
     if not 0 < len(names) <= SOURCES_MAX or len(set(names)) != len(names):
         raise InvalidArgument(
-            f"merge_segments takes 1 to {SOURCES_MAX} different source names, not {shown(sources)}"
+            f"a merge takes 1 to {SOURCES_MAX} different source names, not {shown(sources)}"
         )
 
     return names

@@ -94,7 +94,7 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     offset = segment.length
     if request.expected_offset is not None and request.expected_offset != offset:
         raise BadOffset(
-            f"expected_offset is {request.expected_offset}, but {segment.name!r} ends at {offset}: read "
+            f"the expected offset is {request.expected_offset}, but {segment.name!r} ends at {offset}: read "
             f"its length and decide again",
             segment=segment.name,
             expected=offset,

@@ -189,6 +189,25 @@ def test_an_empty_variable_is_not_the_default_folder(run: Run, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("segment", "append", NAME, "--file", ""),
+        ("segment", "read", NAME, "--output", ""),
+        ("segment", "create", "new", "--config", ""),
+    ],
+)
+def test_an_empty_file_name_is_not_the_current_folder(
+    run: Run, folder: Path, arguments: tuple[str, ...]
+) -> None:
+    make_store(folder)
+    done = run(*arguments)
+
+    assert (done.code, is_one_line(done.err)) == (2, True)
+    assert f"'{arguments[-2]}'" in done.err
+    assert "it is empty: name a file" in done.err
+
+
+@pytest.mark.parametrize(
     "role, advice",
     [
         ("", "stop that process, or fence it with --take-over"),
@@ -269,6 +288,47 @@ def test_a_name_that_is_no_address_is_answered_with_what_is_one() -> None:
 def test_an_ipv6_address_with_a_port_needs_brackets() -> None:
     with pytest.raises(ConfigError, match=r"an IPv6 address is in brackets: \[::1\]:9490"):
         bind("::1:9490", 8470)
+
+
+def test_a_link_to_a_missing_folder_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("missing")
+    for data in ("link", "link/data"):
+        done = run("segment", "create", NAME, "--data", data)
+
+        assert (done.code, is_one_line(done.err)) == (1, True)
+        assert f"{tmp_path}/link is a link to a missing folder: make that folder" in done.err
+
+
+def test_links_that_form_a_circle_are_no_damage(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("link")
+    for command in (("segment", "create", NAME), ("segment", "ls"), ("doctor",)):
+        for data in ("link", "link/data"):
+            done = run(*command, "--data", data)
+
+            assert (done.code, is_one_line(done.err)) == (1, True)
+            assert f"{tmp_path}/{data}: Too many levels of symbolic links: its links form a" in done.err
+
+
+def test_a_working_directory_that_was_deleted_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    done = run("segment", "ls", "--data", "store")
+
+    assert done.code == 1
+    assert done.err == (
+        "error: there is no working directory for 'store', it was deleted: change to another one\n"
+    )
+
+
+def test_a_folder_that_lost_its_wal_is_a_store_to_restore(run: Run, folder: Path) -> None:
+    make_store(folder)
+    (folder / "wal").rename(folder / "wal.lost")
+    for command in (("segment", "ls"), ("doctor",), ("segment", "create", "new")):
+        done = run(*command)
+
+        assert (done.code, is_one_line(done.err)) == (1, True)
+        assert "lts/, but its wal/ is missing: put wal/ back, or restore a backup" in done.err
 
 
 @pytest.mark.parametrize("command", [("status",), ("segment", "ls")])
