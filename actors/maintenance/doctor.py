@@ -264,8 +264,10 @@ class _Examination:
         self._problems += [_problem(error, _ADVICE_RECORD) for error in errors.values()]
         await self._check_chains()
         folder = self._container.folder
-        for program in (_check_reserve(folder), _check_run_folder(folder)):
-            await self._attempt(run_program(self._container.files, program, folder), _ADVICE_REMADE)
+        files = self._container.files
+        await self._attempt(run_program(files, _check_reserve(folder), folder), _ADVICE_REMADE)
+        files = files.lane("log", nofollow_root=folder)  # as an opening
+        await self._attempt(run_program(files, _check_run_folder(folder), folder), _ADVICE_REMADE)
         report = attrs.evolve(self._counts(), chunks_referenced=len(records))
         lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
         # Else long-term storage does not answer, which is one problem and not one for each chunk.

@@ -71,8 +71,10 @@ class LocalCopies(RunSource):
         """Find the copies of ``runs``, and remove those of other runs and those of another length, unless
         ``may_remove(file name)`` is false. Raises ``Unavailable`` if the folder cannot be used."""
         known = {file_name(run): run for run in runs}
+        # A link may not lead out of the log's folder: files are removed there.
+        files = self._files.lane("copies", nofollow_root=self._folder.rpartition("/")[0])
         try:
-            names = await self._files.run(_prepare(self._folder, known, may_remove))
+            names = await files.run(_prepare(self._folder, known, may_remove))
         except OSError as error:
             raise Unavailable(f"the folder of local runs {self._folder} cannot be used: {error}") from error
         self._held = {name: known[name] for name in names}

@@ -84,19 +84,21 @@ async def test_it_is_refused_with_its_name(
         assert await store.read("s", 0, 5) == b"acked"
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link"])
 async def test_in_place_of_the_folder_of_local_runs_it_is_reported_and_refused(
     tmp_path: Path, kind: str
 ) -> None:
     await make_store(tmp_path)
     path = tmp_path / "wal/0000/runs"
     shutil.rmtree(path, ignore_errors=True)
+    others = make_others_folder(path.with_name("runs.moved"))
     KINDS[kind](path)
     with pytest.raises(DataCorruption, match="not a folder") as reported:
         await open_view(tmp_path)
     assert reported.value.file == str(path)
     with pytest.raises(Unavailable, match=str(path)):
         await open_owner(tmp_path)
+    assert all_below(path.with_name("runs.moved")) == others
 
     path.unlink()
     await open_owner(tmp_path)
@@ -154,8 +156,8 @@ OPENINGS: dict[str, Callable[[Path], Awaitable[None]]] = {
 
 
 def make_others_folder(path: Path) -> list[str]:
-    """With names of files and folders that a restore makes too. Returns all paths."""
-    for name in ("lock", "thesis", "wal/store", "wal/0000/register", "old/deep/file"):
+    """With names of files and folders that a store makes too. Returns all paths."""
+    for name in ("lock", "thesis", "setup.run", "wal/store", "wal/0000/register", "old/deep/file"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(b"of others")
     return all_below(path)
