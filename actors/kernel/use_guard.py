@@ -80,6 +80,9 @@ class GuardedGenerator(AsyncGenerator[T, None], Generic[T]):
 class _Unentered:
     """Says what to do when a context manager is taken for what it gives."""
 
+    # A copy is asked for attributes before it has any.
+    _usage = "async with"
+
     def __init__(self, usage: str) -> None:
         self._usage = usage
 

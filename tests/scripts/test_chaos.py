@@ -22,6 +22,7 @@ from chaos_parts.spark_scenarios import CELLS, FaultKind, Point, scenarios
 from chaos_parts.spark_session import missing
 from support.leftovers import processes_with
 from support.live_service import SyncOwnService
+from support.patience import scaled
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = ("disk_full", "failover", "freeze", "partition")
@@ -164,7 +165,7 @@ def test_ctrl_c_leaves_nothing(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + scaled(60)
         while not any(ready in path.read_text() for path in temporary.glob(f"*/{log}")):
             assert process.poll() is None
             assert time.monotonic() < deadline

@@ -14,6 +14,7 @@ from simulation.file_layer import Fault, SimulatedDisk, SimulatedFiles
 import tierlog
 from support.container_world import ContainerWorld, Owner, read_all, virtual_time
 from support.crash_world import after, image_at
+from support.patience import scaled
 from support.stores import CONFIG, KIB, config, make
 from tierlog import DataCorruption, SegmentNotFound, StorageFull, StoreMismatch, TierlogError
 from tierlog.actors.container.local_container import LocalContainer
@@ -268,7 +269,7 @@ async def test_a_full_mailbox_does_not_block_what_drains_it() -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(6_000):
                 tasks.start_soon(owner.store.append, "s", bytes(2_000))
-            with anyio.fail_after(30):
+            with anyio.fail_after(scaled(30)):
                 await owner.store.flush()
 
         assert (await owner.store.segment_info("s")).length == 100_000 + 6_000 * 2_000

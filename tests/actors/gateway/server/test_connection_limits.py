@@ -534,7 +534,7 @@ async def test_h12_what_clients_do_not_read_has_a_bound(
 
 async def test_h12_a_client_that_does_not_read_makes_room_for_one_that_does(tmp_path: Path) -> None:
     # Reader and server share an event loop: a process that does not run for so long does not read either.
-    limits = ServerLimits(unread_bytes=1 << 20, body_grace=0.5)
+    limits = ServerLimits(unread_bytes=1 << 20, body_grace=scaled(0.5))
     async with service(tmp_path, limits) as served, AsyncExitStack() as silent:
         await served.store.create_segment("a")
         for _ in range(12):

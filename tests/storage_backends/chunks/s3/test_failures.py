@@ -209,10 +209,11 @@ async def test_a_truncated_body_is_never_taken_for_a_short_chunk(
 
 
 async def test_a_slow_body_is_waited_for_within_the_limit(server: S3Server) -> None:
-    storage = s3_storage(server.url, request_timeout=1.2)
+    limit = scaled(1.2)
+    storage = s3_storage(server.url, request_timeout=limit)
     await storage.open()
     await storage.create_with_content("there", [DATA])
-    server.fail(Fault("GetObject", rate=10_000), Fault("GetObject", rate=500))
+    server.fail(Fault("GetObject", rate=10_000), Fault("GetObject", rate=len(DATA) / (1.7 * limit)))
 
     assert await read(storage) == DATA
     with pytest.raises(Unavailable, match="TimeoutError"):
@@ -224,7 +225,7 @@ async def test_a_slow_body_is_waited_for_within_the_limit(server: S3Server) -> N
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("how", ["drop", "stall"])
 async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(server: S3Server, how: str, applied: bool) -> None:
-    storage = s3_storage(server.url, read_timeout=1.0 if how == "stall" else 20.0)
+    storage = s3_storage(server.url, read_timeout=scaled(1.0 if how == "stall" else 20.0))
     await storage.open()
     await storage.exists("warm")  # kept connections are those on which an HTTP client retries
     server.fail(Fault("PutObject", applied=applied, drop=how == "drop", stall=how == "stall"))

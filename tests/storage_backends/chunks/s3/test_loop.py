@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from support.http_server import until
 from support.patience import scaled
 from support.s3 import s3_storage
 from support.s3_server import Fault, S3Server
@@ -115,10 +116,12 @@ async def test_a_cancelled_request_leaves_the_storage_usable(server: S3Server) -
     await storage.open()
     await storage.create_with_content("a", [b"abc"])
     server.fail(Fault("GetObject", stall=True))
-    with anyio.move_on_after(0.1) as scope:
-        await storage.read("a", 0, 3)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(storage.read, "a", 0, 3)
+        await until(lambda: server.count("GetObject") == 1)
+        tasks.cancel_scope.cancel()
 
-    assert scope.cancelled_caught
+    assert tasks.cancel_scope.cancelled_caught
     # The only connection is not stuck in the call that was given up.
     with anyio.fail_after(scaled(5)):
         assert await storage.read("a", 0, 3) == b"abc"
