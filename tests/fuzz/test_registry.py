@@ -40,6 +40,9 @@ EXEMPT = {
     "gateway_server",
     "actors/gateway/server/call.py "
     "HttpCall._check_head": "part of a call; asked over HTTP in gateway_server/test_requests.py",
+    "actors/cli/options.py _path_of.parse": "any text but an empty one is a path",
+    "actors/gateway/server/listener.py _cannot_listen": "advice beside the system's error, after the address "
+    "was refused",
     "actors/host/main.py _parse": "argparse, for arguments that the supervisor has written",
     "actors/gateway/server/call.py HttpCall.container": "part of a request; asked over HTTP in "
     "supervisor_process/test_admin.py",
