@@ -222,5 +222,5 @@ def test_v5_a_supervisor_that_does_not_read_is_disconnected(monkeypatch: pytest.
             writer.send(Hello("host-0", 1, "x" * 1000, {}, 0))
         there.settimeout(10)
         while there.recv(1 << 20):
-            time.sleep(0.06)  # A reader so slow that each write runs into its limit.
+            time.sleep(0.2)  # A reader so slow that each write runs into its limit.
         writer.stop()
