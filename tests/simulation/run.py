@@ -287,7 +287,8 @@ class _Run:
 
     async def _check_idle(self) -> None:
         """Rule F5: without requests, nothing is written, read, or listed."""
-        await trio.sleep(SETTLE_SECONDS)  # what is under way comes to its end
+        # What is under way comes to its end: the collector deletes runs that nothing needs any more later.
+        await trio.sleep(SETTLE_SECONDS + self._plan.site.limits.collect_after)
         before = self._site.calls
         await trio.sleep(IDLE_SECONDS)
         if self._site.calls != before:
