@@ -132,10 +132,11 @@ async def _problem_of_links(files: Files, error: OSError, path: str) -> str:
     return ""
 
 
-def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
-    """The entries of ``folder``, sorted by name; none if the folder is missing."""
+def list_files(folder: str, *, others: bool = False) -> Program[tuple[FolderEntry, ...]]:
+    """The entries of ``folder``, sorted by name; none if the folder is missing. ``others`` as in
+    ``ListFolder``."""
     try:
-        entries = yield ListFolder(folder)
+        entries = yield ListFolder(folder, others)
     except FileNotFoundError:
         return ()
 
@@ -145,9 +146,7 @@ def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
 def list_data_folder(folder: StoreFolder) -> Program[tuple[FolderEntry, ...]]:
     """The entries of the data folder; none if it is missing. Raises ``InvalidArgument`` if it is a file."""
     try:
-        return tuple((yield ListFolder(folder.path, others=True)))
-    except FileNotFoundError:
-        return ()
+        return (yield from list_files(folder.path, others=True))
     except NotADirectoryError as error:
         raise _is_a_file(folder) from error
 
