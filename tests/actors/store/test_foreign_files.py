@@ -7,9 +7,11 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from simulation.mutants.programs import rerouted
 
 from support.folders import make_socket, newest_log_file
 from support.patience import scaled
@@ -221,24 +223,13 @@ class SwappingFiles(LocalFiles):
         return lane
 
     async def run(self, program: Program[T]) -> T:
-        return await super().run(self._swapping(program))
+        return await super().run(rerouted(program, self._perform))
 
-    def _swapping(self, program: Program[T]) -> Program[T]:
-        call: IoCall = next(program)
-        try:
-            while True:
-                if isinstance(call, ListFolder) and call.path == str(self._path) and next(self._turns, False):
-                    self._path.rename(f"{self._path}.moved")
-                    self._path.symlink_to(self._others)
-                try:
-                    answer = yield call
-                except OSError as error:
-                    call = program.throw(error)
-                else:
-                    call = program.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    def _perform(self, call: IoCall) -> Program[Any]:
+        if isinstance(call, ListFolder) and call.path == str(self._path) and next(self._turns, False):
+            self._path.rename(f"{self._path}.moved")
+            self._path.symlink_to(self._others)
+        return (yield call)
 
 
 @pytest.mark.parametrize("name", [".restoring", ".restoring/old", ".restoring/old/deep", ".restoring-1/old"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from tierlog.storage_backends.base.files import IoCall
+from tierlog.storage_backends.base.files import IoCall, Program, T
 
 _Program = Generator[IoCall, Any, Any]
 
 
-def rerouted(program: _Program, perform: Callable[[IoCall], _Program]) -> _Program:
+def rerouted(program: Program[T], perform: Callable[[IoCall], _Program]) -> Program[T]:
     """The same I/O program, with each of its calls made by ``perform``."""
     answer: Any = None
     error: Exception | None = None
@@ -23,7 +23,8 @@ def rerouted(program: _Program, perform: Callable[[IoCall], _Program]) -> _Progr
             except Exception as failed:  # noqa: BLE001 - whatever it is, it is the program's
                 error = failed
     except StopIteration as end:
-        return end.value
+        result: T = end.value
+        return result
 
 
 def without(program: _Program, *kinds: type[IoCall]) -> _Program:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from simulation.mutants.programs import rerouted
 
 from support.chunked import world_of
 from support.folders import make_socket
@@ -62,24 +63,13 @@ class ScriptedFiles(LocalFiles):
         return self
 
     async def run(self, program: Program[T]) -> T:
-        return await super().run(self._watched(program))
+        return await super().run(rerouted(program, self._perform))
 
-    def _watched(self, program: Program[T]) -> Program[T]:
-        answer: Any = None
-        error: OSError | None = None
-        while True:
-            try:
-                call = program.throw(error) if error else program.send(answer)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            self.calls.append(type(call).__name__)
-            answer, error = None, self.fail(call)
-            if error is None:
-                try:
-                    answer = yield call
-                except OSError as raised:
-                    error = raised
+    def _perform(self, call: IoCall) -> Program[Any]:
+        self.calls.append(type(call).__name__)
+        if (error := self.fail(call)) is not None:
+            raise error
+        return (yield call)
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from simulation.mutants.programs import rerouted
 
 from support.chunked import world_of
 from tierlog.storage_backends.base.errors import InvalidArgument, Unavailable
@@ -29,23 +31,12 @@ class WatchedFiles(LocalFiles):
         return self
 
     async def run(self, program: Program[T]) -> T:
-        return await super().run(self._watched(program))
+        return await super().run(rerouted(program, self._perform))
 
-    def _watched(self, program: Program[T]) -> Program[T]:
-        call: IoCall = next(program)
-        try:
-            while True:
-                if isinstance(call, ListFolder):
-                    self.listed.append(call.path)
-                try:
-                    answer = yield call
-                except OSError as error:
-                    call = program.throw(error)
-                else:
-                    call = program.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    def _perform(self, call: IoCall) -> Program[Any]:
+        if isinstance(call, ListFolder):
+            self.listed.append(call.path)
+        return (yield call)
 
 
 def test_the_root_must_be_absolute() -> None:
