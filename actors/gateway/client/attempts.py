@@ -19,7 +19,7 @@ from ..wire.errors import OwnedElsewhere
 from . import requests
 from .container_map import ContainerMapCache
 from .requests import POLL_SECONDS, Call, Request, StartsStream, TailCursor, interpret
-from .retries import ANSWERED, Failure, Kind, Repeat, Retry, decide, given_up
+from .retries import ANSWERED, Failure, Kind, Repeat, decide, given_up
 
 T = TypeVar("T")
 REFRESH_SECONDS = 2.0
@@ -94,10 +94,8 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
         left = give_up - context.clock()
         retry = decide(call.repeat, result, doubt=doubt, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):
-            if earlier is not None and left <= 0 and type(retry) is Unavailable:
-                # The deadline cut this attempt short; the one before knows why there is no answer.
-                raise Unavailable(f"{retry}; the attempt before failed: {earlier}") from earlier
-            raise retry from (None if retry is result.error else result.error)
+            final = with_attempt_before(retry, earlier, left)
+            raise final from (None if final is result.error else result.error)
 
         doubt, attempt, earlier = retry.doubt, attempt + 1, result.error
         # Two hosts may name each other as the owner while a container moves.
@@ -113,6 +111,15 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
                 raise given_up(closed, doubt=doubt) from result.error
 
         yield Pause(retry.pause)
+
+
+def with_attempt_before(final: TierlogError, earlier: TierlogError | None, left: float) -> TierlogError:
+    """``final``, or if the deadline cut the last attempt short also the failure before it, which says why
+    there is no answer."""
+    if earlier is None or left > 0 or type(final) is not Unavailable:
+        return final
+
+    return Unavailable(f"{final}; the attempt before failed: {earlier}")
 
 
 def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) -> bool:
@@ -143,7 +150,7 @@ def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
         found = interpret(call, (yield Send(url, call.request, min(REFRESH_SECONDS, left))))
         if isinstance(found, Failure):
             # The user knows the given URL and can correct it; the other hosts come and go.
-            map.last_failure = map.last_failure if url != map.base else found.error
+            map.last_failure = map.last_failure if url != map.base else found
         else:
             map.learn(found, url)
             if url == map.base:
@@ -153,32 +160,25 @@ def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
 
 
 def load_first_map(context: ClientContext) -> Program[None]:
-    """Get the first map. Raises ``Unavailable`` if no server answers."""
+    """Get the first map. Raises ``Unavailable`` if no tierlog server answers: at once if the answer is final
+    (rule H3), since the URL is then another server's."""
     give_up = context.clock() + min(context.deadline, OPENING_SECONDS)
     attempt = 0
-    while not context.map.assignments:
+    earlier: TierlogError | None = None
+    while True:
+        yield RefreshMap(context.map.generation, give_up - context.clock())
+        if context.map.assignments:
+            return
+
+        failure = context.map.last_failure or Failure(Kind.LATER, Unavailable("it does not answer"))
         left = give_up - context.clock()
-        yield RefreshMap(context.map.generation, left)
-        if not context.map.assignments:
-            retry = _opening_retry(context, attempt, give_up - context.clock())
-            yield Pause(retry.pause)
-            attempt += 1
+        retry = decide(Repeat.READS, failure, doubt=False, attempt=attempt, left=left, random=context.random)
+        if isinstance(retry, TierlogError):
+            reason = with_attempt_before(failure.error, earlier, left)
+            raise nobody_answers(context.map.base, str(reason)) from failure.error
 
-
-def _opening_retry(context: ClientContext, attempt: int, left: float) -> Retry:
-    failure = context.map.last_failure or Unavailable("it does not answer")
-    retry = decide(
-        Repeat.READS,
-        Failure(Kind.LATER, failure),
-        doubt=False,
-        attempt=attempt,
-        left=left,
-        random=context.random,
-    )
-    if isinstance(retry, TierlogError):
-        raise nobody_answers(context.map.base, str(failure)) from failure
-
-    return retry
+        attempt, earlier = attempt + 1, failure.error
+        yield Pause(retry.pause)
 
 
 def nobody_answers(url: str, reason: str) -> Unavailable:
@@ -199,6 +199,7 @@ def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[
     """
     give_up = context.clock() + context.deadline
     attempt = 0
+    earlier: TierlogError | None = None
     while True:
         before, generation = context.map.assignments, context.map.generation
         found, failure = yield from _ask_all(context, call, give_up)
@@ -224,10 +225,10 @@ def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[
         left = give_up - context.clock()
         retry = decide(call.repeat, failure, doubt=False, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):
-            raise retry
+            raise with_attempt_before(retry, earlier, left)
 
+        attempt, earlier = attempt + 1, failure.error
         yield Pause(retry.pause)
-        attempt += 1
 
 
 def _ask_all(

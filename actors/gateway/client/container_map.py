@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ....storage_backends.base.arguments import APPEND_BYTES_MAX
-from ....storage_backends.base.errors import TierlogError, Unavailable
+from ....storage_backends.base.errors import Unavailable
 from ....storage_backends.base.names import container_of
 from ..wire.bodies import ContainerAssignment, ContainerMap
+from .retries import Failure
 
 
 class ContainerMapCache:
@@ -25,7 +26,7 @@ class ContainerMapCache:
         self.generation = 0
         """Rises with each attempt to refresh the map, so that of many callers that want a newer one only one
         asks."""
-        self.last_failure: TierlogError | None = None
+        self.last_failure: Failure | None = None
         """Why the last attempt failed."""
 
     def __repr__(self) -> str:

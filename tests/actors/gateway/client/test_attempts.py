@@ -1,0 +1,97 @@
+"""What a call without an answer raises, and when: its program is driven on a clock of the test's own."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tierlog import Unavailable
+from tierlog.actors.gateway.client import requests
+from tierlog.actors.gateway.client.attempts import (
+    ClientContext,
+    Pause,
+    Program,
+    RefreshMap,
+    Send,
+    call_all_hosts,
+    load_first_map,
+    refresh_map,
+    run_call,
+)
+from tierlog.actors.gateway.client.container_map import ContainerMapCache
+from tierlog.actors.gateway.client.requests import Response, TransportFailure
+from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap, encode_json
+
+BASE, TYPE = "http://host", {"content-type": "text/html"}
+BAD_GATEWAY, NOT_FOUND = Response(502, TYPE, b"<html>"), Response(404, TYPE, b"<html>")
+MAP = Response(200, {}, encode_json(ContainerMap(1, (ContainerAssignment(0, BASE, 1),))))
+
+
+class Server:
+    """Gives these answers to calls (or to the opening's requests for the map), one after the other, and then
+    none: each attempt takes all its time."""
+
+    def __init__(self, *answers: Response, is_open: bool = True) -> None:
+        self.now, self.requests = 0.0, 0
+        self._answers = list(answers)
+        self._is_open = is_open
+        self.context = ClientContext(ContainerMapCache(BASE), 1.0, 0.5, lambda: self.now, Random(0))
+        if is_open:
+            self.drive(load_first_map(self.context))
+
+    def drive(self, program: Program[Any]) -> Any:
+        result = None
+        try:
+            while True:
+                result = self._act(program.send(result))
+        except StopIteration as end:
+            return end.value
+
+    def _act(self, effect: Send | Pause | RefreshMap) -> Response | TransportFailure | None:
+        if isinstance(effect, Pause):
+            self.now += effect.seconds
+            return None
+
+        if isinstance(effect, RefreshMap):
+            self.drive(refresh_map(self.context, effect.seconds))
+            return None
+
+        if self._is_open and effect.request.path == requests.container_map().request.path:
+            return MAP
+
+        self.requests += 1
+        if self._answers:
+            return self._answers.pop(0)
+        self.now += effect.seconds
+        return TransportFailure(sent=True, reason="no answer in time")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda context: run_call(context, requests.segment_info("s")),
+        lambda context: call_all_hosts(context, requests.list_segments("")),
+    ],
+    ids=["one", "all"],
+)
+def test_a_call_whose_last_attempt_the_deadline_cut_short_raises_the_failure_before_too(program: Any) -> None:
+    server = Server(BAD_GATEWAY)
+    with pytest.raises(Unavailable, match=r"no answer in time; the attempt before failed: .*502"):
+        server.drive(program(server.context))
+    assert server.requests == 2
+
+
+def test_an_opening_that_the_deadline_cuts_short_raises_the_failure_before_too() -> None:
+    server = Server(BAD_GATEWAY, is_open=False)
+    with pytest.raises(Unavailable, match=r"no answer in time; the attempt before failed: .*502"):
+        server.drive(load_first_map(server.context))
+    assert server.now == 1.0
+
+
+def test_h3_an_opening_raises_a_final_foreign_answer_at_once() -> None:
+    server = Server(NOT_FOUND, is_open=False)
+    with pytest.raises(Unavailable, match=f"no tierlog server answers at {BASE}: .*404"):
+        server.drive(load_first_map(server.context))
+    assert (server.now, server.requests) == (0.0, 1)
