@@ -159,11 +159,15 @@ class SegmentState:
         """Bytes up to ``end`` need ``group`` of the log. One reference covers several groups, which bounds
         their number (rule C9)."""
         references = self.log_references
-        if references and group - references[-1][1] < _GROUPS_PER_REFERENCE:
-            # In recovery, re-logged bytes may end before others that were appended earlier.
-            references[-1] = (max(end, references[-1][0]), references[-1][1])
-        else:
-            references.append((end, group))
+        if references:
+            covered, first = references[-1]
+            if group - first < _GROUPS_PER_REFERENCE:
+                # In recovery, re-logged bytes may end before others that were appended earlier.
+                if end > covered:
+                    references[-1] = (end, first)
+                return
+
+        references.append((end, group))
 
     def add_append_boundaries(self, run: Sequence[Append], end: int) -> None:
         """Keep the start of the first append in each MiB. ``run`` are consecutive appends up to ``end``."""

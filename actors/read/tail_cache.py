@@ -30,7 +30,7 @@ class _Tail:
     """One segment's blocks, contiguous runs in offset order. Invariants: blocks never overlap; what a block
     holds above ``flushed`` is in ``extents``."""
 
-    __slots__ = ("blocks", "end", "extents", "flushed", "newer", "older", "starts")
+    __slots__ = ("_extents", "blocks", "end", "flushed", "newer", "older", "open", "starts", "window")
     older: _Tail
     newer: _Tail
     """The neighbors in the ring of those with blocks. Not set without blocks."""
@@ -38,11 +38,29 @@ class _Tail:
     def __init__(self, flushed: int) -> None:
         self.end = 0
         """Where the bytes end that were ever added."""
-        self.extents = LogExtents()
-        """Of the unflushed bytes, cached or not."""
+        self._extents = LogExtents()
+        self.open = flushed
+        """Where the bytes begin that are in no extent yet: those of ``open .. end`` are in ``window``. An
+        append behind them in the same window moves ``end`` alone."""
+        self.window = 0
         self.starts: list[int] = []
         self.blocks: list[bytes | bytearray] = []
         self.flushed = flushed
+
+    @property
+    def extents(self) -> LogExtents:
+        """Of the unflushed bytes, cached or not."""
+        if self.open < self.end:
+            self._extents.add(self.open, self.end, self.window)
+            self.open = self.end
+        return self._extents
+
+    def begin_extent(self, offset: int, window: int) -> None:
+        """The next bytes are added at ``offset`` and are in ``window``."""
+        if self.open < self.end:
+            self._extents.add(self.open, self.end, self.window)
+        # In replay, bytes may be flushed already.
+        self.open, self.window = max(offset, self.flushed), window
 
     def enter(self, ring: _Tail) -> None:
         """Become the newest one of ``ring``."""
@@ -125,12 +143,12 @@ class TailCache:
         if offset < tail.end:
             self._add_unknown(tail, offset, data)
         else:
+            if offset != tail.end or self._window != tail.window:
+                tail.begin_extent(offset, self._window)
             tail.end = end
-            if end > tail.flushed:
-                begin = max(offset, tail.flushed)
-                tail.extents.add(begin, end, self._window)
-                self.unflushed_bytes += end - begin
-                self.pinned_bytes += end - begin
+            unflushed = size if offset >= tail.flushed else max(0, end - tail.flushed)
+            self.unflushed_bytes += unflushed
+            self.pinned_bytes += unflushed
             # Behind all blocks; to the last one if they fit.
             blocks, starts = tail.blocks, tail.starts
             last = blocks[-1] if blocks else None
@@ -172,6 +190,7 @@ class TailCache:
             self._data += stop - begin
             self.pinned_bytes += stop - begin
         self.unflushed_bytes += tail.extents.move(start, end, self._window)
+        tail.begin_extent(max(tail.end, end), self._window)
         tail.end = max(tail.end, end)
 
     def mark_flushed(self, sid: int, flushed: int) -> None:
@@ -185,6 +204,7 @@ class TailCache:
         before = tail.flushed
         tail.flushed = flushed
         self.unflushed_bytes -= tail.extents.drop_below(flushed)
+        tail.open = max(tail.open, flushed)
         # Blocks below were counted out by earlier calls.
         index = max(0, bisect_right(tail.starts, before) - 1)
         while index < len(tail.starts) and tail.starts[index] < flushed:
