@@ -190,6 +190,7 @@ class SegmentFlusher:
         self, txn: SegmentTransaction, plan: SegmentFlush, segment: FlushableSegment, piece: Piece
     ) -> int:
         if not isinstance(piece, DataPiece):
+            await self._keep_proven()  # a splice may join chunks, which takes long (rule J7)
             # F3: one commit links the chunks and removes the source's record. Wherever a crash comes, exactly
             # one of the two records has the bytes.
             await self._storage.concat(txn, piece.source)

@@ -19,7 +19,9 @@ has happened except garbage whose names were tracked before it was created.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import anyio.lowlevel
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import ChunkStorage
@@ -127,16 +129,18 @@ class ChunkedSegmentStorage:
         async with txn.operation():
             await delete(txn)
 
-    async def defrag(self, segment: int) -> DefragResult:
+    async def defrag(
+        self, segment: int, claim: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+    ) -> DefragResult:
         """Join all small chunks of a segment into as few as fit (rule S9), one run and one transaction at a
-        time.
+        time, each after ``claim()``, which returns once this owner may write.
 
         May be cancelled at any moment: what was joined stays joined. Writes go on between two runs; small
         chunks that begin after the segment's length at the call are left to the next one. Raises
         ``SegmentNotFound``, ``NotOwner``, ``DataCorruption`` for a chunk that does not match its checksums,
         and what the chunk storage raises.
         """
-        return await defrag_segment(self._context, segment)
+        return await defrag_segment(self._context, segment, claim)
 
     async def relocate(self, txn: SegmentTransaction) -> bool:
         """Copy the live end of a mostly truncated first chunk to a new one, if that is worthwhile (rule S10).

@@ -8,7 +8,7 @@ where nothing else goes wrong, because other faults delay flushes too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from random import Random
 
@@ -29,6 +29,8 @@ _DEFRAG_SECONDS = 60.0
 _OTHERS_SECONDS = 3.5
 """Longer than cycles wait for a segment, shorter than the deadline of a call."""
 _HANG_SECONDS = 8.0
+_WRITES = ("create_with_content", "write")
+"""Of chunks, and of elements: their names have ``OWN_CHUNKS`` too (rule J5)."""
 
 
 Act = Callable[[PlannedFault], None]
@@ -61,12 +63,28 @@ class BesideTheWriter:
         self._tasks.start_soon(self._run.site.or_all_end, part)
 
     def _defrag(self, fault: PlannedFault) -> None:
+        """Now, or in the middle of the next write to long-term storage."""
         process, random = self._run.current, Random(f"fault {fault.chance}")
         name = random.choice(random.choice(self._run.plan.families))
-        if process is not None and not process.frozen:
-            self._run.expect_import(name, process.number)
-            call = partial(defrag_segment, name=name)
-            self._start(partial(self._run.attempt, process, f"defrag {name}", call, seconds=_DEFRAG_SECONDS))
+        if process is None or process.frozen:
+            return
+
+        if random.random() < 0.5:
+            self._start_defrag(process, name)
+            return
+
+        def met(_: int) -> None:
+            self._start_defrag(process, next(_under_flush(process), name))
+
+        late = Fault(
+            Target.CHUNKS, Kind.STALL, Nth(), _WRITES, process.number, OWN_CHUNKS, seconds=0.1, then=met
+        )
+        self._run.site.faults.add(late)
+
+    def _start_defrag(self, process: Process, name: str) -> None:
+        self._run.expect_import(name, process.number)
+        call = partial(defrag_segment, name=name)
+        self._start(partial(self._run.attempt, process, f"defrag {name}", call, seconds=_DEFRAG_SECONDS))
 
     def _hang(self, fault: PlannedFault) -> None:
         process, random = self._run.current, Random(f"fault {fault.chance}")
@@ -78,15 +96,13 @@ class BesideTheWriter:
             if all(fault.kind in QUIET for fault in self._run.plan.faults):
                 self._start(partial(self._check_others, process))
 
-        # Of chunks, and of elements: their names have ``OWN_CHUNKS`` too (rule J5).
-        verbs = ("create_with_content", "write")
         self._hangs_until = float("inf")
         self._run.site.faults.add(
             Fault(
                 Target.CHUNKS,
                 Kind.STALL,
                 Nth(random.randint(1, 3)),
-                verbs,
+                _WRITES,
                 process.number,
                 OWN_CHUNKS,
                 seconds=_HANG_SECONDS,
@@ -114,6 +130,14 @@ class BesideTheWriter:
                         f"it does not hold that a call that hangs delays its own segment only\n{segment!r} "
                         f"has not {length} flushed bytes after {_OTHERS_SECONDS} s"
                     )
+
+
+def _under_flush(process: Process) -> Iterator[str]:
+    """The names of segments whose flush is under way."""
+    for container in process.containers():
+        for segment in container.state.segments.by_id.values():
+            if segment.sid in container._components.writer._flushes and not segment.is_gone:
+                yield segment.name
 
 
 def _unflushed(container: Container) -> dict[int, int]:

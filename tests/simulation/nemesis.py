@@ -291,13 +291,19 @@ class Nemesis:
     async def finish(self) -> None:
         """The plan is over: heal, let zombies do what they still do, then end them."""
         self._run.is_over = True
-        # An opening that goes on now may fence the process that serves, which notices at its next write only.
-        is_fenced = any(process.frozen and not process.serving for process in self._site.processes)
         self.heal()
         await trio.sleep(max(5.0, self._site.faults.late_until - trio.current_time()))
+        last = self._run.current
         for process in self._site.processes:
-            if process is not self._run.current or is_fenced or self._run.is_crippled(process):
+            if process is not last:
                 self._end(process)
+        if last is not None:
+            # One that was frozen in its opening may have fenced it, which it notices at its next call.
+            await self._run.attempt(
+                last, "a last look", lambda store: store.list_segments(), seconds=START_SECONDS
+            )
+            if self._run.is_crippled(last):
+                self._end(last)
 
     # --- processes ------------------------------------------------------------------------------------------
 

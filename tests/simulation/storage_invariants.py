@@ -19,11 +19,12 @@ from tierlog.storage_backends.segments.records.segment import SegmentRecord
 
 from .invariants import Broken
 from .legacy_invariants import LegacyFilesLeft
-from .records import chain, segment_records
+from .records import OWN_CHUNKS, chain, segment_records
 from .view import SegmentView, View
 
 Contents = Mapping[str, bytes]
 SYSTEM = "_system/"
+_JOURNAL = "/journal/"
 NO_LEGACY = LegacyFilesLeft()
 
 
@@ -32,7 +33,7 @@ CREATING = ("create", "create_with_content", "concat")
 
 class ChunkHistory:
     """Every call to the chunk storages of all processes: no name is used twice, none changes another's
-    chunk (rule S2).
+    chunk (rule S2), and none makes a chunk before it has begun to claim long-term storage (rule J7).
 
     It is called inside the calls, where nothing may be raised: the first breach is kept for ``check``.
     """
@@ -40,6 +41,8 @@ class ChunkHistory:
     def __init__(self) -> None:
         self._creators: dict[str, int] = {}
         self._deleted: set[tuple[str, int]] = set()
+        self._claims: set[tuple[int, str]] = set()
+        """The processes that began to create an element of a container, by its number in names."""
         self._breach = ""
 
     def note(self, process: int, verb: str, name: str) -> None:
@@ -52,19 +55,33 @@ class ChunkHistory:
             # released it. What a zombie makes again after its successor deleted it is left for the next
             # opening, as all that a zombie makes.
             if self._creators.setdefault(name, process) != process or (name, process) in self._deleted:
-                self._breach = (
-                    self._breach
-                    or f"{name} is created by P{process}; it was by P{self._creators[name]} before"
+                self._note_breach(
+                    f"a chunk's name is used once, by one process\n{name} is created by P{process}; it was "
+                    f"by P{self._creators[name]} before"
                 )
+            if name.startswith(OWN_CHUNKS) and (process, _container_of(name)) not in self._claims:
+                self._note_breach(
+                    f"an owner claims long-term storage before it writes there\n{name} is created by "
+                    f"P{process}, which has created no element"
+                )
+        elif verb in CREATING and _JOURNAL in name:
+            self._claims.add((process, _container_of(name.removeprefix(SYSTEM))))
         elif verb == "write" and self._creators.get(name) != process:
-            self._breach = (
-                self._breach
-                or f"{name} is written by P{process}; it was created by P{self._creators.get(name)}"
+            self._note_breach(
+                f"a chunk's name is used once, by one process\n{name} is written by P{process}; it was "
+                f"created by P{self._creators.get(name)}"
             )
+
+    def _note_breach(self, breach: str) -> None:
+        self._breach = self._breach or breach
 
     def check(self) -> None:
         if self._breach:
-            raise Broken(f"it does not hold that a chunk's name is used once, by one process\n{self._breach}")
+            raise Broken(f"it does not hold that {self._breach}")
+
+
+def _container_of(name: str) -> str:
+    return name.split("/")[1]
 
 
 def referenced_chunks(containers: Sequence[Container]) -> set[str]:

@@ -263,6 +263,18 @@ def test_a_chunks_name_is_used_once_by_one_process(calls: list[tuple[int, str, s
         book.check()
 
 
+def test_an_owner_claims_long_term_storage_before_it_writes_there() -> None:
+    """Rule J7. Creating an element of another container is no claim."""
+    book, chunk = ChunkHistory(), "containers/0001/1/1-0-a"
+    for process, name in [(1, "_system/containers/0001/journal/1"), (2, "_system/containers/0000/journal/1")]:
+        book.note(process, "create_with_content", name)
+    book.note(1, "create", f"{chunk}1")
+    book.check()
+    book.note(2, "create", f"{chunk}2")
+    with pytest.raises(Broken, match="claims long-term storage"):
+        book.check()
+
+
 def test_a_zombie_may_try_a_creation_again_that_its_successor_has_collected_meanwhile() -> None:
     """The store cannot keep it from that, and the next opening lists what it left."""
     book = ChunkHistory()

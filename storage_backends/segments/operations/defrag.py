@@ -15,7 +15,7 @@ request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 
@@ -48,14 +48,18 @@ class DefragResult:
     """Bytes of the new chunks."""
 
 
-async def defrag_segment(context: StorageContext, segment: int) -> DefragResult:
+async def defrag_segment(
+    context: StorageContext, segment: int, claim: Callable[[], Awaitable[None]]
+) -> DefragResult:
     """Pack a whole segment, pass by pass, until a pass finds nothing. Each step is its own transaction, so
-    that a flush waits for one step at most; what is flushed meanwhile begins no step, or it might not end."""
+    that a flush waits for one step at most; what is flushed meanwhile begins no step, or it might not end.
+    ``claim()`` comes before each step."""
     result = DefragResult(0, 0, 0)
     end = (await info(context, segment)).length
     while True:
         before, step = result.made, DefragStep(0, None)
         while step.next_offset is not None and step.next_offset <= end:
+            await claim()
             step = await _pack(context, segment, step.next_offset)
             if step.run:
                 result = DefragResult(

@@ -306,7 +306,8 @@ def second_transaction_on_a_segment_is_refused(plant: Planter) -> None:
     """An operator's defrag beside a flush fails, or fails the flush."""
 
     async def acquire(original: Any, self: LockTable[Any], key: Any) -> None:
-        if key in self:
+        # Other tables of this kind have names as keys.
+        if isinstance(key, int) and key in self:
             raise RuntimeError(f"segment {key} has an open transaction")
         await original(self, key)
 
