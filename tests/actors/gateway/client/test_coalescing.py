@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import tierlog
+from support.http_server import until
 from support.patience import scaled
 from support.scripted_server import (
     Act,
@@ -22,6 +23,7 @@ from support.scripted_server import (
     problem,
     scripted,
 )
+from support.short_deadlines import hurried_client
 from tierlog import OutcomeUnknown, OutOfOrder, Throttled, TierlogError
 from tierlog.actors.gateway.client import appends, coalescer
 from tierlog.actors.gateway.wire.batch import BatchDecoder, BatchItem
@@ -216,7 +218,7 @@ async def test_a_queue_that_stays_full_is_backpressure(monkeypatch: pytest.Monke
     monkeypatch.setattr(appends, "IN_FLIGHT_MAX", 0)
     server = Server()
     with scripted(server) as http:
-        async with tierlog.connect(http.url, deadline=0.1) as client:
+        async with hurried_client(tierlog.connect, http.url, 0.1) as client:
             outcomes = await append_all(client, numbered(3))
 
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Throttled", "Throttled", "Unavailable"]
@@ -535,7 +537,13 @@ async def test_a_plain_append_to_a_frozen_owner_has_an_unknown_outcome() -> None
     ):
         supervisor.map = one_container(1, frozen.url, 1)
         async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
-            supervisor.map = one_container(1, owner.url, 2)
-            with anyio.fail_after(scaled(10)), pytest.raises(OutcomeUnknown):
-                await client.append("s", b"x")
+
+            async def move() -> None:
+                await until(lambda: frozen.received)
+                supervisor.map = one_container(1, owner.url, 2)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(move)
+                with pytest.raises(OutcomeUnknown):
+                    await client.append("s", b"x")
         frozen.release()

@@ -1,0 +1,45 @@
+"""Calls that end after a fraction of a second, on a machine that may stand still for longer than that: what
+its pause cut short is done again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tierlog import TierlogError, Unavailable
+
+ATTEMPTS = 10
+
+
+@asynccontextmanager
+async def hurried_client(
+    connect: Callable[..., AbstractAsyncContextManager[Any]], url: str, deadline: float
+) -> AsyncIterator[Any]:
+    """A client with this ``deadline``, which bounds its opening too."""
+    async with AsyncExitStack() as stack:
+        for attempt in range(ATTEMPTS):
+            try:
+                client = await stack.enter_async_context(connect(url, deadline=deadline))
+                break
+            except Unavailable:
+                if attempt == ATTEMPTS - 1:
+                    raise
+        yield client
+
+
+async def error_of(
+    call: Callable[[], Awaitable[object]], requests: Callable[[], int], least: int = 1
+) -> TierlogError:
+    """The error of a call whose deadline came after ``least`` requests. ``requests``: how many there were so
+    far."""
+    for _ in range(ATTEMPTS):
+        before = requests()
+        with pytest.raises(TierlogError) as raised:
+            await call()
+        if requests() - before >= least:
+            return raised.value
+
+    pytest.fail(f"{ATTEMPTS} calls ended with fewer than {least} requests, the last with: {raised.value}")
