@@ -41,6 +41,13 @@ class ServedStore:
         await stream.send(data)
         return stream
 
+    async def used(self) -> anyio.abc.SocketStream:
+        """A connection whose first request is answered: limits that a test sets now are those of its next
+        one. That of the first may come late on a machine that stands still."""
+        stream = await self.raw(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
+        return stream
+
 
 class Wrapped:
     """A store with verbs of our own; everything else is the real one's."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 LOAD = Path("/proc/loadavg")
+ATTEMPTS = 10
+"""More than a machine that stands still now and then spoils in a row."""
 
 
 def scaled(seconds: float) -> float:
@@ -23,3 +26,12 @@ def _runnable() -> float:
     if not LOAD.exists():
         return average
     return max(average, float(LOAD.read_text().split()[3].partition("/")[0]))
+
+
+async def succeeds(attempt: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether one of some attempts does: for what has to come within a fraction of a second. A virtual
+    machine may stand still for longer, and no load shows it."""
+    for _ in range(ATTEMPTS):
+        if await attempt():
+            return True
+    return False

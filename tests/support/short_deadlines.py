@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from support.patience import ATTEMPTS
 from tierlog import TierlogError, Unavailable
-
-ATTEMPTS = 10
 
 
 @asynccontextmanager

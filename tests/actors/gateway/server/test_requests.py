@@ -18,7 +18,6 @@ from support.http_server import (
     serving,
     until,
 )
-from support.patience import scaled
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection, listener
 from tierlog.actors.gateway.server.context import ServerLimits
@@ -183,8 +182,10 @@ async def test_h9_a_disconnect_inside_a_request_has_no_effect(a: ServedStore) ->
 
 
 async def test_half_a_head_times_out(a: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = await a.used()
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.05)
-    silent, half = await a.raw(b""), await a.raw(b"POST /v1/seg")
+    await half.send(b"POST /v1/seg")
+    silent = await a.raw(b"")
 
     assert await everything(silent) == b""
     answer = await everything(half)
@@ -292,7 +293,7 @@ async def test_h9_bytes_that_came_early_do_not_allow_a_body_to_drip_later(tmp_pa
     async with service(tmp_path, ServerLimits(body_timeout=0.2)) as served:
         await served.store.create_segment("a")
         stream = await served.raw(HEAD + b"content-length: %d\r\n\r\n" % size + bytes(size - 1000))
-        with anyio.fail_after(min(scaled(5.0), 12.0)):  # what came is worth 12 s or more at the minimum rate
+        with anyio.fail_after(12):  # what came is worth as much or more at the minimum rate
             answer = await everything_while_it_drips(stream)
 
         assert answer.startswith(b"HTTP/1.1 408 ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 
@@ -14,6 +15,7 @@ from tierlog.actors.gateway.wire import bodies
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere, from_problem
+from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.base.errors import (
     BadOffset,
     NotOwner,
@@ -313,3 +315,30 @@ async def test_a_single_host_claims_every_container(served: ServedStore) -> None
         (0, None, 1),
         (1, None, 1),
     ]
+
+
+async def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
+    times = iter([2_000_000_000.0, 1.0, 1_500_000_000.0, -5.0])
+
+    def wall_clock() -> float:
+        return next(times, 0.0)
+
+    world = attrs.evolve(system_world(), wall_clock=wall_clock)
+    async with open_store(tmp_path / "data", containers=1, world=world) as store, serving(store) as served:
+        await served.store.create_segment("a")
+        offsets = [
+            (await served.http.post("/v1/segments/a/append", content=b"x", headers=RAW)).json()["offset"]
+            for _ in range(5)
+        ]
+        late = await served.http.get("/v1/segments/a/tail?offset=5&wait=0.01")
+        metrics = await served.http.get("/metrics")
+
+    assert offsets == [0, 1, 2, 3, 4]
+    assert late.status_code == 204
+    sums = [
+        line
+        for line in metrics.text.splitlines()
+        if line.startswith("tierlog_http_request_duration_seconds_sum")
+    ]
+    assert all(float(line.split()[-1]) >= 0 for line in sums)
+    assert sums
