@@ -300,7 +300,7 @@ class Nemesis:
         if last is not None:
             # One that was frozen in its opening may have fenced it, which it notices at its next call.
             await self._run.attempt(
-                last, "a last look", lambda store: store.list_segments(), seconds=START_SECONDS
+                last, "a last call", lambda store: store.list_segments(), seconds=START_SECONDS
             )
             if self._run.is_crippled(last):
                 self._end(last)

@@ -308,7 +308,7 @@ def falsify(history: History, random: Random) -> None:
         call.given = given_for(call.op.apply(state)[1], random)
 
 
-def test_two_hundred_calls_of_four_clients_are_judged_quickly() -> None:
+def test_two_hundred_calls_of_four_clients_are_checked_quickly() -> None:
     history = History(Random("speed"), 900)
     assert len(history.calls) > 190
 

@@ -266,7 +266,7 @@ def test_what_nothing_refers_to_is_counted_alike_everywhere(run: Run, adopted: P
     assert examined["chunks_unreferenced"] == len(listed)
 
 
-def test_g4_a_folder_whose_storage_another_one_claimed_is_told_so(run: Run, store: Path) -> None:
+def test_g4_a_folder_whose_storage_another_one_claimed_is_refused(run: Run, store: Path) -> None:
     original = store.with_name("original")
     shutil.copytree(store / "wal", original)
     run("segment", "append", NAME, "--data-text", "on")

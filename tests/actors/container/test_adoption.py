@@ -165,7 +165,7 @@ async def test_a_cancelled_import_is_rolled_back_by_its_own_owner(world: Contain
         assert await import_segment(owner.container, NAME) == len(DATA)
 
 
-async def test_a_call_before_the_rollback_is_told_to_retry() -> None:
+async def test_a_call_before_the_rollback_is_refused_as_retryable() -> None:
     state = ContainerState(epoch=1)
     chunk = ChunkRecord("old").grown([bytes(10)])
     request = ImportRequest.of_chain(NAME, Chain(10, 0, False, 100, ((0, chunk),)), 64)

@@ -403,7 +403,7 @@ async def test_g2_released_files_that_found_no_room_are_found_after_the_containe
         assert not released.recorded
 
 
-async def test_g5_a_listing_behind_a_failed_look_is_repeated() -> None:
+async def test_g5_a_listing_after_a_failed_check_is_repeated() -> None:
     """Long-term storage may not be mounted: what it lists is neither garbage nor a check of the history."""
     async with collecting(chunk(1, 1), check_error=Unavailable("empty")) as (world, collector):
         world.cycle(1)
