@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ..base.checksum import Buffer, crc32c, crc32c_of
+from ..base.checksum import Buffer, crc32c
 from ..base.codec import DecodeError
 from .rows import Row
 
@@ -49,23 +49,23 @@ class BlockBuilder:
         else:
             shared = 0
             self._restarts.append(self.size)
-        rest = key[shared:]
-        self._parts.append(_ROW.pack(shared, len(rest), _TOMBSTONE if value is None else len(value), version))
-        self._parts.append(rest)
-        self.size += ROW_OVERHEAD + len(rest)
-        if value:
-            self._parts.append(value)
-            self.size += len(value)
+        rest = len(key) - shared
+        length = 0 if value is None else len(value)
+        self._parts += (
+            _ROW.pack(shared, rest, _TOMBSTONE if value is None else length, version),
+            key[shared:],
+            value or b"",
+        )
+        self.size += ROW_OVERHEAD + rest + length
         self._previous = key
         self.rows += 1
 
     def finish(self) -> bytes:
         count = len(self._restarts)
         self._parts.append(struct.pack(f">{count + 1}I", *self._restarts, count))
-        self._parts.append(_U32.pack(crc32c_of(self._parts)))
-        block = b"".join(self._parts)
+        body = b"".join(self._parts)
         self._begin()
-        return block
+        return body + _U32.pack(crc32c(body))
 
 
 def common_prefix(one: bytes, other: bytes) -> int:

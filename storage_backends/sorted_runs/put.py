@@ -37,10 +37,11 @@ async def encode_run(rows: Iterator[Row | None], run_bytes_max: int = RUN_BYTES_
     for visited, row in enumerate(rows, 1):
         if row is not None:
             encoder.add(row)
-        if encoder.length >= run_bytes_max:
+        length = encoder.length
+        if length >= run_bytes_max:
             break
-        if visited % _SLICE_ROWS == 0 or encoder.length >= turn_at:
-            turn_at = encoder.length + _SLICE_BYTES
+        if visited % _SLICE_ROWS == 0 or length >= turn_at:
+            turn_at = length + _SLICE_BYTES
             await checkpoint()
     return RunBytes(encoder.finish(), encoder.take()) if encoder.rows else None
 
