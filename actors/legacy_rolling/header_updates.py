@@ -59,6 +59,9 @@ class HeaderUpdates:
         self._due: dict[int, str] = {}
         self._written: dict[int, _Outline] = {}
         """The content of the headers that this owner has written or checked."""
+        self._refused: dict[int, _Outline] = {}
+        """What the format could not express of those that it has not written, because a write was under way
+        or for good."""
         self._lock = anyio.Lock()
         self._wake = anyio.Event()
 
@@ -125,13 +128,13 @@ class HeaderUpdates:
         segment = container.segments.get(sid)
         if segment is None or segment.is_gone:
             self._written.pop(sid, None)
+            self._refused.pop(sid, None)
             await self._remove(container, name)
         elif segment.has_record:
             record = await container.storage.info(sid)
             # Most flushes append to the last chunk, which leaves the header as it is.
             if self._written.get(sid) != _outline(record):
                 await self._export(container, name, record)
-                self._written[sid] = _outline(record)
 
     async def _export(self, container: ContainerAccess, name: str, record: SegmentRecord) -> None:
         await mark_imported(container, name, record.segment)
@@ -139,7 +142,12 @@ class HeaderUpdates:
         try:
             await export_header(container.chunks, name, record, chain, replace=True, trusted=True)
         except Unsupported as error:
-            _log.warning("header_unsupported", segment=name, error=str(error))
+            if self._refused.get(record.segment) != _outline(record):
+                _log.warning("header_unsupported", segment=name, error=str(error))
+            self._refused[record.segment] = _outline(record)
+        else:
+            self._refused.pop(record.segment, None)
+            self._written[record.segment] = _outline(record)
 
     async def _remove(self, container: ContainerAccess, name: str) -> None:
         # The name may belong to a newer segment, whose header this is.

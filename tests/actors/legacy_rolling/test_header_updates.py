@@ -12,7 +12,7 @@ from tierlog.actors.legacy_rolling.find import LegacySegment, find
 from tierlog.actors.legacy_rolling.header import LegacyHeader, format_header, header_name, parse_header
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import SegmentNotFound
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = pytest.mark.anyio
 
@@ -223,6 +223,29 @@ async def test_segments_the_format_cannot_express_stop_nothing(world: ContainerW
         await owner.store.flush()
         assert await bytes_seen(world) == b"data"
         assert [name for name in world.memory.chunks if name.endswith("$header")] == [header_name(NAME)]
+
+
+async def test_a_header_that_a_write_under_way_delayed_is_written_after_it(world: ContainerWorld) -> None:
+    """The write changes neither the chunks at the ends nor their number."""
+
+    def be_under_way(call: Call) -> None:
+        if call.verb == "info" and call.name.startswith("containers/"):
+            world.memory.chunks[call.name].data[4:] = b"mo"
+
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        await owner.store.append(NAME, b"data")
+        world.chunks.script = be_under_way
+        await owner.store.flush()
+        assert header_name(NAME) not in world.memory.chunks
+
+        world.chunks.script = None
+        [chunk] = [chunk for name, chunk in world.memory.chunks.items() if name.startswith("containers/")]
+        del chunk.data[4:]
+        await owner.store.append(NAME, b"more")
+        await owner.store.flush()
+        assert len((await seen(world)).chunks) == 1
+        assert await bytes_seen(world) == b"datamore"
 
 
 @pytest.mark.parametrize("mode", [mode for mode in LayoutMode if mode is not LayoutMode.CODE_ONLY_UPGRADE])
