@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from support.patience import scaled
 from support.watchdog import Watchdog
@@ -31,9 +31,16 @@ _WATCHDOG = pytest.StashKey[Watchdog]()
 TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
 """A JVM is started once, and a wheel is built and installed once."""
 
-# No deadline: on a shared machine it measures the neighbours.
-settings.register_profile("short", deadline=None, print_blob=True, max_examples=25)
-settings.register_profile("long", deadline=None, print_blob=True, max_examples=1_000)
+# No deadline, and examples may come slowly: on a shared machine such limits measure the neighbours. The short
+# profile has the same examples in every run: what a run finds is about the change. The long one looks for new
+# ones.
+_UNTIMED: dict[str, Any] = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+settings.register_profile("short", **_UNTIMED, derandomize=True, max_examples=25)
+settings.register_profile("long", **_UNTIMED, max_examples=1_000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

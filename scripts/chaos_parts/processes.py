@@ -15,6 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, Self
 
 import anyio
@@ -78,9 +79,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago. A restarted supervisor must listen where its predecessor did."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, and is none that systems choose by themselves: nobody is given it
+    meanwhile. A restarted supervisor must listen where its predecessor did."""
+    while True:
+        port = SystemRandom().randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 # --- /proc -------------------------------------------------------------------------------------

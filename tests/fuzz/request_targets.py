@@ -184,9 +184,9 @@ _CONFIGURATION = [
         _size,
         [b"64 MiB", b"1.5KiB"],
         (UnitError,),
-        lambda n: f"{n} B".encode(),
+        lambda n: f"{int(n)} B".encode(),
         canonical=False,
-        hostile=[_HUGE],
+        hostile=[_HUGE, b"602066 TiB"],
     ),
     Target(
         "duration",

@@ -19,6 +19,7 @@ from chaos_parts.processes import RunError, Worker, processes_of_session
 from chaos_parts.service import OwnService, Victim
 from support import spark as support
 from support.leftovers import processes_with
+from support.live_service import SETTINGS
 from tierlog import events
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "quickstart.py"
@@ -33,7 +34,7 @@ pytestmark = [
 
 
 def environment(temporary: Path) -> dict[str, str]:
-    return {**os.environ, "COLUMNS": "120", "TMPDIR": str(temporary), "TERM": "xterm"}
+    return SETTINGS | os.environ | {"COLUMNS": "120", "TMPDIR": str(temporary), "TERM": "xterm"}
 
 
 def verify(temporary: Path, text: Path, *arguments: str | Path) -> None:

@@ -27,6 +27,9 @@ from tierlog.storage_backends.base.names import container_of
 PATIENCE = 20.0
 """Seconds on a quiet machine after which something that should have happened has failed: far above what it
 takes."""
+SETTINGS = {"TIERLOG_SERVER_SILENCE": "30", "TIERLOG_SERVER_SILENT_GRACE": "60"}
+"""Of services, unless a test sets its own: a virtual machine may stop a process for longer than the 0.75 s
+after which a host is silent, and few tests are about what that moves."""
 
 
 def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
@@ -71,7 +74,10 @@ class SyncOwnService:
         counts = [f"--hosts={hosts}", *([] if containers is None else [f"--containers={containers}"])]
         self._log = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.log")
         arguments = ("--listen=127.0.0.1:0", *counts, *arguments)
-        self.process = start_serving(folder, self._log, *arguments, program=program, stdout=subprocess.PIPE)
+        environment = SETTINGS | os.environ
+        self.process = start_serving(
+            folder, self._log, *arguments, program=program, stdout=subprocess.PIPE, env=environment
+        )
         self.url = ""
         self.printed = ""
         self._client: httpx.Client | None = None

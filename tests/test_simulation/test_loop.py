@@ -23,7 +23,7 @@ def test_an_hour_of_sleeps_costs_nothing() -> None:
 
     before = time.monotonic()
     assert run_virtual(body, 0) == pytest.approx(3600)
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 60
 
 
 def order_of(seed: int) -> str:

@@ -49,5 +49,5 @@ async def test_c1_a_read_shows_a_new_segment_only_once_it_is_durable(
 async def test_a_container_that_is_not_open_yet_lists_no_transactions() -> None:
     """A request in its mailbox would wait for a start that may never come."""
     container = ContainerWorld().make().container
-    with anyio.fail_after(scaled(5)), pytest.raises(Unavailable, match="not open yet"):
+    with anyio.fail_after(scaled(30)), pytest.raises(Unavailable, match="not open yet"):
         await container.list_transactions("")

@@ -43,7 +43,10 @@ def test_the_cost_of_a_step_is_what_it_moves() -> None:
     queue = GarbageQueue()
     for number in range(100_000):
         queue.put(Garbage(f"n{number}", 60.0, number % 3))
-    begin = time.thread_time()
-    for _ in range(1_000):
-        assert (queue.take(59.0, 9, 1_000), queue.next_due()) == ([], 60.0)
-    assert time.thread_time() - begin < 1.0
+    seconds = []
+    for _ in range(3):  # a hypervisor's pauses count as the thread's time
+        begin = time.thread_time()
+        for _ in range(300):
+            assert (queue.take(59.0, 9, 1_000), queue.next_due()) == ([], 60.0)
+        seconds.append(time.thread_time() - begin)
+    assert min(seconds) < 0.3

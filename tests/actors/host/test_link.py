@@ -68,7 +68,7 @@ class Host:
 
 @asynccontextmanager
 async def running(host: Host) -> AsyncIterator[None]:
-    with anyio.fail_after(scaled(20)):
+    with anyio.fail_after(scaled(30)):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(host.run)
             yield

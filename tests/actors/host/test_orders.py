@@ -63,7 +63,7 @@ class Host:
         return await self.received()
 
     async def received(self) -> Report:
-        with anyio.fail_after(scaled(20)):
+        with anyio.fail_after(scaled(30)):
             return await self.reports.receive()
 
     def says_nothing(self) -> bool:

@@ -206,7 +206,7 @@ async def test_g4_chunks_that_are_newer_than_the_backup_stay_until_an_operator_c
         for each in found:
             await store.on_container(each.container, lambda container: container.confirmation.confirm())
         await store.flush()
-        with anyio.fail_after(scaled(10)):
+        with anyio.fail_after(scaled(30)):
             while set(chunk_files(made)) >= before:
                 await store.append(NAME, b".")
                 await store.flush()

@@ -12,7 +12,7 @@ import attrs
 import pytest
 from anyio.lowlevel import checkpoint
 
-from support.patience import scaled
+from support.patience import scaled, succeeds
 from tierlog.actors.read.read_ahead import ReadAhead, ReadAheadBudget, ReadAheadOptions
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import InvalidArgument, Unavailable
@@ -339,7 +339,7 @@ async def test_a_slow_window_delays_no_other_reader() -> None:
         await ahead.read(1, 0, 10, 1000)
         readers.start_soon(ahead.read, 1, 10, 10, 1000)
         await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(scaled(5)):
+        with anyio.fail_after(scaled(30)):
             assert await read_all(ahead, 10, start=500) == DATA[500:]
             assert await ahead.read(2, 700, 10, 1000) == DATA[700:710]
         source.go_on.set()
@@ -456,10 +456,14 @@ async def test_a_cancelled_reader_does_not_cancel_a_window_that_another_waits_fo
 
 async def test_the_memory_of_an_idle_reader_is_freed() -> None:
     source, budget = Source(), ReadAheadBudget()
-    async with running(source, attrs.evolve(OPTIONS, idle=0.02), budget) as ahead:
-        await begin(ahead)
-        assert budget.held_bytes
-        with anyio.fail_after(scaled(5)):
+    async with running(source, attrs.evolve(OPTIONS, idle=0.1), budget) as ahead:
+
+        async def is_held() -> bool:
+            await begin(ahead)
+            return budget.held_bytes > 0
+
+        assert await succeeds(is_held)
+        with anyio.fail_after(scaled(30)):
             while budget.held_bytes:
                 await anyio.sleep(0.01)
 
@@ -493,7 +497,7 @@ async def test_a_stop_leaves_no_reader_waiting_and_no_memory_taken() -> None:
     async def read_on(sid: int) -> None:
         found.append(await ahead.read(sid, 10, 10, 200))
 
-    with anyio.fail_after(scaled(5)):
+    with anyio.fail_after(scaled(30)):
         async with anyio.create_task_group() as readers, anyio.create_task_group() as tasks:
             tasks.start_soon(ahead.run)
             await anyio.wait_all_tasks_blocked()

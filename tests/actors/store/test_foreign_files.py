@@ -72,7 +72,7 @@ async def test_it_is_refused_with_its_name(
     path = FILES[file](tmp_path)
     path.rename(path.with_name(f"{path.name}.moved"))
     KINDS[kind](path)
-    with anyio.fail_after(scaled(20)), pytest.raises(DataCorruption, match="not a regular file") as refused:
+    with anyio.fail_after(scaled(30)), pytest.raises(DataCorruption, match="not a regular file") as refused:
         await use(tmp_path)  # type: ignore[misc]
     assert refused.value.file == str(path)
     assert "\n" not in str(refused.value)
@@ -111,7 +111,7 @@ async def test_in_place_of_the_folder_of_local_runs_it_is_reported_and_refused(
 async def test_among_the_lock_files_it_is_nobodys(tmp_path: Path, kind: str) -> None:
     await make_store(tmp_path)
     KINDS[kind](tmp_path / "wal/owners" / "strange")
-    with anyio.fail_after(scaled(20)):
+    with anyio.fail_after(scaled(30)):
         await open_owner(tmp_path)
         await open_view(tmp_path)
 

@@ -225,7 +225,7 @@ async def test_of_two_that_open_a_folder_at_the_same_time_one_is_refused(tmp_pat
         nonlocal refused
         try:
             async with tierlog.open_store(tmp_path, config=CONFIG) as store:
-                with anyio.fail_after(scaled(10)):
+                with anyio.fail_after(scaled(30)):
                     await both.wait()
                 assert await store.list_segments() == []
         except NotOwner:
@@ -293,7 +293,7 @@ async def test_a5_a_waiting_tail_is_answered_when_the_store_closes(tmp_path: Pat
 
             tasks.start_soon(follow)
             await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(scaled(10)):
+        with anyio.fail_after(scaled(30)):
             await ended.wait()
 
 
@@ -383,7 +383,7 @@ async def test_the_event_loop_of_another_thread_neither_closes_a_store_nor_goes_
             with pytest.raises(ClosedError, match="belongs to the event loop of another thread"):
                 await call
 
-    with anyio.fail_after(scaled(10)):
+    with anyio.fail_after(scaled(30)):
         await anyio.to_thread.run_sync(lambda: anyio.run(use, backend=backend), abandon_on_cancel=True)
         assert await store.append("s", b"d") == 3
         assert await anext(blocks) == b"d"

@@ -82,7 +82,7 @@ async def read_all(store: Any, name: str = NAME) -> bytes:
 
 
 async def until_no_user_objects(server: S3Server) -> None:
-    with anyio.fail_after(scaled(20)):
+    with anyio.fail_after(scaled(30)):
         while user_objects(server):  # the server is in another thread
             await anyio.sleep(0.01)
 

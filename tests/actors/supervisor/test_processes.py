@@ -104,7 +104,7 @@ async def test_v5_a_stopped_process_is_seen_to_be_frozen() -> None:
         tasks.start_soon(process.wait)
         assert not process.is_frozen()
         process.signal(signal.SIGSTOP)
-        with anyio.fail_after(scaled(10)):
+        with anyio.fail_after(scaled(30)):
             while not process.is_frozen():
                 await anyio.sleep(0.001)
         process.signal(signal.SIGCONT)

@@ -48,14 +48,14 @@ async def test_a_wall_clock_jump_neither_causes_nor_delays_a_failover(
         for jump, host in ((-HOUR, "host-1"), (HOUR, "host-0")):
             jumps.append(jump)
             supervisor.silent = {host}
-            with anyio.fail_after(scaled(10)):
+            with anyio.fail_after(scaled(30)):
                 while (
                     not all(assignment.host not in ("", host) for assignment in supervisor.fleet.assignments)
                     or not supervisor.is_ready
                 ):
                     await supervisor.changed.wait()
             supervisor.silent = set()
-            with anyio.fail_after(scaled(10)):
+            with anyio.fail_after(scaled(30)):
                 while (
                     len({assignment.host for assignment in supervisor.fleet.assignments}) < 2
                     or not supervisor.is_ready

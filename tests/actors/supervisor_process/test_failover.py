@@ -43,9 +43,9 @@ def test_v6_a_killed_hosts_containers_are_served_elsewhere_with_all_that_was_ack
         assert service.read(name) == b"before after"
         assert service.assignments()[0][0] != host
         assert service.assignments()[0][1] > epoch
-        assert took < scaled(5), "far above what it takes, and below any timeout that could have helped"
+        assert took < scaled(15), "far above what it takes, and below any timeout that could have helped"
         assert service.status()["failovers"] == 2
-        assert max(service.status()["failover_seconds"]) < scaled(5)
+        assert max(service.status()["failover_seconds"]) < scaled(15)
         service.settle()
         assert service.host(host)["last_exit"] == "was ended by SIGKILL"
 
@@ -65,7 +65,7 @@ def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_is_fenced_when
         took = time.monotonic() - began
         assert service.assignments()[0][1] > epoch
         service.append(name, b"meanwhile")
-        assert took < scaled(5), "far above what it takes"
+        assert took < scaled(15), "far above what it takes, and below the silence that it does not wait for"
         os.kill(pid, signal.SIGCONT)
         wait_until(lambda: '"event": "container_fenced"' in service.log, "the zombie finds out")
         service.settle()
@@ -73,12 +73,15 @@ def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_is_fenced_when
         assert service.read(name) == b"meanwhile"
 
 
-def test_v7_a_supervisor_that_was_frozen_declares_no_host_lost(folder: Path) -> None:
+def test_v7_a_supervisor_that_was_frozen_declares_no_host_lost(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_SERVER_SILENCE", "2")
     with SyncOwnService(folder) as service:
         service.settle()
         pids, assignments = service.pids(), service.assignments()
         service.process.send_signal(signal.SIGSTOP)
-        time.sleep(1.5)  # Twice the silence after which a host counts as lost.
+        time.sleep(3)  # Longer than the silence after which a host counts as lost.
         service.process.send_signal(signal.SIGCONT)
         beats = service.log.count("host_frozen")
         assert (service.pids(), service.assignments(), service.status()["failovers"], beats) == (
@@ -90,7 +93,10 @@ def test_v7_a_supervisor_that_was_frozen_declares_no_host_lost(folder: Path) -> 
         assert service.client.get("/ready").status_code == 200
 
 
-def test_v4_a_killed_supervisors_successor_finds_its_hosts_and_moves_nothing(folder: Path) -> None:
+def test_v4_a_killed_supervisors_successor_finds_its_hosts_and_moves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_SERVER_ADOPTION", "20")
     with SyncOwnService(folder) as first:
         first.settle()
         first.create("app/events")
@@ -152,7 +158,10 @@ def test_v4_hosts_without_a_supervisor_serve_until_their_grace_ends(folder: Path
         assert next_one.stop() == 0
 
 
-def test_v1_a_supervisor_exits_when_it_learns_of_a_higher_term(folder: Path) -> None:
+def test_v1_a_supervisor_exits_when_it_learns_of_a_higher_term(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_SERVER_ADOPTION", "20")
     with SyncOwnService(folder) as first:
         first.settle()
         pids = set(first.pids().values())
@@ -161,7 +170,7 @@ def test_v1_a_supervisor_exits_when_it_learns_of_a_higher_term(folder: Path) -> 
         (path,) = (path for path in Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*") if path.is_socket())
         path.unlink()
         with SyncOwnService(folder) as second:
-            assert first.process.wait(scaled(10)) == 1
+            assert first.process.wait(scaled(20)) == 1
             assert "another supervisor took over (its term is 2, this one's 1)" in first.errors[-1]
             second.settle()
             assert set(second.pids().values()) == pids
@@ -200,5 +209,6 @@ def test_lost_hosts_leave_no_descriptor_in_the_supervisor(folder: Path) -> None:
             return descriptors(service.process.pid)
 
         service.settle()
-        counts = [lose_one() for _ in range(2)]
-        assert len(set(counts)) == 1, counts
+        before = lose_one()
+        after = lose_one()
+        wait_until(lambda: descriptors(service.process.pid) <= before, f"{before} and not {after}")

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import tierlog
+from chaos_parts.processes import free_port
 from support.command_line import is_one_line
 from support.live_service import SyncOwnService, refused, wait_until
 
@@ -103,10 +104,9 @@ def test_a_folder_that_an_app_has_open_is_taken_over_only_on_request(folder: Pat
 
 def taken_port_after_a_free_one() -> socket.socket:
     while True:
-        taken = socket.create_server(("127.0.0.1", 0))
-        with suppress(OSError), socket.create_server(("127.0.0.1", taken.getsockname()[1] - 1)):
-            return taken
-        taken.close()
+        port = free_port()
+        with suppress(OSError), socket.create_server(("127.0.0.1", port - 1)):
+            return socket.create_server(("127.0.0.1", port))
 
 
 @pytest.mark.parametrize(

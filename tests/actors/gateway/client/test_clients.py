@@ -284,7 +284,7 @@ async def test_a_client_is_refused_the_event_loop_of_another_thread(tmp_path: Pa
                     with pytest.raises(ClosedError, match="belongs to the event loop of another thread"):
                         await call
 
-            with anyio.fail_after(scaled(10)):
+            with anyio.fail_after(scaled(30)):
                 await anyio.to_thread.run_sync(lambda: anyio.run(use), abandon_on_cancel=True)
             assert await client.append("s", b"d") == 3
             assert await anext(blocks) == b"d"

@@ -415,7 +415,7 @@ async def test_a6_a_call_cancelled_anywhere_leaves_the_client_usable(turns: int)
                     for _ in range(turns):
                         await anyio.lowlevel.checkpoint()
                     tasks.cancel_scope.cancel()
-            with anyio.fail_after(scaled(5)):
+            with anyio.fail_after(scaled(20)):
                 assert isinstance(await client.append("s", b"y"), int)
                 assert client.statistics().appends_waiting == 0
 
@@ -524,7 +524,7 @@ async def test_a_frozen_owner_is_abandoned_when_the_map_names_another() -> None:
         supervisor.map = one_container(1, frozen.url, 1)
         async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
             supervisor.map = one_container(1, owner.url, 2)
-            with anyio.fail_after(scaled(10)):
+            with anyio.fail_after(scaled(20)):
                 assert await client.append("s", b"x", writer_id="w", event_number=1) == 0
         frozen.release()
 

@@ -296,7 +296,7 @@ async def test_h15_an_error_in_the_body_ends_the_server_and_is_not_wrapped(tmp_p
 async def test_a_server_that_is_cancelled_while_it_starts_ends(tmp_path: Path) -> None:
     listener = bind("127.0.0.1", 0)
     async with open_store(tmp_path / "data", containers=1) as store:
-        with anyio.fail_after(scaled(5)), anyio.CancelScope() as scope:
+        with anyio.fail_after(scaled(30)), anyio.CancelScope() as scope:
             scope.cancel()
             async with serve_http(make_app(store, system_world()), listener):
                 pytest.fail("the body began")

@@ -37,7 +37,7 @@ async def test_a_failure_and_its_end_are_reported_over_http(tmp_path: Path) -> N
     ):
         await client.create_segment("s")
         assert await client.append("s", b"before;") == 0
-        with anyio.fail_after(scaled(20)):
+        with anyio.fail_after(scaled(30)):
             while (await served.http.get("/health")).json()["storage"]["state"] != "unreachable":
                 with pytest.raises(Unavailable):
                     await store.flush()
@@ -54,7 +54,7 @@ async def test_a_failure_and_its_end_are_reported_over_http(tmp_path: Path) -> N
         assert await client.read("s", 0, 100) == b"before;meanwhile"
 
         chunks.script = None
-        with anyio.fail_after(scaled(20)):
+        with anyio.fail_after(scaled(30)):
             while (await client.segment_info("s")).flushed_length < 16:
                 await anyio.sleep(0.01)
         assert (await served.http.get("/health")).json()["storage"] == {"state": "ok", "cause": ""}

@@ -140,7 +140,7 @@ async def test_a_cancelled_concat_aborts_its_upload(storage: S3ChunkStorage, ser
     server.fail(Fault("UploadPartCopy", stall=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.concat, "joined", RANGES)
-        with anyio.fail_after(scaled(5)):
+        with anyio.fail_after(scaled(30)):
             while server.count("UploadPartCopy") == 0:  # the server is in another thread
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -177,7 +177,7 @@ async def test_a_cancelled_concat_aborts_the_upload_that_it_was_beginning(
     server.fail(Fault("CreateMultipartUpload", applied=True, stall=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.concat, "joined", RANGES)
-        with anyio.fail_after(scaled(5)):
+        with anyio.fail_after(scaled(30)):
             while not server.uploads():  # the server is in another thread
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -304,7 +304,7 @@ async def test_a_second_attempt_is_not_aborted_as_the_upload_that_the_first_one_
     server.fail(Fault("UploadPartCopy", stall=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.concat, "joined", RANGES)
-        with anyio.fail_after(scaled(5)):
+        with anyio.fail_after(scaled(30)):
             while server.count("UploadPartCopy") == 0:  # the server is in another thread
                 await anyio.sleep(0.01)
         assert await storage.concat("later", RANGES) == len(JOINED)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
 import anyio
 import attrs
 import pytest
 
-from support.patience import scaled
+from support.patience import ATTEMPTS, scaled, succeeds
 from support.s3 import s3_storage
 from support.s3_server import BUCKET, Fault, S3Server
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
@@ -208,33 +210,51 @@ async def test_a_truncated_body_is_never_taken_for_a_short_chunk(
     assert await read(storage) == DATA
 
 
-async def test_a_slow_body_is_waited_for_within_the_limit(server: S3Server) -> None:
-    limit = scaled(1.2)
-    storage = s3_storage(server.url, request_timeout=limit)
-    await storage.open()
-    await storage.create_with_content("there", [DATA])
+async def hasty(url: str, **limits: Any) -> S3ChunkStorage:
+    """An open storage, which waits little: what a machine that stands still cuts short is tried again."""
+    for _ in range(ATTEMPTS):
+        storage = s3_storage(url, **limits)
+        with suppress(Unavailable):
+            await storage.open()
+            with suppress(Unavailable):
+                # Kept connections are those on which an HTTP client retries.
+                await storage.exists("warm")
+                return storage
+            await storage.close()
+    pytest.fail("no opening was in time")
+
+
+async def test_a_slow_body_is_waited_for_within_the_limit(storage: S3ChunkStorage, server: S3Server) -> None:
+    limit = 0.6
+    impatient = await hasty(server.url, request_timeout=limit)
     server.fail(Fault("GetObject", rate=10_000), Fault("GetObject", rate=len(DATA) / (1.7 * limit)))
 
     assert await read(storage) == DATA
     with pytest.raises(Unavailable, match="TimeoutError"):
-        await read(storage)
-    assert await read(storage) == DATA
-    await storage.close()
+        await read(impatient)
+
+    async def is_read() -> bool:
+        with suppress(Unavailable):
+            return await read(impatient) == DATA
+        return False
+
+    assert await succeeds(is_read)
+    await impatient.close()
 
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("how", ["drop", "stall"])
-async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(server: S3Server, how: str, applied: bool) -> None:
-    storage = s3_storage(server.url, read_timeout=scaled(1.0 if how == "stall" else 20.0))
-    await storage.open()
-    await storage.exists("warm")  # kept connections are those on which an HTTP client retries
+async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(
+    storage: S3ChunkStorage, server: S3Server, how: str, applied: bool
+) -> None:
+    writing = await hasty(server.url, read_timeout=0.5 if how == "stall" else 20.0)
     server.fail(Fault("PutObject", applied=applied, drop=how == "drop", stall=how == "stall"))
     with pytest.raises(OutcomeUnknown, match="no valid answer to put_object"):
-        await create(storage)
+        await create(writing)
 
     assert server.count("PutObject") == 1
     assert await storage.exists("new") is applied
-    await storage.close()
+    await writing.close()
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -359,7 +379,7 @@ async def test_a_cancelled_opening_gives_its_connections_back(server: S3Server) 
     storage = s3_storage(server.url)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.open)
-        with anyio.fail_after(scaled(10)):
+        with anyio.fail_after(scaled(30)):
             while not server.count("ListObjectsV2"):
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
