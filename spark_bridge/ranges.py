@@ -72,7 +72,7 @@ class Range:
 
     segment: str
     segment_id: int | None
-    """Of the segment that the plan was made for; None if the segment may have been recreated."""
+    """The id of the segment that the plan was made for; None if the segment may have been recreated."""
     start: int
     end: int
 

@@ -53,10 +53,10 @@ class Verb(Generic[T]):
     """What the actor has to know about a verb; ``T`` is its result."""
 
     name: str
-    """Of the method of ``ChunkStorage``."""
+    """The name of the method of ``ChunkStorage``."""
     pool: PoolKind = PoolKind.READ
     lane: Lane = Lane.NORMAL
-    """Of the mailbox, for users' chunks."""
+    """The mailbox's lane for calls about users' chunks."""
     retry: Retry = Retry.REPEAT
     grows: bool = False
     """It takes space: the quota and the breaker guard these."""

@@ -179,12 +179,12 @@ async def owning(
     from ...storage_backends.files.local import LocalFiles
     from ..folder.lock_files import OpenElsewhere
     from ..folder.paths import check_folder, check_path, existing_identity, live_owners
-    from ..folder.restoring import settle_restore
+    from ..folder.restore_folder import finish_restore
     from ..store.opening import open_store
 
     config = read_settings(config_file, chunks)
     folder, files = check_path(data), LocalFiles()
-    await settle_restore(files, folder)
+    await finish_restore(files, folder)
     if create:
         await check_folder(files, folder)
     else:

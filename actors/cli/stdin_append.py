@@ -39,7 +39,7 @@ class AppendOptions:
     lines: bool
     writer: str | None
     event_number: int | None
-    """Of the first event; given together with ``writer``."""
+    """The number of the first event; given together with ``writer``."""
     expected_offset: int | None
 
 

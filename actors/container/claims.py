@@ -31,7 +31,7 @@ _MAGIC = 0x544C434D  # "TLCM"
 _WITHOUT_FINGERPRINT, _WITH_FINGERPRINT, _LAST = 1, 2, 3
 _BYTES_MAX = 4 + 1 + 4 * 16 + 2 + LOCATION_BYTES_MAX + 4
 LAST_EPOCH = (1 << 64) - 1
-"""Of the claim that a folder of this version leaves."""
+"""The epoch of the last claim, which a folder of this version leaves."""
 
 
 @attrs.frozen

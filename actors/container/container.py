@@ -103,7 +103,7 @@ class ContainerOptions:
     read_ahead_budget: ReadAheadBudget = attrs.field(factory=ReadAheadBudget)
     """Shared by all containers that have these options."""
     table_cache: BlockCache[Tail | bytes] = attrs.field(factory=lambda: BlockCache(TABLE_CACHE_BYTES))
-    """Of the runs of system tables; shared likewise (rule M5)."""
+    """Caches blocks and tails of the runs of system tables; shared likewise (rule M5)."""
     merge_fan_out: int = FAN_OUT
     """How many runs of one size are merged into one (rule M7)."""
     close_timeout: float = 10.0

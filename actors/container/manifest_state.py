@@ -60,7 +60,7 @@ class ManifestState:
 
     @property
     def size(self) -> int:
-        """Of both, in bytes."""
+        """The size of both elements, in bytes."""
         return sum(len(op.content) for op in (self.head, self.intent) if op is not None)
 
     def recorded(self, op: LogElement) -> ManifestState:

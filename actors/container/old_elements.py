@@ -24,11 +24,11 @@ from .owner import Identity
 _log = get_logger("container")
 
 _BATCH_MAX = 32
-"""Elements that one call deletes or reads."""
+"""The most elements that one call deletes or reads."""
 _SECONDS = 1.0
-"""Seconds for which a caller waits: an opening, an element or a listing."""
+"""Seconds that an opening, an element or a listing waits for deletions."""
 _PAUSE_SECONDS = 60.0
-"""Seconds without an attempt after that: a call that hangs keeps its slot."""
+"""Seconds until the next attempt if the deletions took longer: a call that hangs keeps its slot."""
 
 
 class OldElements:
@@ -42,7 +42,7 @@ class OldElements:
         self._others: deque[int] = deque()
         """Elements of others that listings of the whole journal showed, by number, until they are deleted."""
         self._own: deque[int] = deque()
-        """Those that this owner made count, or an earlier one in this folder."""
+        """Elements that this owner, or an earlier one in this folder, made count."""
         self.has_claims = False
         """Whether there may be claims of earlier versions (rule J12)."""
         self._last_failed = False

@@ -67,14 +67,14 @@ _log = get_logger("container")
 _ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
 ChangeRuns = Callable[[RunList], RunList]
 PROOF_SECONDS = 30.0
-"""A write of a flush needs a check of the chain that is no older."""
+"""Seconds for which a check of the chain serves the writes of a flush."""
 OPENING_SECONDS = 5.0
-"""For which an opening waits for the journal before it opens the log."""
+"""Seconds that an opening waits for the journal before it opens the log."""
 _BLOCK_BYTES = 4096
 _ROUNDS_MAX = 8
-"""Steps in which one element comes to count, at most: four if nobody else creates or deletes any."""
+"""The most steps in which one element comes to count; it takes four if nobody else creates or deletes any."""
 _OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
-"""What a check finds if nobody else went on."""
+"""What a check finds if no other history has gone on."""
 
 
 class ManifestSource(Protocol):
@@ -91,7 +91,7 @@ class ManifestSource(Protocol):
     @property
     def sequence(self) -> int: ...
     def claim_records(self) -> Mapping[int, ClaimRecord]:
-        """Of the claims of earlier versions, by epoch."""
+        """The records of claims of earlier versions, by epoch."""
         ...
 
     async def some_chunk(self) -> str | None:
@@ -117,7 +117,7 @@ class ListedChain:
     newest: StoredElement | None
     numbers: Sequence[int] = ()
     claims: Sequence[Claim] = ()
-    """Of earlier versions, if there is no element."""
+    """Claims of earlier versions, if there is no element."""
 
     @property
     def position(self) -> Position:
@@ -159,7 +159,7 @@ class ListedChain:
 
     @property
     def folder(self) -> Fingerprint:
-        """Of the last owner."""
+        """The last owner's folder."""
         if self.newest is None:
             return self.claims[-1].identity.folder if self.claims else Fingerprint()
 
@@ -487,7 +487,7 @@ class StorageOwnership:
         raise _hidden(element_name(self.container, self._known.base.n + 1))
 
     def _serves(self, op: LogElement, kind: Kind, cut: int) -> bool:
-        """Whether an element that was recorded earlier has what the next one would have."""
+        """Whether the element that was recorded earlier makes the next one needless."""
         element = op.element
         return (
             kind is element.kind is not Kind.PROOF
@@ -580,7 +580,7 @@ class StorageOwnership:
         self._counted_at = anyio.current_time()
 
     async def _log_whole(self, op: Operation) -> None:
-        """Log it, and hold the lock until it is durable: its caller may have a time limit."""
+        """Log it, and hold the lock until it is durable, even if the caller's time limit ends."""
         with anyio.CancelScope(shield=True):
             await self._source.log(op)
 
@@ -612,7 +612,7 @@ class StorageOwnership:
             return False  # They cannot be read; there may be some.
 
     async def _check_is_gone(self, position: Position) -> None:
-        """That long-term storage was put back is no conclusion from a listing alone."""
+        """A listing alone does not prove that long-term storage was put back, so the element is read."""
         with suppress(ChunkNotFound):
             if (await read_element(self._chunks, self.container, position.n)).position == position:
                 raise _hidden(element_name(self.container, position.n))
@@ -671,8 +671,8 @@ class StorageOwnership:
         await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, newest.identity.folder.location))
 
     async def _delete_old(self) -> None:
-        """Delete those below the one before the head, but not one more while the room of that one is not
-        enough for another head (rule J8)."""
+        """Delete the elements below the one before the head. Keep one more while the room of the one before
+        the head is not enough for another head (rule J8)."""
         head, previous = self._source.manifest.head, self._source.manifest.previous
         if head is not None:
             is_larger = previous is not None and _blocks(previous) < _blocks(head)

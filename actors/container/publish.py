@@ -68,7 +68,7 @@ class Publisher:
         """The next search for idle segments begins above this number of active ones: the last search left so
         many that another one would find few. A flush cycle resets it."""
         self._visits_left = 0
-        """Of the eviction under way."""
+        """Visits that the eviction under way may still make."""
 
     def publish(self, operations: Iterable[Operation], group: int) -> None:
         """Make the operations of durable group ``group`` visible, in order.

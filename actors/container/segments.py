@@ -80,7 +80,7 @@ class SegmentState:
         self.touched = 0
         """The sequence of the last change, for eviction."""
         self.seen = 0
-        """The same when eviction last came by."""
+        """``touched`` when eviction last visited it."""
         self.is_listed = False
         """Whether it is among the dirty ones of its table."""
         self.sealed = False

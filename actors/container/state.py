@@ -44,7 +44,7 @@ class Records:
     """Records of a snapshot that are logged together."""
 
     size: int = 0
-    """Of all, in bytes."""
+    """The size of all records, in bytes."""
     images: list[bytes] = attrs.field(factory=list)
     rows: list[Row] = attrs.field(factory=list)
     transactions: list[bytes] = attrs.field(factory=list)

@@ -53,13 +53,14 @@ if TYPE_CHECKING:
 
 _log = get_logger("container")
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 30.0, 300.0
-"""After a merge or a fetch failed, twice as many after each further time."""
+"""The pause after a merge or a fetch failed; it doubles with each further failure."""
 _IDLE_RETRY_SECONDS_MAX = 3600.0
-"""Where room is lacking or an object is damaged: attempts that transfer many bytes hardly ever succeed."""
+"""The longest pause where room is lacking or an object is damaged: attempts that transfer many bytes hardly
+ever succeed then."""
 _FROZEN_MAX = 8
-"""Memtables that wait for their run, at most."""
+"""The most memtables that wait for their run."""
 _GENERATIONS_IN_LIST = 8
-"""A merge takes the share of one of so many generations in the room for a run list."""
+"""The room for a run list is divided among this many generations; a merge takes the share of one."""
 
 
 @attrs.frozen
@@ -122,11 +123,12 @@ class TableRuns:
         self._ownership = container.ownership
         self._garbage = garbage
         self._written: _WrittenMerge | None = None
-        """Until an element counts that names its runs, or the merge is given up."""
+        """The merge whose runs no element names yet; None once one counts, or the merge was given up."""
         self._merged: dict[RunEntry, None] = {}
-        """Runs that were merged, until an element counts that does not name them."""
+        """Runs that were merged and that the newest element still names."""
         self._replaced: list[str] = []
-        """Those after that, until an element with a later cycle counts (rule M11)."""
+        """Merged runs that no element names any more; kept until an element with a later cycle counts (rule
+        M11)."""
         self._wake = anyio.Event()
         self._published = self._published_bytes = self._merges = self._merged_bytes = 0
         self._unpublished = 0
@@ -316,7 +318,7 @@ class TableRuns:
             raise failure
 
     async def _find_lacking(self) -> list[RunEntry]:
-        """One listing for each ownership that begins with runs: it puts later ones itself."""
+        """List long-term storage once for each ownership that begins with runs: it puts later ones itself."""
         await self._ownership.ensure()  # an element that the owner before recorded counts now
         lacking = await self._unstored(self._state.table.runs.runs)
         if lacking:
@@ -396,7 +398,8 @@ class TableRuns:
         return runs
 
     async def _publish(self, written: _WrittenMerge) -> None:
-        """Return once an element counts that names the merged runs, or those of another attempt."""
+        """Return once an element counts that names the merged runs, or those of another attempt at the
+        merge."""
         before = self._state.table.runs
         after = written.merge.applied_to(before, written.runs)
         if after is before:
@@ -416,8 +419,8 @@ class TableRuns:
         await self._drop_merged()
 
     async def _drop_merged(self) -> None:
-        """Give up what was merged. Not before the element counts: until then the old runs make up the table.
-        It may be that of an earlier attempt."""
+        """Remove the local copies of runs that were merged, also by an earlier attempt. Not before an element
+        without them counts: until then they make up the table."""
         gone = [run for run in self._merged if run not in self._state.table.runs.runs]
         for run in gone:
             del self._merged[run]

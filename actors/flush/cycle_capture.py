@@ -15,7 +15,7 @@ from ..kernel.slices import in_slices, list_in_slices, turn_after
 from .aggregation import FlushableSegment, SegmentFlush, capture
 
 _SLICE = 64
-"""Of sources, which take about 10 µs each."""
+"""Sources that one slice captures; each takes about 10 µs."""
 
 
 async def capture_all(

@@ -79,7 +79,7 @@ class FlushTasks:
         self.done = 0
         """Flushes without an error since ``take_errors``."""
         self.errors: ShardedDict[int, TierlogError] = ShardedDict()
-        """Of the cycle, and of late flushes that ended since ``take_errors``."""
+        """Errors of the cycle, and of late flushes that ended since ``take_errors``."""
 
     @property
     def late(self) -> int:

@@ -76,8 +76,8 @@ class FlushSource(Protocol):
         ...
 
     def dirty_segments(self) -> Iterable[FlushableSegment]:
-        """Those of which long-term storage lacks something as of the call, sources of merges included. To be
-        worked through in slices."""
+        """The segments that long-term storage lacks something of, as of the call, sources of merges included.
+        Work through them in slices."""
         ...
 
     def segment_of(self, sid: int) -> FlushableSegment | None: ...
@@ -131,8 +131,8 @@ class WriterStatistics:
 
 @attrs.frozen(eq=False, repr=False)
 class _Caller:
-    """Of ``flush``, and the sequences at its call: an element whose cut is at or after the clients' answers
-    it."""
+    """One caller of ``flush``, with the sequences at its call: an element whose cut is at or after the
+    clients' answers it."""
 
     sequence: int
     client_sequence: int

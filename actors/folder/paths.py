@@ -33,7 +33,8 @@ from .lock_files import Owner, list_owners
 
 _log = get_logger("folder")
 RESTORE_FOLDER = ".restoring"
-"""The folder in which a restore builds logs (``restoring.py``). Earlier versions added an id to its name."""
+"""The folder in which a restore builds logs (``restore_folder.py``). Earlier versions added an id to its
+name."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
 linked."""

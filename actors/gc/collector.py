@@ -341,7 +341,7 @@ class Collector:
         return found
 
     async def _referenced_among(self, names: Sequence[str]) -> Collection[str]:
-        """Those of ``names`` that are referenced; all of them if that cannot be read now."""
+        """The names among ``names`` that are referenced; all of them if that cannot be read now."""
         try:
             referenced = await self._source.referenced.among(names)
         except NotOwner:
@@ -380,8 +380,8 @@ class Collector:
             await anyio.lowlevel.checkpoint()
 
     def _wait_seconds(self) -> float:
-        """Until the next delay is over, or the next round of failed deletions is due. The end of a cycle
-        wakes what waits for it."""
+        """Seconds until the next delay is over, or the next round of failed deletions is due. The end of a
+        cycle wakes what waits for it."""
         now = anyio.current_time()
         listings = [at for at in self._listings if at > now]
         return max(0.0, min([self._retry_later.due, self._queue.next_due(), *listings]) - now)
@@ -468,8 +468,8 @@ class Collector:
         return creator is not None and creator < self._source.epoch
 
     async def _garbage_among(self, names: Sequence[str]) -> list[str]:
-        """Those that a dead owner left and nothing refers to, or that this owner left and has released: names
-        of its epoch that are neither referenced nor of a transaction under way."""
+        """The names that a dead owner left and nothing refers to, or that this owner left and has released:
+        names of its epoch that are neither referenced nor of a transaction under way."""
         epoch, own = self._source.epoch, self._lists_own
         created = [(name, creator) for name in names if (creator := creator_of(name)) is not None]
         created = [(name, creator) for name, creator in created if creator < epoch + own]

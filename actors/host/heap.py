@@ -10,12 +10,12 @@ import ctypes
 from collections.abc import Callable
 
 PEAK_BYTES = 64 << 20
-"""What is less is left to the next requests."""
-DELAY = 15.0
-"""Seconds that the memory has been free: the next requests may need it, and read-ahead holds windows for some
-seconds after their readers have left."""
-PATIENCE = 300.0
-"""Seconds after which a host that is never idle trims too."""
+"""Less memory than this stays in the heap for the next requests."""
+IDLE_DELAY = 15.0
+"""Seconds that the memory must have been free: the next requests may need it, and read-ahead holds windows
+for some seconds after their readers have left."""
+BUSY_DELAY = 300.0
+"""The same for a host that is never idle."""
 
 
 def trim_heap() -> None:
@@ -54,6 +54,6 @@ class HeapTrimmer:
             self._free_since = None
         elif self._free_since is None:
             self._free_since = now
-        elif now - self._free_since >= (DELAY if is_idle else PATIENCE):
+        elif now - self._free_since >= (IDLE_DELAY if is_idle else BUSY_DELAY):
             self._trim()
             self._peak, self._free_since = held, None

@@ -78,7 +78,7 @@ class GuardedGenerator(AsyncGenerator[T, None], Generic[T]):
 
 
 class _Unentered:
-    """Says what to do when a context manager is taken for what it gives."""
+    """Says what to do if a context manager is used as the object that only entering it gives."""
 
     # A copy is asked for attributes before it has any.
     _usage = "async with"
@@ -159,7 +159,7 @@ class _PlainContext(_Unentered, AbstractContextManager[T, bool | None]):
 def plain_context(
     what: str,
 ) -> Callable[[Callable[P, Iterator[T]]], Callable[P, AbstractContextManager[T, bool | None]]]:
-    """As ``contextmanager``; what is taken for the ``what`` that it gives says how to use it."""
+    """As ``contextmanager``; one that is used without being entered says how to get the ``what``."""
 
     def decorate(
         function: Callable[P, Iterator[T]],

@@ -27,7 +27,7 @@ class KnownSegments(Protocol):
     """The container's segments, by name and by id."""
 
     def dirty_segments(self) -> Iterable[KnownSegment]:
-        """Those that changed since they were flushed, deleted ones that still have a record included."""
+        """The segments that changed since they were flushed, and deleted ones that still have a record."""
         ...
 
     def listing(self, prefix: str) -> Iterable[str]: ...

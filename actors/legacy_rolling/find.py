@@ -17,7 +17,7 @@ from .header import HEADER_SUFFIX, LegacyChunk, LegacyHeader, header_name, is_le
 
 _READ_BYTES = 4 << 20
 _HEADER_BYTES_MAX = 64 << 20
-"""Of some 200,000 data files with the longest names."""
+"""The largest header that is read, in bytes: that of some 200,000 data files with the longest names."""
 _LENGTH_MAX = (1 << 63) - 1
 
 
@@ -41,7 +41,7 @@ class LegacySegment:
     max_size: int | None
     """The size in bytes at which its files roll; None without a header."""
     chunks: tuple[FoundChunk, ...]
-    """Those with bytes, in order, without gaps."""
+    """The chunks that hold bytes, in order, without gaps."""
 
     @property
     def stored_bytes(self) -> int:

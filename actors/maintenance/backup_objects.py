@@ -109,7 +109,7 @@ class Manifest:
     segments: int
     chunks: int
     bytes: int
-    """Of all chunks: what a restore can read."""
+    """Bytes of all chunks: what a restore can read."""
     unflushed: int
     """Bytes that only the logs had."""
     staged: int

@@ -103,7 +103,7 @@ class ContainerReport:
     log_files: int = 0
     log_bytes: int = 0
     log_allocated_bytes: int = 0
-    """Of the disk blocks that the log's folder holds, also those allocated ahead."""
+    """Bytes of the disk blocks that the log's folder holds, also those allocated ahead."""
     groups: int = 0
     """Groups in the log that are not truncated."""
     segments: int = 0
@@ -135,7 +135,7 @@ class StoreReport:
     deep: bool
     """Whether the checksums of all chunks were verified."""
     folder_problems: tuple[Problem, ...] = ()
-    """Those of files that belong to no container."""
+    """Problems of files that belong to no container."""
 
     @property
     def problems(self) -> list[Problem]:
@@ -177,8 +177,8 @@ async def examine(
 
 
 async def _record_problems(view: StoreView, is_claimed: bool) -> list[Problem]:
-    """Those of ``_system/store``. ``is_claimed``: a log and its journal in long-term storage agree, so that
-    the storage is this store's, whatever the record has."""
+    """The problems of ``_system/store``. ``is_claimed``: a log and its journal in long-term storage agree, so
+    that the storage is this store's, whatever the record has."""
     try:
         await check_record(view)
     except (DataCorruption, StoreMismatch) as error:
@@ -390,7 +390,8 @@ class _Examination:
         return listed.position.n
 
     async def _check_older_elements(self, newest: int) -> None:
-        """Those below the newest one; 0: that one cannot be read, or does not fit, which was reported."""
+        """Check the elements below the newest one. ``newest`` is 0 if that one cannot be read or does not
+        fit, which was reported."""
         chain = await read_chain(self._view.chunks, self._index)
         reported = {problem.file for problem in self._problems}
         for each in chain.problems:

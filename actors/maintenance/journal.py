@@ -20,7 +20,7 @@ class JournalReport:
     store_id: str
     chains: tuple[ChainReport, ...]
     problems: tuple[ChainProblem, ...]
-    """Of the store record and of all chains."""
+    """Problems of the store record and of all chains."""
 
     @property
     def sound(self) -> bool:

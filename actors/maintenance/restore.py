@@ -11,7 +11,7 @@ Order (rule S17): lock the folder; read and check the backup; check every chunk;
 ``.restoring``, which adopt the chains of the old owners; rename the logs to ``wal``; unlock. Everything is
 checked before the first change, and until the last one there is no store. Cancellation and crash: the next
 restore removes the leftovers and starts again; after the rename the next opening removes them
-(``folder/restoring.py``). An old folder of the same store is refused from then on, as a copy is."""
+(``folder/restore_folder.py``). An old folder of the same store is refused from then on, as a copy is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
-from ..folder.restoring import (
+from ..folder.restore_folder import (
     begin_restore,
     end_restore,
     publish,

@@ -23,7 +23,8 @@ from ..store.read_only import ContainerView, StoreView
 from .journal import container_numbers
 
 _READ_BYTES = 4 << 20
-"""Of one read: a request for each block would be slow, one for a whole run would take its size in memory."""
+"""Bytes of one read: a request for each block would be slow, and one for a whole run would take its size in
+memory."""
 _WITHOUT_COPY = (
     "put this object back from a copy of long-term storage; what its records describe cannot be read "
     "meanwhile"
@@ -55,7 +56,7 @@ async def list_runs(view: StoreView, container: int | None = None) -> list[Liste
 class RunProblem:
     run: RunEntry
     name: str
-    """Of the object, or the path of the local copy."""
+    """The name of the object, or the path of the local copy."""
     message: str
     advice: str
     offset: int = 0

@@ -49,7 +49,7 @@ class _Tail:
 
     @property
     def extents(self) -> LogExtents:
-        """Of the unflushed bytes, cached or not."""
+        """The extents of the unflushed bytes, cached or not."""
         if self.open < self.end:
             self._extents.add(self.open, self.end, self.window)
             self.open = self.end

@@ -78,7 +78,7 @@ class UnflushedBytes:
         self._reserved: dict[int, int] = {}
         """Bytes that may be loaded of each segment."""
         self._loaded: dict[int, list[tuple[int, Buffer]]] = {}
-        """Of each segment, in offset order, without a gap."""
+        """The loaded bytes of each segment, in offset order, without a gap."""
         self._kept: OrderedDict[int, _Window] = OrderedDict()
         self._turn = anyio.Lock()
         """One window is read at a time: memory is bounded, and whoever waited may find it kept."""

@@ -63,7 +63,7 @@ from ..folder.paths import (
     report_shared,
     run_program,
 )
-from ..folder.restoring import settle_restore
+from ..folder.restore_folder import finish_restore
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
 from ..kernel.event_loop import event_source, running_trio
@@ -140,7 +140,7 @@ async def identify(
         # Not `fresh`: another process may have been first.
         found = await run_program(files, create_identity(wal, fresh, temporary), wal)
     # A restore may have begun since the folder was first looked at. It takes its logs away if it fails.
-    await settle_restore(files, folder)
+    await finish_restore(files, folder)
     if await run_program(files, read_identity(wal), wal) != found:
         raise Unavailable(f"{wal} was replaced while it was opened: try again")
 
@@ -411,7 +411,7 @@ class StoreOpener:
     @asynccontextmanager
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
-        await settle_restore(self.files, self.folder)
+        await finish_restore(self.files, self.folder)
         await check_folder(self.files, self.folder)
         await report_shared(self.files, self.folder)
         chunks = await self._chunks()

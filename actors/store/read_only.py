@@ -265,7 +265,7 @@ class StoreView:
         self.chunk_location = chunk_location
         """The prefix of a chunk's name in messages: a folder, or a bucket."""
         self.fingerprint = fingerprint
-        """Of the folder, which the next owner compares with the last one's (rule G4)."""
+        """The fingerprint of the folder, which the next owner compares with the last one's (rule G4)."""
 
     def __repr__(self) -> str:
         return f"<StoreView {self.folder.path} {len(self.containers)} containers>"

@@ -90,7 +90,7 @@ class Assignment:
     failed_on: str = ""
     """The host on which it failed last."""
     avoided_until: float = 0
-    """Until then it is not opened there if another host accepts it."""
+    """Until this time it is not opened on that host if another one accepts it."""
     crashes: int = 0
     """Hosts in a row that exited while they opened it."""
     failovers: list[float] = attrs.field(factory=list)

@@ -27,7 +27,7 @@ from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
 from ..folder.paths import StoreFolder, check_folder, live_owners, report_shared
-from ..folder.restoring import settle_restore
+from ..folder.restore_folder import finish_restore
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
 from ..gateway.server.listener import ServerAddress, bind, is_ipv6, serve_http
@@ -65,7 +65,7 @@ class ServiceOptions:
     adopt: bool
     """Whether hosts may open a copied or restored folder (rule W8)."""
     log_level: str = "info"
-    """Of the hosts; one of ``LEVELS``."""
+    """The log level of the hosts; one of ``LEVELS``."""
 
 
 def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
@@ -144,7 +144,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
-        await settle_restore(files, options.folder)
+        await finish_restore(files, options.folder)
         await check_folder(files, options.folder)
         await report_shared(files, options.folder)
         await _check_ports_free(files, options)
@@ -211,8 +211,8 @@ async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str,
 
 
 def _verified(owner: Owner, folder: StoreFolder) -> Owner:
-    """Without ``start`` if another process holds the lock: whoever may write into the folder can name any
-    process (rule V4)."""
+    """``owner``, without its ``start`` unless the process that it names holds the lock: whoever may write
+    into the folder can name any process (rule V4)."""
     return (
         owner if holds_lock(owner.pid, f"{folder.owners}/{owner.owner_id}") else attrs.evolve(owner, start="")
     )

@@ -27,7 +27,8 @@ _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.
 _RECENT_MAX = 20
 _HEALTHY = "ok"
 _ADOPTION_SECONDS = 2.0
-"""For so long the host of an outdated order, which fenced the owner, may still report the container (V2)."""
+"""Seconds for which the host of an outdated order, which fenced the owner, may still report the container
+(V2)."""
 
 
 @attrs.frozen

@@ -80,7 +80,7 @@ class SupervisorOptions:
     orphan_grace: float = 60
     """Seconds that a host serves on without a supervisor."""
     append_bytes_max: int = APPEND_BYTES_MAX
-    """Of the hosts, for clients."""
+    """The largest append that the hosts take, in bytes; clients learn it from the map."""
 
 
 class Supervisor:

@@ -17,7 +17,7 @@ from .printable import printable
 from .utc import show_utc
 
 LEVELS = ("error", "warning", "info")
-"""Of the events that tierlog logs."""
+"""The levels of the events that tierlog logs."""
 
 _context: ContextVar[Mapping[str, object]] = ContextVar("values of each event")
 

@@ -118,7 +118,7 @@ def encode_header(header: FileHeader) -> bytes:
 
 
 def header_size(data: Buffer) -> int:
-    """How many bytes the header has that begins ``data``; few if it begins with no header."""
+    """The size of the header that ``data`` begins with; a few bytes if it begins with none."""
     if len(data) >= _ENVELOPE.size:
         magic, _, _, length = _ENVELOPE.unpack_from(data)
         if magic == _HEADER_MAGIC and length <= _BODY_BYTES_MAX:
@@ -186,8 +186,8 @@ def encode_frame(
 
 
 def frame_end(view: memoryview, at: int, position: int, salt: int, epoch: int) -> int | None:
-    """Where in the file the frame at ``position`` ends, which begins at ``at`` in ``view``; None if its
-    header is not valid, or not whole."""
+    """The position in the file at which the frame at ``position`` ends. The frame begins at ``at`` in
+    ``view``. None if its header is incomplete or not valid."""
     if at + FRAME_HEADER_BYTES > len(view):
         return None
     magic, size, owner, _, _, _, head_crc, _ = _FRAME.unpack_from(view, at)
@@ -203,8 +203,8 @@ def frame_end(view: memoryview, at: int, position: int, salt: int, epoch: int) -
 
 
 def decode_frame(view: memoryview, at: int, position: int, salt: int, epoch: int) -> Frame | None:
-    """The frame at ``position`` in the file, which begins at ``at`` in ``view``; None if it is not valid, or
-    not whole."""
+    """The frame at ``position`` in the file, which begins at ``at`` in ``view``; None if it is incomplete or
+    not valid."""
     # The header first: a payload is read for a valid header only, or user bytes that imitate headers would
     # make a scan quadratic (W2).
     end = frame_end(view, at, position, salt, epoch)

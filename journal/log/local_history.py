@@ -55,9 +55,10 @@ class WalFile:
     header: FileHeader
     frames: FrameTable
     length: int
-    """Of the file; behind ``end`` it is free space, a torn tail, or what a later owner does not need."""
+    """The length of the file in bytes; behind ``end`` it is free space, a torn tail, or what a later owner
+    does not need."""
     first_salt: int
-    """Of the first frame (see ``FrameRun``)."""
+    """The salt of the first frame (see ``FrameRun``)."""
 
     @property
     def file(self) -> FileId:

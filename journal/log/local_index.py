@@ -47,7 +47,7 @@ class _IndexedFile:
 class GroupIndex:
     def __init__(self) -> None:
         self._files: list[_IndexedFile] = []
-        """Those that hold groups, in order."""
+        """The files that hold groups, in order."""
         self._newest = 0
         """The first group of the newest window."""
 

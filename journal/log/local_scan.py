@@ -43,7 +43,7 @@ class FrameRun:
     epoch: int
     salt: int
     first_salt: int
-    """Of the first frame: ``relog_salt`` in an opener's file, otherwise as ``salt``."""
+    """The salt of the first frame: ``relog_salt`` in an opener's file, otherwise as ``salt``."""
 
 
 class Window:

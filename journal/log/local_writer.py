@@ -78,7 +78,7 @@ class CurrentFile:
     allocated: int
     """Where the allocated blocks end, if the file system supports allocation."""
     length: int
-    """Of the file; from ``position`` on it holds zeros."""
+    """The length of the file; from ``position`` on it holds zeros."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -86,9 +86,9 @@ class Space:
     """What was measured on the disk."""
 
     free: int
-    """Of the file system."""
+    """Bytes free on the file system."""
     log: int
-    """Of the blocks that the log's folder holds."""
+    """Bytes of the blocks that the log's folder holds."""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -30,7 +30,7 @@ class _Stored(NamedTuple):
     window: int
     """The first group of its window."""
     window_size: int
-    """Of the window up to this group."""
+    """Bytes of the window up to this group."""
     end: int
     """Bytes of all groups up to this one, truncated ones too."""
 

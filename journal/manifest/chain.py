@@ -23,7 +23,7 @@ def journal_prefix(container: int) -> str:
 
 
 def runs_prefix(container: int) -> str:
-    """Of the runs of the container's system table."""
+    """The prefix of the names of the runs of the container's system table."""
     return f"{CONTAINERS_PREFIX}{container:04d}/runs/"
 
 
@@ -108,7 +108,7 @@ async def read_newest(
 @attrs.frozen
 class ChainProblem:
     name: str
-    """Of the object."""
+    """The name of the object."""
     message: str
     offset: int = 0
     n: int = 0
@@ -121,12 +121,12 @@ class ChainReport:
 
     container: int
     elements: tuple[StoredElement, ...]
-    """Those that can be read, newest first."""
+    """The elements that can be read, newest first."""
     problems: tuple[ChainProblem, ...] = ()
 
     @property
     def unreadable(self) -> list[ChainProblem]:
-        """Those of elements that cannot be read, newest first."""
+        """The problems of elements that cannot be read, newest first."""
         return [problem for problem in self.problems if problem.n]
 
     @property

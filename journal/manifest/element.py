@@ -29,11 +29,11 @@ from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
 
 CONTAINERS_PREFIX = "_system/containers/"
-"""Of the system objects of all containers."""
+"""The prefix of the names of all containers' system objects."""
 ELEMENT_BYTES_MAX = 256 << 10
 """What is read of an element."""
 RUN_LIST_BYTES_MAX = 240 << 10
-"""Of the run list in an element (rule M12); the rest is for pins and the folder's location."""
+"""The most bytes of the run list in an element (rule M12); the rest is for pins and the folder's location."""
 _MAGIC = 0x544C454C  # "TLEL"
 _WITHOUT_RUNS, _WITH_RUNS = 1, 2
 """Versions."""
@@ -81,7 +81,7 @@ class Owner:
     store: bytes
     log: bytes
     owner: bytes
-    """Of one opening."""
+    """The id of one opening."""
     folder: bytes = bytes(16)
     """The folder's fingerprint; zeros if it is unknown."""
     location: str = ""

@@ -38,9 +38,9 @@ class LogElement:
 
     @staticmethod
     def after(head: LogElement | None, content: bytes) -> LogElement:
-        """With ``head``'s entries of runs where their bytes are equal, as nearly all of a long run list are:
-        to decode them again, for each element of a log, takes most of the time of an opening. Raises
-        ``DecodeError``."""
+        """Decode it with the entries of runs of ``head`` where their bytes are equal, as nearly all of a long
+        run list are: to decode them again, for each element of a log, takes most of the time of an opening.
+        Raises ``DecodeError``."""
         if head is None:
             return LogElement(content)
 

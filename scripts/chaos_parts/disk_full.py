@@ -70,7 +70,7 @@ class SmallDisk:
         return found.f_bavail * found.f_frsize
 
     def fill(self, leave: int) -> None:
-        """Until at most ``leave`` bytes are free."""
+        """Write until at most ``leave`` bytes are free."""
         with self._filler.open("ab") as stream:
             while (size := self.free - leave) > 0:
                 try:

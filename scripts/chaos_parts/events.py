@@ -44,7 +44,7 @@ class _Found:
     writer: Writer
     next: int = 0
     seen: set[int] = attrs.field(factory=set)
-    """Of a plain writer."""
+    """Events of a plain writer that were read."""
     last_acked: int = -1
     unknown: int = 0
     violations: list[str] = attrs.field(factory=list)

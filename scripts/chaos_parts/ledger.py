@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     began: float = 0.0
     ended: float = 0.0
     offset: int | None = None
-    """Of the first event, if the ack named it."""
+    """The offset of the first event, if the ack named it."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self) + b"\n"

@@ -67,7 +67,7 @@ class Service:
 
     def __init__(self, url: str, *, pids_from: Path | None = None) -> None:
         self.url = url
-        """Of the supervisor."""
+        """The URL of the supervisor."""
         self.data_url = url
         """For writers and readers."""
         self.patience = PATIENCE

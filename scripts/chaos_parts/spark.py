@@ -111,7 +111,7 @@ class SparkCampaign:
         self.store = store
         self.drivers = drivers
         self.port = 0
-        """Of the sync point."""
+        """The port of the sync point."""
         self._prefix = f"chaos/{run.options.seed}-{time.time_ns():x}"
         self._current: Attempt | None = None
         self._targets: dict[str, Scenario] = {}

@@ -44,7 +44,7 @@ class Request:
     checkpoint: str
     partitions: int
     port: int
-    """Of the sync point."""
+    """The port of the sync point."""
     faulty: bool
     """Whether the fault is injected into this run."""
 

@@ -45,7 +45,7 @@ class OnPurposeError(Exception):
 class Fault:
     scenario: Scenario
     port: int
-    """Of the sync point."""
+    """The port of the sync point."""
 
     def report(self, what: int) -> None:
         with SyncPoint(self.port) as sync_point:

@@ -59,7 +59,7 @@ _MASTERS = {
 _ALWAYS_STREAM = (FaultKind.STREAM_RESTARTED,)
 _ALWAYS_BATCH = (FaultKind.ELSEWHERE, FaultKind.EXECUTOR_KILLED, FaultKind.SPECULATION)
 _ATTEMPTS = 4
-"""Of a task, under each of the masters."""
+"""Attempts of a task, under each of the masters."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +72,7 @@ class Scenario:
     stream: bool
     rows: int
     more_rows: int
-    """Of a stream's second micro-batch."""
+    """Rows of a stream's second micro-batch."""
     partitions: int
     partitions_later: int
     """When the write is repeated."""

@@ -203,7 +203,7 @@ class Link(_OnNames):
 
 
 class Rename(_OnNames):
-    """Give the file at ``source`` the name ``target``, which another file loses."""
+    """Give the file at ``source`` the name ``target``. A file that had this name loses it."""
 
 
 @attrs.frozen

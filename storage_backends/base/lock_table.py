@@ -24,7 +24,7 @@ class LockTable(Generic[K]):
         self._holders: dict[K, int] = {}
         """The task that holds each key."""
         self._waiting: dict[K, deque[tuple[int, anyio.Event]]] = {}
-        """Those that wait for a key, in order. A key that nobody waits for has no entry."""
+        """The tasks that wait for a key, in order. A key that nobody waits for has no entry."""
 
     def __len__(self) -> int:
         """How many keys are held."""

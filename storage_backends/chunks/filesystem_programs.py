@@ -118,7 +118,7 @@ def identify_root(root: str, new_id: str) -> Program[None]:
 
 
 class FolderRemoved(Exception):
-    """The folder of a chunk, which is made before, was removed meanwhile: make it again."""
+    """The folder of a chunk was removed after it had been made: make it again."""
 
 
 class Folders:
@@ -128,7 +128,7 @@ class Folders:
         self.root = root
         self._known: set[str] = set()
         self._proven: set[str] = set()
-        """Those that had a chunk of this process in them when the folders above were synced."""
+        """The folders that had a chunk of this process in them when the folders above were synced."""
 
     def knows(self, folder: str) -> bool:
         return folder == self.root or folder in self._known
@@ -168,8 +168,8 @@ class Folders:
         return levels
 
     def _is_gone(self, folder: str) -> Program[bool]:
-        """Whether another process removed a folder that is known, or emptied it, which may be another one
-        now."""
+        """Whether another process removed a known folder, or emptied it: an empty one may be another folder
+        of that name."""
         try:
             yield RemoveFolder(folder)
         except OSError as error:

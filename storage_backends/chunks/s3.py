@@ -216,7 +216,7 @@ class S3ChunkStorage(BaseChunkStorage):
             ),
         )
 
-    # --- names and judgements --------------------------------------------------------------------
+    # --- names and refusals ----------------------------------------------------------------------
 
     def _key(self, name: str) -> str:
         return self._location.prefix + name

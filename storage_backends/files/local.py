@@ -207,7 +207,7 @@ def _lock(call: Lock) -> bool:
 
 
 _FOLDER_SYNCS = FolderSyncs()
-"""Of this process: what one ``LocalFiles`` lost is lost for all."""
+"""Failed syncs of this process: what one ``LocalFiles`` lost is lost for all."""
 
 
 def _sync_folder(call: SyncFolder, began: int, at: NoFollowFolder | None = None) -> None:

@@ -51,8 +51,8 @@ class RunSource(ABC):
 
     @abstractmethod
     async def read_range(self, run: RunEntry, offset: int, length: int) -> bytes:
-        """Those bytes of a run, fewer only at its end. Raises ``ChunkNotFound`` if it is missing, else what
-        ``ChunkStorage.read`` raises."""
+        """Read those bytes of a run, fewer only at its end. Raises ``ChunkNotFound`` if it is missing, else
+        what ``ChunkStorage.read`` raises."""
 
     async def replace_damaged(self, run: RunEntry) -> bool:
         """Bytes of the run were damaged: replace what is kept of it. Returns whether another read may
@@ -165,7 +165,7 @@ class RunReader:
         return await self._sound(run, partial(self._read_blocks, run, tail, first, end))
 
     async def some_blocks(self, run: RunEntry, tail: Tail, numbers: Iterable[int]) -> dict[int, bytes]:
-        """Those blocks by number; what is not cached is read, several at a time."""
+        """The blocks ``numbers``, by number; what is not cached is read, several at a time."""
         blocks: dict[int, bytes] = {}
         unknown: list[int] = []
         for number in numbers:

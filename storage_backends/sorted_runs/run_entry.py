@@ -23,7 +23,7 @@ _VERSION = 1
 @attrs.frozen
 class RunEntry:
     name: str
-    """Of the object, as a chunk's. Never used for other bytes (rule S2)."""
+    """The name of the object, as a chunk's. Never used for other bytes (rule S2)."""
     length: int
     crc: int
     tail_length: int

@@ -17,7 +17,7 @@ from support.crash_enumeration import live, missing
 from support.crash_scenarios import SCENARIOS
 from support.virtual import run_virtual
 from tierlog.actors.folder import layout_version as layout_mark
-from tierlog.actors.folder import restoring
+from tierlog.actors.folder import restore_folder
 from tierlog.actors.legacy_rolling import importing
 from tierlog.actors.legacy_rolling.file_claims import claim_files
 from tierlog.actors.legacy_rolling.header import header_name
@@ -97,7 +97,7 @@ def _sync_nothing(folder: str) -> Program[None]:
 def test_a_rename_at_the_end_of_a_restore_that_nobody_syncs_is_caught() -> None:
     """Neither the restore nor the next opening."""
     with (
-        mock.patch.object(restoring, "sync_ancestry", _sync_nothing),
+        mock.patch.object(restore_folder, "sync_ancestry", _sync_nothing),
         mock.patch.object(opening, "sync_ancestry", _sync_nothing),
         pytest.raises((AssertionError, TierlogError)),
     ):

@@ -114,8 +114,8 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
 
 
 def with_attempt_before(final: TierlogError, earlier: TierlogError | None, left: float) -> TierlogError:
-    """``final``, or if the deadline cut the last attempt short also the failure before it, which says why
-    there is no answer."""
+    """``final``; if the deadline cut the last attempt short, with the failure before it, which says why there
+    is no answer."""
     if earlier is None or left > 0 or type(final) is not Unavailable:
         return final
 
@@ -128,7 +128,8 @@ def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) ->
 
 
 def stream(context: ClientContext, tail: TailCursor) -> tuple[Send, StartsStream]:
-    """The request for the rest of a tail, to the owner that is known, and what recognizes its answer."""
+    """The request for the rest of a tail, to the owner that is known, and the check whether its answer is the
+    stream."""
     container = context.map.container_of(tail.name)
     send = Send(context.map.url_of(container), tail.stream(), POLL_SECONDS, (container,), parks=True)
     return send, tail.starts_stream
@@ -256,7 +257,7 @@ def list_segments(context: ClientContext, prefix: str) -> Program[list[str]]:
 
 
 def list_transactions(context: ClientContext, prefix: str) -> Program[list[TransactionInfo]]:
-    """Of all hosts. A host's answer counts for its own containers only."""
+    """The transactions of all hosts. A host's answer counts for its own containers only."""
     found = yield from call_all_hosts(context, requests.list_transactions(prefix))
     infos = [
         info

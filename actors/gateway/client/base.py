@@ -50,7 +50,7 @@ class ClientBase:
         self._guard = guard
         self._is_closed = False
         self._limit_due = -math.inf
-        """From when on a newer limit of an append is asked for again."""
+        """When to ask again whether the limit of an append was raised."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._context.map.base}{', closed' if self._is_closed else ''}>"

@@ -55,7 +55,7 @@ class AppendCall:
         self.deadline = deadline
         self.reply: Reply[None] = Reply(events)
         self.span = span
-        """Of the call, where it is traced."""
+        """The span of the call, if it is traced."""
         self.is_abandoned = False
         """No caller waits any more: what was not sent is never sent."""
 
@@ -102,7 +102,7 @@ class PendingAppend:
         self.is_in_flight = False
         self.is_answered = False
         self.failure: TierlogError | None = None
-        """Of its last attempt."""
+        """Why its last attempt failed."""
 
     def answer(self, outcome: Outcome) -> None:
         self.is_in_flight = False
@@ -169,7 +169,7 @@ class Batch:
     def __init__(self, url: str, generation: int) -> None:
         self.url = url
         self.generation = generation
-        """Of the map when it was put together."""
+        """The generation of the map when the batch was put together."""
         self.appends: list[PendingAppend] = []
         self.queues: list[ContainerQueue] = []
         self.size = 0
@@ -198,13 +198,13 @@ class Batch:
         return requests.append(items[0]) if self.appends[0].alone else requests.batch(items)
 
     def seconds(self, now: float) -> float:
-        """Until the latest deadline of its callers."""
+        """Seconds until the latest deadline of its callers."""
         # A caller whose deadline is earlier gives up by itself; the answer still counts for the others.
         return max(append.call.deadline for append in self.appends) - now
 
     @property
     def spans(self) -> tuple[object, ...]:
-        """Of the calls whose appends it carries, each once."""
+        """The spans of the calls whose appends it carries, each once."""
         return tuple(
             # A call of ``append_each`` may have many appends here.
             dict.fromkeys(append.call.span for append in self.appends if append.call.span is not None)

@@ -108,6 +108,6 @@ def _is_newer(new: ContainerAssignment, known: ContainerAssignment) -> bool:
 
 
 def _fills_in(new: ContainerAssignment, known: ContainerAssignment) -> bool:
-    """Of a host's map only what it serves itself counts, and containers without a known URL: the rest may be
-    older than ours."""
+    """Whether an entry of another host's map counts: the host serves the container itself, or no URL of it is
+    known. The rest of its map may be older than ours."""
     return new.url is not None and (known.url is None or (new.epoch is not None and _is_newer(new, known)))

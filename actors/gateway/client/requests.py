@@ -80,10 +80,10 @@ _TRANSIENT_STATUSES = (408, 425, 429)
 class Request:
     method: str
     path: str
-    """With its query."""
+    """The path, with its query."""
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
-    """Beside Host and Content-Length."""
+    """Headers other than Host and Content-Length."""
 
 
 @attrs.frozen
@@ -269,7 +269,7 @@ def expire_writers(name: str, writer_ids: Iterable[WriterId]) -> Call[int]:
 
 
 def flush() -> Call[None]:
-    """Of one host. A repeat is harmless: a flush changes nothing that a caller could see."""
+    """Flush one host. A repeat is harmless: a flush changes nothing that a caller could see."""
     request = Request("POST", paths.FLUSH, encode_json(Nothing()), _JSON)
     return Call(request, Repeat.READS, _answer(Empty, _nothing))
 
@@ -316,7 +316,7 @@ def transaction_info(target: str, transaction_id: str) -> Call[TransactionInfo]:
 
 
 def list_transactions(prefix: str) -> Call[list[TransactionInfo]]:
-    """Of one host."""
+    """List the transactions of one host."""
     request = _listing(paths.transactions_path, prefix)
     return Call(request, Repeat.READS, _answer(bodies.Transactions, lambda answer: answer.transactions))
 
@@ -436,7 +436,7 @@ class TailCursor:
         return self.take(result.block)
 
     def stream(self) -> Request:
-        """Of what is behind the position."""
+        """The request for a stream of what comes after the position."""
         # Until bytes arrive: a proxy may hold all of an answer back until its end.
         self._stream_was_empty = True
         return Request("GET", paths.tail_path(self.name, self.position, stream=True))
@@ -481,7 +481,7 @@ def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
 
 
 def list_segments(prefix: str) -> Call[list[str]]:
-    """Of one host."""
+    """List the segments of one host."""
     request = _listing(paths.list_path, prefix)
     return Call(request, Repeat.READS, _answer(bodies.SegmentNames, lambda answer: answer.segments))
 

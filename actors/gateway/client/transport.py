@@ -171,7 +171,7 @@ class AsyncTransport:
         """For polls of tails: a pool examines all its connections for each request, and there may be
         thousands."""
         self._streams: set[httpx.AsyncBaseTransport] = set()
-        """Of one connection each: a tail of its own costs the others nothing."""
+        """Pools of one connection each, for streams of tails, which cost the other requests nothing."""
         self._flights: dict[anyio.CancelScope, Send] = {}
         self.requests = 0
 

@@ -28,7 +28,7 @@ from .openapi import openapi_document
 ENDPOINTS = endpoints_of(write_handlers, read_handlers, tails, transaction_handlers, admin_handlers)
 
 VERSION = "1"
-"""Of the interface: the ``v1`` of its paths."""
+"""The version of the interface: the ``v1`` of its paths."""
 
 
 def make_app(

@@ -87,7 +87,7 @@ class HttpCall(Generic[S]):
         self._query_names = query_names
         self._send = send
         self._arrival: Arrival | None = None
-        """Of the body."""
+        """How the body arrives; None until it is read."""
         self._has_room = False
         """For a block of the answer."""
         self.started = False
@@ -293,8 +293,9 @@ class HttpCall(Generic[S]):
                 await self.server.wait_turn()
 
     def to_keep(self, block: Buffer) -> Buffer:
-        """``block``, which may wait for its client to read it, without the larger window that it may be a
-        view of (rule H10). While few blocks wait, a copy would cost more than their windows."""
+        """What to keep of ``block`` until its client has read it: a copy if many blocks wait, because each
+        may be a view of a larger window, which it keeps in memory (rule H10). While few wait, a copy would
+        cost more than their windows."""
         return bytes(block) if self.server.has_many_unread and not isinstance(block, bytes) else block
 
     def release_room(self) -> None:

@@ -83,7 +83,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._buffer = memoryview(connections.received)
         self.transport: Any = None
         self._requests: deque[Exchange] = deque()
-        """Those without a complete answer, the oldest first: it is the one that runs."""
+        """Requests without a complete answer, the oldest first: it is the one that runs."""
         self._parsed: Exchange | None = None
         """The one whose body is being parsed."""
         self._url = b""

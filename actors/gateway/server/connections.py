@@ -75,9 +75,9 @@ class Connections:
         self.tasks: set[Task[None]] = set()
         """The requests that are answered."""
         self.silent: dict[HttpConnection, None] = {}
-        """Those without a complete request, longest first."""
+        """Connections without a complete request, the one that is silent longest first."""
         self.lingering: dict[HttpConnection, None] = {}
-        """Those with their last answer, whose clients may close them, longest first."""
+        """Connections that have their last answer and whose clients may close them, longest first."""
         self._maximum = maximum
         self._all: set[HttpConnection] = set()
         self._changed = asyncio.Event()
@@ -86,14 +86,14 @@ class Connections:
         return len(self._all)
 
     async def accept(self, listener: socket.socket) -> None:
-        """Until it is cancelled. ``listener`` listens already."""
+        """Accept connections until cancelled. ``listener`` listens already."""
         listener.setblocking(False)
         while True:
             await self._accept_queued(listener)
             await anyio.wait_readable(listener)
 
     async def _accept_queued(self, listener: socket.socket) -> None:
-        """Those in the system's queue."""
+        """Accept the connections in the system's queue."""
         loop = asyncio.get_running_loop()
         while True:
             if len(self._all) >= self._maximum + REFUSED_MAX and self.lingering:

@@ -34,35 +34,37 @@ class ServerLimits:
     """Bounds of one server. Above a bound the answer is a refusal, never a queue."""
 
     json_bytes: int = 1 << 20
-    """Of a JSON body: 413."""
+    """The most bytes of a JSON body; above it the answer is 413."""
     commit_bytes: int = COMMIT_BYTES_MAX
-    """Of the body of a commit, which names every part: 413."""
+    """The most bytes of the body of a commit, which names every part: 413."""
     batch_bytes: int = 32 << 20
-    """Of the body of a batch: 413."""
+    """The most bytes of the body of a batch: 413."""
     batch_items: int = ITEMS_MAX
     in_flight_bytes: int = 256 << 20
-    """Of all bodies in memory: 429."""
+    """The most bytes of all bodies in memory: 429."""
     unread_bytes: int = 256 << 20
-    """Of blocks of answers that clients have not read: further ones wait, and are not read from the store."""
+    """The most bytes of blocks of answers that clients have not read: further ones wait, and are not read
+    from the store."""
     requests: int = 4096
-    """In flight beside the tails: 429."""
+    """The most requests in flight beside the tails: 429."""
     connections: int = 0
-    """0: as many as the limit of open files allows beside ``reserved_files``. Above: 503."""
+    """The most connections: 503. 0 means as many as the limit of open files allows beside
+    ``reserved_files``."""
     reserved_files: int = 128
     """Descriptors that connections leave to the rest of the process."""
     tails: int = 20_000
-    """Parked long polls and streams: 429."""
+    """The most parked long polls and streams: 429."""
     block_bytes: int = 1 << 20
-    """Of one read of a stream: what a slow reader costs."""
+    """Bytes of one read of a stream: what a slow reader costs."""
     body_rate: int = 16 << 10
-    """Bytes a second with which a body arrives at least, whatever it sent before."""
+    """The least rate of a body, in bytes a second, whatever it sent before."""
     body_timeout: float = 10.0
     """Seconds that a body may be behind ``body_rate``: 408."""
     body_grace: float = 2.0
     """The same if another body needs the room that it holds; also for an answer that is read more slowly."""
     wait_default: float = 30.0
     wait_max: float = 60.0
-    """Seconds that a long poll waits."""
+    """Seconds that a long poll waits, by default and at most."""
 
 
 class Arrival:
@@ -76,11 +78,11 @@ class Arrival:
         self._received = 0
         self.held = 0
         self.covered = anyio.current_time()
-        """Until when its bytes satisfy the minimum rate. Never later than now: what came early does not allow
-        a body to stop later, with all its room."""
+        """Up to this time its bytes satisfy the minimum rate. Never later than now: what came early does not
+        allow a body to stop later, with all its room."""
         self.is_dropped = False
         self.scope = anyio.CancelScope()
-        """In which its handler waits for more."""
+        """Its handler waits for more bytes in this scope."""
 
     def __enter__(self) -> Self:
         self._server._arriving.add(self)
@@ -139,7 +141,8 @@ class ServerContext:
         self._unread_max = max(1, limits.unread_bytes // (2 * limits.block_bytes))
         # Fast: a block for which there is room costs no turn of the event loop.
         self.unread_blocks = anyio.Semaphore(self._unread_max, fast_acquire=True)
-        """Of answers: one that is read from the store takes one, until the client has read it."""
+        """Blocks of answers in memory: a handler takes one before it reads a block, and returns it once the
+        client has read that."""
         self._turn = anyio.Lock(fast_acquire=True)
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()
@@ -173,7 +176,7 @@ class ServerContext:
 
     @property
     def held_bytes(self) -> int:
-        """Of bodies and of answers that clients have not read."""
+        """Bytes of bodies, and of answers that clients have not read."""
         return self._in_flight_bytes + self._unread_count * self.limits.block_bytes
 
     @property

@@ -56,7 +56,7 @@ SEGMENT_ERRORS: Errors = (NotOwner, Throttled, SegmentNotFound)
 
 @attrs.frozen
 class Parameter:
-    """Of the query, or a header."""
+    """A parameter of the query, or a header."""
 
     name: str
     type: Any
@@ -97,7 +97,7 @@ class Endpoint:
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
     errors: Errors = ()
-    """Beside ``COMMON_ERRORS``."""
+    """Errors that the endpoint may answer with besides ``COMMON_ERRORS``."""
     is_tail: bool = False
     """It waits at tails, which have a bound of their own."""
     is_documented: bool = True

@@ -65,7 +65,7 @@ class Exchange:
         self.is_answer_started = self.is_answered = False
         self._is_chunked = False
         self._bytes_left = 0
-        """Of the answer's Content-Length."""
+        """Bytes of the answer's Content-Length that are still to be sent."""
 
     @property
     def is_watching(self) -> bool:

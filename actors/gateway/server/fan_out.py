@@ -111,7 +111,7 @@ class FanOut:
 
 
 class FanOuts:
-    """Those of one server, one for each segment that is followed."""
+    """The fan-outs of one server, one for each segment that is followed."""
 
     def __init__(self, tail: Callable[[str, int], AsyncGenerator[bytes, None]], lag_max: int) -> None:
         self._tail = tail
@@ -120,7 +120,7 @@ class FanOuts:
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled: then all streams read on by themselves."""
+        """Serve until cancelled: then all streams read on by themselves."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:

@@ -88,7 +88,7 @@ class LargeBody:
         self._ended.set()
 
     async def wait(self) -> None:
-        """Until it has ended."""
+        """Wait until the body has ended."""
         await self._ended.wait()
 
     def take(self) -> bytes:

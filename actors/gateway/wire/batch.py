@@ -292,7 +292,7 @@ def _check_item(header: tuple[int, ...], names: int, bytes_max: int) -> None:
 # --- answers ------------------------------------------------------------------------------------
 
 Outcome = int | TierlogError | None
-"""Of one item: its offset, None for a duplicate of an earlier append, or the error."""
+"""The outcome of one item: its offset, None for a duplicate of an earlier append, or the error."""
 
 
 class Results(Struct, frozen=True):

@@ -72,7 +72,7 @@ def list_path(prefix: str = "") -> str:
 
 
 def transactions_path(prefix: str = "") -> str:
-    """Of the transactions whose target has the prefix."""
+    """The path of the transactions whose target begins with the prefix."""
     return _with_prefix(TRANSACTIONS, prefix)
 
 

@@ -25,7 +25,7 @@ from ....storage_backends.files.modes import make_folders
 from .messages import Hello, Lines, Message, Order, ProtocolError, encode
 
 _PATH_BYTES_MAX = 103
-"""Of a socket; on Linux 4 more."""
+"""The most bytes of a socket's path; Linux takes 4 more."""
 _NEW = ".new"
 """Ends the name of a socket whose process does not listen yet."""
 QUEUE_MAX = 10_000

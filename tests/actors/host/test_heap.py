@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.actors.host.heap import DELAY, PATIENCE, PEAK_BYTES, HeapTrimmer, trim_heap
+from tierlog.actors.host.heap import BUSY_DELAY, IDLE_DELAY, PEAK_BYTES, HeapTrimmer, trim_heap
 
 MIB = 1 << 20
 
@@ -32,7 +32,7 @@ def test_the_heap_is_trimmed_once_after_a_lot_was_freed() -> None:
     world.run(10, PEAK_BYTES)
     assert world.trimmed == []
     world.run(1000, 0)
-    assert world.trimmed == [10 + DELAY]
+    assert world.trimmed == [10 + IDLE_DELAY]
     world.run(1, 2 * PEAK_BYTES)
     world.run(1000, PEAK_BYTES // 4)
     assert len(world.trimmed) == 2
@@ -49,8 +49,8 @@ def test_the_heap_is_not_trimmed_while_little_is_free(peak: int, rest: int) -> N
 def test_memory_that_is_used_again_soon_is_kept() -> None:
     world = World()
     for _ in range(100):
-        world.run(DELAY, PEAK_BYTES)
-        world.run(DELAY, 0)
+        world.run(IDLE_DELAY, PEAK_BYTES)
+        world.run(IDLE_DELAY, 0)
     assert world.trimmed == []
 
 
@@ -68,7 +68,7 @@ def test_a_host_that_is_never_idle_trims_in_the_end() -> None:
     world = World()
     world.run(1, PEAK_BYTES, requests=5)
     world.run(1000, 0, requests=5)
-    assert world.trimmed == [1 + PATIENCE]
+    assert world.trimmed == [1 + BUSY_DELAY]
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc only")

@@ -17,7 +17,7 @@ from support.folders import make_socket, newest_log_file
 from support.patience import scaled
 from tierlog import DataCorruption, InvalidArgument, StoreConfig, Unavailable, open_store
 from tierlog.actors.folder.paths import check_path
-from tierlog.actors.folder.restoring import settle_restore
+from tierlog.actors.folder.restore_folder import finish_restore
 from tierlog.actors.maintenance.doctor import examine
 from tierlog.actors.maintenance.restore import RestoreOptions, restore
 from tierlog.actors.store.opening import system_world
@@ -140,7 +140,7 @@ async def test_a_link_in_place_of_their_folder_is_refused(
 
 async def settle(folder: Path) -> None:
     """As a service does first."""
-    await settle_restore(LocalFiles(), check_path(folder))
+    await finish_restore(LocalFiles(), check_path(folder))
 
 
 async def restore_there(folder: Path, files: LocalFiles | None = None) -> None:

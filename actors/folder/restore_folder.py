@@ -39,7 +39,7 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
 
 def restore_folder(folder: StoreFolder) -> StoreFolder:
-    """Where a restore builds the logs of ``folder``."""
+    """The folder in which a restore builds the logs of ``folder``."""
     return StoreFolder(f"{folder.path}/{RESTORE_FOLDER}")
 
 
@@ -54,7 +54,7 @@ def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
     entries = yield from list_data_folder(folder)
     if not any(entry.name.startswith(RESTORE_FOLDER) for entry in entries):
         yield from refuse_logs(folder)  # and nothing is made there
-    lock = yield from _take_settled(folder)
+    lock = yield from _lock_and_remake(folder)
     try:
         yield from _clear(restore_folder(folder).path)
         for entry in (yield from list_data_folder(folder)):
@@ -102,8 +102,8 @@ def publish(folder: StoreFolder) -> Program[None]:
 
 
 def end_restore(folder: StoreFolder, lock: FileHandle, *, is_published: bool = True) -> Program[None]:
-    """Remove what the restore worked in, the lock last; not if it is not ``is_published`` and could not take
-    its logs away, so that the next opening sees that."""
+    """Remove what the restore worked in, the lock last. If it failed and could not take its logs away, leave
+    all of it, so that the next opening sees that."""
     path = restore_folder(folder).path
     try:
         if not is_published and _logs((yield from list_data_folder(folder))):
@@ -130,13 +130,13 @@ def _remove_lock(path: str) -> Program[None]:
             raise
 
 
-async def settle_restore(files: Files, folder: StoreFolder) -> None:
-    """Call it before an opening reads the folder, and again before it relies on what it found there. Raises
-    ``Unavailable`` while a restore is under way."""
-    await run_program(restore_lane(files, folder), _settle_if_needed(folder), folder.path)
+async def finish_restore(files: Files, folder: StoreFolder) -> None:
+    """Finish what a restore left that ended early. Call it before an opening reads the folder, and again
+    before it relies on what it found there. Raises ``Unavailable`` while a restore is under way."""
+    await run_program(restore_lane(files, folder), _finish_if_left(folder), folder.path)
 
 
-def _settle_if_needed(folder: StoreFolder) -> Program[None]:
+def _finish_if_left(folder: StoreFolder) -> Program[None]:
     try:
         yield ListFolder(restore_folder(folder).path)
     except FileNotFoundError:
@@ -144,11 +144,11 @@ def _settle_if_needed(folder: StoreFolder) -> Program[None]:
     except NotADirectoryError:
         yield from list_data_folder(folder)  # Refuses that it is a file itself.
 
-    lock = yield from _take_settled(folder)
+    lock = yield from _lock_and_remake(folder)
     yield from end_restore(folder, lock)
 
 
-def _take_settled(folder: StoreFolder) -> Program[FileHandle]:
+def _lock_and_remake(folder: StoreFolder) -> Program[FileHandle]:
     def refusal(pid: str) -> Unavailable:
         return Unavailable(
             f"process {pid} is restoring a store into {folder.path}: wait until it has ended, or stop it"
@@ -164,15 +164,15 @@ def _take_settled(folder: StoreFolder) -> Program[FileHandle]:
             raise _foreign(f"{path}/{LOCK_FILE}") from error
         raise
     try:
-        yield from _settle(folder)
+        yield from _remake_wal(folder)
     except (OSError, TierlogError):
-        # The folder stays, for the next one to settle.
+        # The folder stays: the next opening or restore goes on from here.
         yield Close(lock)
         raise
     return lock
 
 
-def _settle(folder: StoreFolder) -> Program[None]:
+def _remake_wal(folder: StoreFolder) -> Program[None]:
     """Make the name of ``wal`` again, if there is one: its sync may have failed in a process that was killed
     then."""
     moved = f"{folder.path}/{_REMADE}"
