@@ -116,9 +116,10 @@ class Checkpointer:
         container from opening (rule W6)."""
         log = self._log.statistics()
         small = log.retained_bytes // self._options.small_file_bytes
-        if log.files <= self._files_left + _FILES_MAX + small:
-            return False
+        return log.files > self._files_left + _FILES_MAX + small and self._has_room_to_relog()
 
+    def _has_room_to_relog(self) -> bool:
+        """Whether a checkpoint and all unflushed bytes fit into the log; on a full disk, into the reserve."""
         size = self._cache.unflushed_bytes + max(self._state.checkpoint_bytes, _PART_BYTES)
         return self._log.has_reserve(size + self._state.manifest.size)
 
@@ -263,6 +264,9 @@ class Checkpointer:
             unflushed = self._cache.unflushed_bytes
             needless = self._log.statistics().retained_bytes - unflushed
             if needless <= max(self._options.pinned_groups_bytes, unflushed):
+                return
+            # W6: on a full disk the checkpoint alone lets some files go.
+            if not self._has_room_to_relog():
                 return
 
             oldest = await self._oldest_unflushed(horizon)

@@ -11,10 +11,11 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.stores import make
+from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.journal.manifest.chain import element_name
-from tierlog.storage_backends.base.errors import OutcomeUnknown
+from tierlog.storage_backends.base.errors import OutcomeUnknown, Unavailable
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -125,3 +126,37 @@ async def test_j3_the_next_owner_creates_an_element_that_was_logged_as_a_change(
         async with world.owner() as owner:
             assert bytes(world.memory.chunks[element_name(0, intent.position.n)].data) == intent.content
             assert len(owner.container.state.manifest.runs) >= 3
+
+
+async def test_w6_a_checkpoint_logs_nothing_again_that_does_not_fit_into_the_reserve() -> None:
+    """A segment that cannot be flushed keeps old files. To log its bytes again ended the owner on a full disk
+    and every later one."""
+    limits = CheckpointOptions(wal_bytes=1 << 40, pinned_groups_bytes=100_000)
+    world = ContainerWorld(attrs.evolve(UNMERGED, checkpoint=limits))
+    sizes = LocalLogOptions(file_size=64 << 10, reserve=256 << 10, allocation_step=64 << 10)
+    log = LocalLog(world.files, "/wal", b"l" * 16, sizes, owner=b"o" * 16)
+    async with world.owner(log=log) as owner:
+        await make(owner.store, "stuck", bytes(400_000))
+        sid = (await owner.store.segment_info("stuck")).segment_id
+        world.chunks.script = lambda call: Fault(FaultKind.BEFORE) if f"/{sid:016x}/" in call.name else None
+        for number in range(10):
+            await make(owner.store, f"e/{number}", bytes(100_000))
+        with pytest.raises(Unavailable):
+            await owner.store.flush()
+        world.files.disk.capacity = world.files.disk.used()
+        await log.check_space()
+        assert not log.has_room(0)
+
+        await owner.store.delete_segment("e/0")
+        with pytest.raises(Unavailable):
+            await owner.store.flush()
+        await anyio.sleep(70)
+        assert owner.error is None
+        assert owner.container.statistics().checkpoints.checkpoints > 0
+
+        # There is room again: now its bytes keep nothing else in the log.
+        world.files.disk.capacity = None
+        await log.check_space()
+        await owner.checkpoint()
+        assert owner.container.statistics().checkpoints.relogged_bytes == 400_000
+        assert log.statistics().retained_bytes < 600_000
