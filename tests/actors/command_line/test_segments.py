@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import tomllib
@@ -205,6 +206,8 @@ def test_init_writes_the_defaults_and_does_not_overwrite(run: Run, tmp_path: Pat
         assert run("init").code == 0
     finally:
         os.umask(before)
+    # It may be given credentials.
+    assert stat.S_IMODE((tmp_path / "tierlog.toml").stat().st_mode) == 0o600
     assert load_config(tmp_path / "tierlog.toml") == StoreConfig()
     (tmp_path / "tierlog.toml").write_text("containers = 2\n")
 

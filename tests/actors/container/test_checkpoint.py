@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -20,6 +20,7 @@ from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.metadata import CommitMetadataRequest
 from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.requests import LogRequest
+from tierlog.actors.container.segments import SegmentState
 from tierlog.journal.log.contract import DurableDataLog, LogStatistics
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import (
@@ -29,6 +30,7 @@ from tierlog.journal.operations.checkpoint import (
     CheckpointPiece,
 )
 from tierlog.journal.operations.relog_data import RelogData
+from tierlog.journal.operations.segment_image import WriterState
 from tierlog.storage_backends.base.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -136,13 +138,26 @@ async def test_a_checkpoint_that_failed_can_be_retried() -> None:
         assert checkpointer.statistics().checkpoints == 1
 
 
-async def test_a_part_is_bounded_by_bytes_and_a_larger_image_comes_in_pieces() -> None:
+def fill_with_attributes(segment: SegmentState) -> None:
+    segment.attributes = {f"{index:0250}": index for index in range(16_384)}
+
+
+def fill_with_writers(segment: SegmentState) -> None:
+    """Live and expired ones."""
+    writers = [f"{index:064}".encode() for index in range(1 << 14)]
+    segment.writers = {writer: WriterState(1, 2, 3) for writer in writers[::2]}
+    segment.expired = dict.fromkeys(writers[1::2])
+
+
+@pytest.mark.parametrize("fill", [fill_with_attributes, fill_with_writers])
+async def test_a_part_is_bounded_by_bytes_and_a_larger_image_comes_in_pieces(
+    fill: Callable[[SegmentState], None],
+) -> None:
     """C7: such segments were one group once, whatever their size; a group cannot hold 16 of them."""
     async with running() as (world, checkpointer):
         await created(world, *(f"s{number}" for number in range(6)))
-        for segment in world.parts.state.segments.by_id.values():
-            segment.attributes = {f"{index:0250}": index for index in range(16_384)}
-        world.parts.segment("s3").attributes = {}
+        for name in ("s0", "s1", "s2", "s4", "s5"):
+            fill(world.parts.segment(name))
         await checkpointer.checkpoint()
         sizes = [stored.info.size for stored in world.service._states["c"].groups]
         kinds = {type(op) for _, group in world.groups() for op in group}

@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner
-from support.loop_steps import LongestSteps
+from support.loop_steps import CallCounter, LongestSteps
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.local_disk import RunFolder
 from tierlog.actors.container.pipeline import PipelineOptions
@@ -101,6 +101,33 @@ async def test_no_step_grows_with_the_number_of_segments(count: int, tmp_path: P
         await owner.checkpoint()
     for _ in longest.attempts():
         await one_life(world, names, longest)
+
+
+async def most_calls(count: int, runs: RunFolder) -> dict[str, float]:
+    """The calls of functions in the longest step of each phase."""
+    names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
+    world = ContainerWorld(ON_ORDER)
+    world.runs = runs
+    async with world.owner() as owner:
+        await together(owner.store.create_segment, names)
+        await owner.store.flush()
+        await owner.checkpoint()
+    with CallCounter() as counter:
+        longest = LongestSteps(clock=counter)
+        await one_life(world, names, longest)
+    return longest.seconds
+
+
+@pytest.mark.extended
+@pytest.mark.one_loop
+async def test_no_step_makes_more_calls_with_four_times_the_segments(tmp_path: Path) -> None:
+    """As above, whatever else the machine does."""
+    few = await most_calls(600, local_runs(tmp_path / "few"))
+    many = await most_calls(2_400, local_runs(tmp_path / "many"))
+
+    # A thousand take less than a millisecond, and may be a slice that 600 segments did not fill.
+    grown = {phase: (few[phase], calls) for phase, calls in many.items() if calls > 1.5 * few[phase] + 1000}
+    assert grown == {}
 
 
 @pytest.mark.one_loop
