@@ -169,7 +169,7 @@ BENCHMARKS = (
     Benchmark(
         "seek_tiny",
         "the same with chunks of 100 bytes",
-        f"So small that the block index has no record of them; marks in memory find them. {_BOUNDED}",
+        f"Too small for records of the block index; the sparse index in memory finds them. {_BOUNDED}",
         "ms",
         5.0,
         seek_tiny,

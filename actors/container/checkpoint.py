@@ -299,7 +299,7 @@ class Checkpointer:
         """The segment's own bytes from the flushed offset to the present durable end."""
         # After a recovery the log references need not be in offset order: the last one may end before
         # another.
-        position, end = segment.flushed, max(mark[0] for mark in segment.log_references)
+        position, end = segment.flushed, max(end for end, _ in segment.log_references)
         while position < end:
             piece_end = min(end, position + _RELOG_BYTES)
             if data := b"".join(await self._unflushed.read(segment.sid, position, piece_end)):

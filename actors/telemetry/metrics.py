@@ -127,14 +127,14 @@ def _of_snapshot(snapshot: Any, outer: Labels) -> Iterator[Sample]:
 
 
 def _of_field(field: attrs.Attribute[Any], value: Any, prefix: str, labels: Labels) -> Iterator[Sample]:
-    mark = field.metadata.get(Metric)
+    metric = field.metadata.get(Metric)
     name = prefix + field.name
-    if mark is not None and mark.kind is MetricKind.STATE:
+    if metric is not None and metric.kind is MetricKind.STATE:
         # The state is a label: a number for each state would need a legend.
-        yield Sample(name, "gauge", mark.help, _merged(labels, ((field.name, _word(value)),)), 1)
+        yield Sample(name, "gauge", metric.help, _merged(labels, ((field.name, _word(value)),)), 1)
     elif isinstance(value, int | float):
-        kind = "unknown" if mark is None else mark.kind.value
-        yield Sample(_base_name(name, kind), kind, "" if mark is None else mark.help, labels, value)
+        kind = "unknown" if metric is None else metric.kind.value
+        yield Sample(_base_name(name, kind), kind, "" if metric is None else metric.help, labels, value)
     else:
         for extra, snapshot in _nested(field.name, value):
             yield from _of_snapshot(snapshot, _merged(labels, extra))
@@ -159,8 +159,8 @@ def _merged(outer: Labels, inner: Labels) -> Labels:
 
 
 def _is_label(field: attrs.Attribute[Any], subsystem: str) -> bool:
-    mark = field.metadata.get(Metric)
-    return field.name == subsystem if mark is None else mark.kind is MetricKind.LABEL
+    metric = field.metadata.get(Metric)
+    return field.name == subsystem if metric is None else metric.kind is MetricKind.LABEL
 
 
 def _base_name(name: str, kind: str) -> str:

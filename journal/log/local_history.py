@@ -304,20 +304,20 @@ class HistoryReader:
 
     def _check_watermark(self, wal: WalFile) -> None:
         """W3: the log must reach the watermark of its newest epoch."""
-        mark = self._watermarks.get(wal.file.epoch)
+        watermark = self._watermarks.get(wal.file.epoch)
         # A mark of an earlier file of this epoch: the seal of that file is checked, and requires no less.
-        if mark is None or mark.sequence < wal.file.sequence:
+        if watermark is None or watermark.sequence < wal.file.sequence:
             return
-        if mark.sequence > wal.file.sequence:
-            self._fail_watermark(mark, 0)
-        if wal.end < mark.end or wal.next_number <= mark.last_group:
-            self._fail_watermark(mark, wal.end)
+        if watermark.sequence > wal.file.sequence:
+            self._fail_watermark(watermark, 0)
+        if wal.end < watermark.end or wal.next_number <= watermark.last_group:
+            self._fail_watermark(watermark, wal.end)
 
-    def _fail_watermark(self, mark: Watermark, offset: int) -> NoReturn:
-        path = self._layout.wal(FileId(mark.epoch, mark.sequence))
+    def _fail_watermark(self, watermark: Watermark, offset: int) -> NoReturn:
+        path = self._layout.wal(FileId(watermark.epoch, watermark.sequence))
         reason = (
-            f"the log ends before byte {mark.end} of this file, up to which it was durable (group "
-            f"{mark.last_group})"
+            f"the log ends before byte {watermark.end} of this file, up to which it was durable (group "
+            f"{watermark.last_group})"
         )
         raise DataCorruption(reason, file=path, offset=offset)
 

@@ -160,8 +160,8 @@ def note_watermark(
 ) -> Program[None]:
     """W3: record that ``current`` is durable up to its position. The caller decides whether to sync the
     record."""
-    mark = Watermark(current.file.epoch, current.file.sequence, current.position, last_group, clean)
-    yield Write(register, slot_offset(mark.epoch), (encode_watermark(context.log_id, mark),))
+    watermark = Watermark(current.file.epoch, current.file.sequence, current.position, last_group, clean)
+    yield Write(register, slot_offset(watermark.epoch), (encode_watermark(context.log_id, watermark),))
 
 
 def inspect_log(context: LogContext) -> Program[Inspected]:

@@ -70,6 +70,8 @@ NOTHING = Position(0, 0)
 
 
 class Pin(NamedTuple):
+    """A backup that keeps what a cycle had. The format has room for pins; no owner makes one yet."""
+
     name: str
     cycle: int
 
