@@ -87,7 +87,7 @@ class Block(NamedTuple):
     offset: int
     data: bytes
     boundaries: Sequence[int]
-    """In ``data``."""
+    """Boundaries of the frames, as positions in ``data``."""
 
 
 def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -> Iterator[Block]:

@@ -231,7 +231,7 @@ class StagedSegment:
         self._in_flight = in_flight
         self.name = name
         self.length = 0
-        """In bytes, including the appends in flight."""
+        """Its length in bytes, including the appends in flight."""
         self.crc = 0
 
     def append(self, data: bytes) -> None:

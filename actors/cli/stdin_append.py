@@ -47,7 +47,7 @@ class AppendOptions:
 class Source:
     blocks: Callable[[], AsyncGenerator[bytes, None]]
     size: int | None
-    """In bytes; None if it is unknown."""
+    """The size in bytes; None if it is unknown."""
     shows_progress: bool
 
 

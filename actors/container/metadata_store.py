@@ -25,7 +25,7 @@ Found = tuple[int, bytes]
 """The version and the value of a record."""
 _PAGE = PageLimits(512)
 _COMPARED_MAX = 512
-"""Keys times runs, in one step."""
+"""The most keys times runs that one step looks up."""
 ATTEMPTS_MAX = 10
 """A commit starts over if rows were released after its lookup, which happens once per flush cycle."""
 

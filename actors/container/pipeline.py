@@ -110,7 +110,7 @@ class Pipeline:
         footer; rule C5)."""
         self._operations = self._groups = self._refused = 0
         self.payload_bytes = 0
-        """Made durable by this owner."""
+        """Payload bytes that this owner made durable."""
         self._decide: dict[type, Callable[[ContainerState, Any], Decision]] = DECIDE
         if hooks.span is not None:
             # Chosen once: without a hook, appends pay nothing for their spans.

@@ -132,7 +132,7 @@ class FlushTasks:
         return in_time
 
     async def fail(self, sids: Iterable[int], error: TierlogError) -> None:
-        """These are not tried, or not again."""
+        """Give up these segments in this cycle: they are not tried, or not again."""
         for part in in_slices(sids):
             self.errors.update(dict.fromkeys(part, error))
             await anyio.lowlevel.checkpoint()

@@ -15,7 +15,7 @@ IDLE_DELAY = 15.0
 """Seconds that the memory must have been free: the next requests may need it, and read-ahead holds windows
 for some seconds after their readers have left."""
 BUSY_DELAY = 300.0
-"""The same for a host that is never idle."""
+"""Seconds for which it must have been free in a host that is never idle."""
 
 
 def trim_heap() -> None:

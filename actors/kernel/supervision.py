@@ -31,7 +31,7 @@ class RestartPolicy:
     restarts_max: int = 10
     """Restarts allowed within ``window``; 0 means none."""
     window: float = 300.0
-    """Seconds."""
+    """Seconds in which restarts are counted."""
     healthy_after: float = 60.0
     """A run of this many seconds resets the backoff."""
 

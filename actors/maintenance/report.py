@@ -60,7 +60,7 @@ class ChunkUse(Enum):
 class ListedChunk:
     name: str
     length: int
-    """In long-term storage; 0 if it is missing."""
+    """Its length in long-term storage; 0 if it is missing."""
     use: ChunkUse
     committed: int = 0
     """Bytes of it that belong to a segment."""

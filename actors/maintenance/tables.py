@@ -174,7 +174,7 @@ async def _damage(run: RunEntry, source: RunSource) -> DataCorruption | None:
 
 
 class _Copies(RunSource):
-    """Local copies only."""
+    """Reads local copies only."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files

@@ -108,7 +108,7 @@ class RollingSizes:
     """Bytes at which a segment's chunks roll."""
 
     default: int
-    """Unless the segment's creation gives another size."""
+    """Bytes at which chunks roll unless the segment's creation gives another size."""
     smallest: int = ROLLING_SIZE_MIN
     """That a creation may give."""
 

@@ -254,7 +254,7 @@ def _hosts(options: ServiceOptions) -> list[str]:
 
 
 def _host_port(server: ServerConfig, host: str) -> int:
-    """0 takes a free one."""
+    """The port of a host; 0 takes a free one."""
     return server.host_port + int(host.rpartition("-")[2]) if server.host_port else 0
 
 

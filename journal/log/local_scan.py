@@ -30,7 +30,7 @@ class Scan:
 
     @property
     def end(self) -> int:
-        """Just behind the last valid frame."""
+        """The position just behind the last valid frame."""
         return self.frames.end
 
 

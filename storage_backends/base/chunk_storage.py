@@ -167,9 +167,9 @@ class ChunkStorageStatistics:
     bytes_written: int = attrs.field(default=0, metadata=counter("Bytes written."))
     bytes_read: int = attrs.field(default=0, metadata=counter("Bytes read."))
     verbs: Mapping[str, ChunkVerbStatistics] = attrs.field(factory=dict)
-    """By the verb's name."""
+    """Counts by the verb's name."""
     errors: Mapping[str, ChunkErrorStatistics] = attrs.field(factory=dict)
-    """By the error's ``code``."""
+    """Counts by the error's ``code``."""
 
 
 class ChunkStorage(ABC):

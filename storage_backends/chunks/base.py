@@ -271,14 +271,14 @@ class BaseChunkStorage(ChunkStorage):
     async def _info(self, name: str) -> ChunkInfo: ...
 
     async def _create(self, name: str) -> None:
-        """Needed with the append capability."""
+        """Create an empty chunk. Needed with the append capability."""
         raise _unsupported("create", name)
 
     @abstractmethod
     async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int: ...
 
     async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
-        """Needed with the append capability."""
+        """Append to a chunk. Needed with the append capability."""
         raise _unsupported("write", name)
 
     @abstractmethod
@@ -288,7 +288,7 @@ class BaseChunkStorage(ChunkStorage):
     async def _delete(self, name: str) -> None: ...
 
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
-        """Needed with the concat capability."""
+        """Make a chunk of ranges of others. Needed with the concat capability."""
         raise _unsupported("concat", name)
 
     @abstractmethod

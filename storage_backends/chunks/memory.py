@@ -19,7 +19,7 @@ from ..base.sorted_dict import SortedDict, with_prefix
 from .base import BaseChunkStorage, bad_offset
 
 _PART_BYTES = 1 << 20
-"""To copy so much takes a fraction of a millisecond."""
+"""Bytes that are copied in one step, which takes a fraction of a millisecond."""
 
 
 class MemoryChunk:

@@ -35,7 +35,7 @@ class DeferredWorkIndex:
         self._is_outdated = False
         """Whether the outcome of a commit was unknown during the read."""
         self._written: ShardedDict[str, DeferredWorkRecord | None] = ShardedDict()
-        """By commits during the read."""
+        """Changed by commits during the read."""
         self._changed: ShardedDict[str, None] = ShardedDict()
         self.newer: frozenset[str] = frozenset()
         """Keys of work of kinds that only a newer version knows, as of the last read. It is left alone."""
@@ -74,7 +74,7 @@ class DeferredWorkIndex:
         return self._known
 
     async def _load(self) -> ShardedDict[str, DeferredWorkRecord]:
-        """In steps: there may be very many."""
+        """Read all deferred work, in steps: there may be very many items."""
         self._written = ShardedDict()
         known: ShardedDict[str, DeferredWorkRecord] = ShardedDict()
         newer: list[str] = []

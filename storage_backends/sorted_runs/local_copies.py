@@ -53,7 +53,7 @@ class LocalCopies(RunSource):
         self._remote = remote
         self._spare = spare
         self._held: dict[str, RunEntry] = {}
-        """By file name."""
+        """Entries of the copies by file name."""
         self._writing: LockTable[str] = LockTable()
         self._fetching = anyio.Lock()
         """One whole run at a time is in memory (rule M5)."""

@@ -19,7 +19,7 @@ from .tail import Tail, fingerprint
 
 _SLICE_KEYS = 128
 _SLICE_COMPARED = 512
-"""Keys times runs."""
+"""The most keys times runs that one step looks up."""
 
 
 def find_cached(runs: RunList, reader: RunReader, key: bytes) -> tuple[bool, Row | None]:

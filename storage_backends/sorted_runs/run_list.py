@@ -65,7 +65,7 @@ class RunList:
 
     @cached_property
     def size(self) -> int:
-        """Encoded, in bytes."""
+        """The encoded size in bytes."""
         return len(self.encode())
 
     @classmethod

@@ -363,7 +363,7 @@ def _is_reached(target: SegmentState, token: TransactionToken) -> bool:
 
 
 def _info(state: ContainerState, record: TransactionImage) -> TransactionInfo:
-    """Without ``expires_in``, for which a clock is needed."""
+    """The transaction as a caller sees it, without ``expires_in``, for which a clock is needed."""
     # An ended transaction has no staged segments: they were merged or deleted with its end.
     names = state.transactions.staged(record) if record.status is TransactionStatus.OPEN else {}
     staged = tuple(StagedPart(name, state.segments.by_id[sid].length) for name, sid in names.items())

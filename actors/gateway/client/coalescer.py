@@ -93,7 +93,7 @@ class PendingAppend:
         self.call = call
         self.index = index
         self.queue: ContainerQueue | None = None
-        """None while it is not in one yet."""
+        """The queue in which it waits; None before it is in one."""
         self.size = len(item.data)
         self.alone = self.size > ALONE_BYTES
         self.attempts = 0

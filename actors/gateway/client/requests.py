@@ -90,7 +90,7 @@ class Request:
 class Response:
     status: int
     headers: Mapping[str, str]
-    """By lower-case name."""
+    """Headers by lower-case name."""
     body: bytes
 
 

@@ -28,7 +28,7 @@ from .requests import POLL_SECONDS, Response, StartsStream, TransportFailure
 from .spans import LINKS
 
 CONNECT_SECONDS = 3.0
-"""To establish a connection; nothing is sent before."""
+"""Seconds to establish a connection; nothing is sent before."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 """Idle connections are closed before servers close them, so that a request never meets a closing one."""
 PATIENCE_SECONDS = 5.0

@@ -89,7 +89,7 @@ class HttpCall(Generic[S]):
         self._arrival: Arrival | None = None
         """How the body arrives; None until it is read."""
         self._has_room = False
-        """For a block of the answer."""
+        """Whether it has room for a block of the answer."""
         self.started = False
         """Whether the answer's head is on its way: from then on an error can only break the connection."""
         self.name: str = scope["path_params"].get("name", "")

@@ -115,7 +115,7 @@ class Arrival:
         self.held = 0
 
     def drop(self) -> None:
-        """Another body needs its room, or the server ends."""
+        """Give up the body, because another one needs its room or the server ends."""
         self.is_dropped = True
         # Now, and not when its handler runs: whoever needs the room asks again in this step.
         self.release()

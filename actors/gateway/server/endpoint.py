@@ -68,7 +68,7 @@ class Parameter:
 
 @attrs.frozen
 class Body:
-    """``type``: from which the schema is made."""
+    """A body. ``type``: the type from which the schema is made."""
 
     content_type: str
     type: Any

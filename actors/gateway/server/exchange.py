@@ -60,7 +60,7 @@ class Exchange:
         self.body = bytearray()
         self.more_body = True
         self.event = asyncio.Event()
-        """Something changed for ``receive``."""
+        """Set when something changed for ``receive``."""
         self.is_receiving = self.is_disconnected = False
         self.is_answer_started = self.is_answered = False
         self._is_chunked = False

@@ -41,7 +41,7 @@ def chunk_head(size: int) -> bytes:
 
 @attrs.define(eq=False)
 class Stream:
-    """One that waits in a fan-out."""
+    """A stream that waits in a fan-out."""
 
     position: int
     write: Callable[[bytes, int], bool]

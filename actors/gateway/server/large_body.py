@@ -92,7 +92,7 @@ class LargeBody:
         await self._ended.wait()
 
     def take(self) -> bytes:
-        """All of it; once, when it is complete."""
+        """Return the whole body; once, when it is complete."""
         self._view.release()
         memory, self._memory = self._memory, BytesIO()  # no second reference to the bytes
         return memory.getvalue()

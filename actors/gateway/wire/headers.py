@@ -27,9 +27,9 @@ LENGTH = "Tierlog-Length"
 """The segment's length at the time of the request."""
 START_OFFSET = "Tierlog-Start-Offset"
 SEALED = "Tierlog-Sealed"
-"""``true`` or ``false``, at the same time."""
+"""Whether the segment was sealed at the time of the request: ``true`` or ``false``."""
 SEGMENT_ID = "Tierlog-Segment-Id"
-"""Tells a segment from a later one of the same name."""
+"""Distinguishes a segment from a later one of the same name."""
 REQUEST_ID = "X-Request-Id"
 
 NUMBER_MAX = (1 << 63) - 1
@@ -73,7 +73,7 @@ _LOWER = {
 
 
 def parse_append_headers(headers: Iterable[tuple[bytes, bytes]]) -> AppendHeaders:
-    """Out of a request's raw headers (names in lower case)."""
+    """Parse a request's raw headers (names in lower case)."""
     found: dict[str, str] = {}
     for raw, value in headers:
         name = _LOWER.get(raw)

@@ -41,7 +41,7 @@ class Extent:
         return self.end - self.start
 
     def content_range(self, length: int) -> str:
-        """For an answer that has at least one byte."""
+        """The value of ``Content-Range`` for an answer that has at least one byte."""
         return f"bytes {self.start}-{self.end - 1}/{length}"
 
 
