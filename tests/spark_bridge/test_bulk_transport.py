@@ -18,7 +18,7 @@ from tierlog.spark_bridge.bulk_transport import IDLE_SECONDS, PIECE_BYTES, BulkT
 from tierlog.spark_bridge.connections import new_transport
 
 Serve = Callable[[socket.socket], None]
-PATIENCE = 5.0
+PATIENCE = 30.0
 """Seconds after which a client that should have done something has not."""
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"
 
@@ -58,8 +58,8 @@ def answers(*given: bytes) -> Serve:
     return serve
 
 
-def get(transport: BulkTransport, url: str, seconds: float = 10.0) -> bytes:
-    timeout = dict.fromkeys(("connect", "read", "write", "pool"), seconds)
+def get(transport: BulkTransport, url: str, read: float = PATIENCE) -> bytes:
+    timeout = dict.fromkeys(("connect", "write", "pool"), PATIENCE) | {"read": read}
     response = transport.handle_request(httpx.Request("GET", url, extensions={"timeout": timeout}))
     try:
         return b"".join(response.iter_raw())
@@ -132,17 +132,17 @@ def test_half_an_answer_is_none(transport: BulkTransport, answer: bytes, error: 
 
 def test_a_silent_server_is_given_up(transport: BulkTransport) -> None:
     received = threading.Event()
-    with serving(lambda peer: (received.wait(10), None)[1]) as url:
+    with serving(lambda peer: (received.wait(PATIENCE), None)[1]) as url:
         with pytest.raises(httpx.ReadTimeout):
-            get(transport, url, seconds=0.05)
+            get(transport, url, read=0.05)
         received.set()
 
 
 def test_where_nobody_listens_nothing_was_sent(transport: BulkTransport) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(httpx.ConnectError):
-        get(transport, f"http://127.0.0.1:{port}")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(httpx.ConnectError):
+            get(transport, f"http://127.0.0.1:{taken.getsockname()[1]}")
 
 
 def test_a_client_reads_and_appends_over_it(url: str, segment: str) -> None:

@@ -69,7 +69,7 @@ def test_the_next_block_is_read_while_the_caller_has_one() -> None:
     found = blocks(source, "s", 0, 1000, 300)
 
     assert next(found).offset == 0
-    assert second.wait(10)
+    assert second.wait(30)
     found.close()  # type: ignore[attr-defined]
     assert set(threading.enumerate()) <= threads  # idle ones of earlier tests may have ended
 

@@ -218,7 +218,7 @@ class Overtaking(Store):
     def append(self, name: str, data: Buffer, **conditions: Any) -> int | None:
         offset = conditions["expected_offset"]
         if offset == 0:
-            assert self._overtaken.wait(10)
+            assert self._overtaken.wait(30)
         elif offset > 7:
             self._third.set()
         elif self.refused:
@@ -255,7 +255,7 @@ class Ending(Store):
         if conditions["expected_offset"] > 0:
             self._second.set()
             raise BadOffset("it is shorter", segment=name, expected=0, given=7)
-        assert self._second.wait(10)
+        assert self._second.wait(30)
         raise TransactionEnded("it is over", segment=name, state="aborted")
 
 
@@ -278,7 +278,7 @@ def test_what_is_under_way_ends_before_a_failed_attempt_does() -> None:
     appended = store.append
 
     def slow(name: str, data: Buffer, **conditions: Any) -> int | None:
-        assert going.wait(10)
+        assert going.wait(30)
         return appended(name, data, **conditions)
 
     store.append = slow  # type: ignore[method-assign]
@@ -300,7 +300,7 @@ def test_one_more_than_the_width_is_not_taken() -> None:
     going = threading.Event()
 
     def append(before: Callable[[], None]) -> None:
-        assert going.wait(10)
+        assert going.wait(30)
 
     with InFlight(2) as in_flight:
         in_flight.submit(append)

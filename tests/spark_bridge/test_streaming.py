@@ -44,7 +44,7 @@ def fill(store: SyncClient, segment: str) -> Callable[[int, int], None]:
 
 def ended(query: Any) -> list[int]:
     """Wait for its end; the rows of each micro-batch."""
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(150)
     return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
@@ -116,7 +116,7 @@ def test_a_replayed_micro_batch_is_written_once_whatever_its_partitions(
     spark.dataSource.register(lossy_source(before))
     fill(0, 300)
     with pytest.raises(StreamingQueryException, match="the answer was lost"):
-        copy("tierlog_lossy_stream", minPartitions="2").awaitTermination(60)
+        copy("tierlog_lossy_stream", minPartitions="2").awaitTermination(150)
 
     assert len(written(store, f"{segment}/out")) == (0 if before else 300)
 
@@ -214,7 +214,7 @@ def test_a_stream_whose_bytes_were_truncated_fails_or_skips_as_configured(
     store.truncate_segment(f"{segment}/in", 11 * 150)
 
     with pytest.raises(StreamingQueryException, match="to read from. Set failOnDataLoss"):
-        copy().awaitTermination(60)
+        copy().awaitTermination(150)
 
     ended(copy(failOnDataLoss="false"))
     assert written(store, f"{segment}/out") == values(100) + values(200)[150:]
@@ -232,7 +232,7 @@ def test_a_stream_does_not_continue_in_another_segment_of_the_name(
     fill(0, 10)
 
     with pytest.raises(StreamingQueryException, match="it was deleted and recreated"):
-        copy(failOnDataLoss=loss).awaitTermination(60)
+        copy(failOnDataLoss=loss).awaitTermination(150)
 
 
 def test_a_stream_begins_at_the_latest_when_configured(
