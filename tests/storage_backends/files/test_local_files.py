@@ -147,7 +147,8 @@ async def test_new_files_and_folders_are_accessible_to_their_user_only(
     tmp_path: Path, nofollow: bool
 ) -> None:
     root = str(tmp_path / "root")
-    os.mkdir(root, 0o755)
+    os.mkdir(root)
+    os.chmod(root, 0o755)  # whatever the umask is
 
     def program() -> Program[None]:
         yield MakeFolder(f"{root}/x/y")
@@ -168,7 +169,8 @@ async def test_w11_an_empty_folder_is_made_again_unless_somebody_prepared_it(tmp
     """A new folder would not have the mode that they chose, and a shell in the old one would be nowhere."""
     prepared, parent = tmp_path / "prepared" / "chunks", tmp_path / "prepared"
     parent.mkdir(mode=0o700)
-    prepared.mkdir(mode=0o750)
+    prepared.mkdir()
+    prepared.chmod(0o750)  # whatever the umask is
     made = tmp_path / "made" / "chunks"
     made.parent.mkdir(mode=0o700)
     made.mkdir(mode=0o700)
