@@ -123,7 +123,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 
 
 def _resident_bytes() -> int:
-    """Of this process; 0 where the system does not tell it."""
+    """The resident bytes of this process; 0 where the system does not report them."""
     if not _MEMORY.exists():
         return 0
     return int(_MEMORY.read_bytes().split()[1]) * resource.getpagesize()

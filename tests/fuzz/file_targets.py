@@ -152,13 +152,15 @@ def _new_file(seal_end: int) -> bytes:
 
 _OLD_BYTES = _old_file()
 _NEW_BYTES = _new_file(len(_OLD_BYTES) - len(_frame(_SALT, 0, _OLD, 3, _PAYLOADS[2])))
-_MARK = Watermark(2, 1, len(_NEW_BYTES), 4, False)
+_WATERMARK = Watermark(2, 1, len(_NEW_BYTES), 4, False)
 """All of it is durable: a history that is shorter lost acked bytes."""
 
 
 def _history(old: bytes, new: bytes) -> tuple[tuple[int, bytes], ...]:
     contents = {_LAYOUT.wal(_OLD): old, _LAYOUT.wal(_NEW): new}
-    history = run_on(contents, HistoryReader(_LAYOUT, LOG_ID, {_MARK.epoch: _MARK}).read([_OLD, _NEW]))
+    history = run_on(
+        contents, HistoryReader(_LAYOUT, LOG_ID, {_WATERMARK.epoch: _WATERMARK}).read([_OLD, _NEW])
+    )
     found: dict[int, bytes] = {}
     for wal in history.files:
         path = _LAYOUT.wal(wal.file)

@@ -323,7 +323,7 @@ def _listening(data: bytes) -> tuple[str, int]:
 
 
 def _refusal(data: bytes) -> str:
-    """Of a request with the lines ``name: value`` as its head."""
+    """Why a request with the lines ``name: value`` as its head is refused."""
     pairs = [line.partition(b": ") for line in data.split(b"\n")]
     scope = {
         "http_version": "1.1",

@@ -515,7 +515,7 @@ _MANIFEST = Manifest(
 )
 _WITH_RELEASED = attrs.evolve(_MANIFEST, released=(ReleasedFile(1, _RELEASED),))
 _WITHOUT_ANY = encode_manifest(_WITH_RELEASED)[:4] + b"\2" + encode_manifest(_MANIFEST)[5:-4] + bytes(4)
-"""Of the version that is for released files, and there are none."""
+"""A manifest of the version for released files, without any."""
 
 
 def _backup_name(data: bytes) -> str | None:

@@ -16,8 +16,7 @@ from support.crash_checker import CrashChecker
 from support.crash_enumeration import live, missing
 from support.crash_scenarios import SCENARIOS
 from support.virtual import run_virtual
-from tierlog.actors.folder import layout_version as layout_mark
-from tierlog.actors.folder import restore_folder
+from tierlog.actors.folder import layout_version, restore_folder
 from tierlog.actors.legacy_rolling import importing
 from tierlog.actors.legacy_rolling.file_claims import claim_files
 from tierlog.actors.legacy_rolling.header import header_name
@@ -78,8 +77,8 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
             "_record",
             lambda txn, stored, left: txn.defer(left) if stored is None else txn.metadata.drop(stored),
         ),
-        ("layout-upgrade", layout_mark, "remake_name", lambda *_: iter(())),
-        ("layout-upgrade-first", layout_mark, "remake_name", _remake_without_sync),
+        ("layout-upgrade", layout_version, "remake_name", lambda *_: iter(())),
+        ("layout-upgrade-first", layout_version, "remake_name", _remake_without_sync),
         ("layout-upgrade-first", importing, "claim_files", _remove_header_before_commit),
     ],
 )

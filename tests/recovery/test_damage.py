@@ -21,7 +21,7 @@ from support.damage import (
     IDENTITY,
     LIVES,
     REGISTER,
-    ROOT_MARK,
+    ROOT_IDENTIFICATION,
     SYSTEM,
     WAL,
     Damage,
@@ -130,7 +130,7 @@ def a_bit_of_every_31st_byte(path: str, content: bytes) -> Iterator[Damage]:
 
 
 def a_bit_of_every_third_header_byte(path: str, content: bytes) -> Iterator[Damage]:
-    """Of neighbouring records another third each."""
+    """One bit in every third header byte; of neighbouring records another third each."""
     yield from flips(
         path,
         content,
@@ -242,7 +242,7 @@ def test_a_missing_file(moment: str) -> None:
     """The store record, and what only marks or reserves, may be missing; everything else is missed. Without
     its identification, long-term storage counts as not mounted (S20)."""
     found = image(moment)
-    system = [IDENTITY, REGISTER, newest_element(found), ROOT_MARK]
+    system = [IDENTITY, REGISTER, newest_element(found), ROOT_IDENTIFICATION]
     vital = [*system, *found.paths(WAL), *found.paths(CHUNKS)]
     others = [path for path in files_of(found.disk) if path not in vital]
     assert check_all(found, [{path: None} for path in vital]) == (0, len(vital))

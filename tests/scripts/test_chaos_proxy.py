@@ -70,7 +70,7 @@ async def linked(unix: Path | None = None) -> AsyncIterator[tuple[Link, Echo]]:
 
 
 _opened: list[asyncio.StreamWriter] = []
-"""Of the test that runs."""
+"""The connections of the test that runs."""
 
 
 async def connect(link: Link) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -30,7 +30,7 @@ _OTHERS_SECONDS = 3.5
 """Longer than cycles wait for a segment, shorter than the deadline of a call."""
 _HANG_SECONDS = 8.0
 _WRITES = ("create_with_content", "write")
-"""Of chunks, and of elements: their names have ``OWN_CHUNKS`` too (rule J5)."""
+"""Verbs that write chunks and elements: the names of both have ``OWN_CHUNKS`` (rule J5)."""
 
 
 Act = Callable[[PlannedFault], None]

@@ -180,7 +180,7 @@ class Client:
                 self._run.retire(process)
 
     async def _read_all(self, action: Action, name: str) -> None:
-        """From the start to the end that the first answer gave, block by block."""
+        """Read from the start to the end that the first answer gave, block by block."""
         info = await self._call(Info(name))
         if info.ending is not Ending.ANSWERED:
             return

@@ -310,7 +310,7 @@ class CompoundFaults:
     # --- inside ----------------------------------------------------------------------------------
 
     def _add(self, fault: Fault, random: Random) -> None:
-        """At one of the next four calls that it can happen to."""
+        """Add the fault at one of the next four calls that it can happen to."""
         self._site.faults.add(attrs.evolve(fault, trigger=Nth(random.randint(1, 4))))
 
     def _soon(self, random: Random, act: Callable[[], None]) -> None:

@@ -151,7 +151,8 @@ def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
 
 
 def connected(call: Pending, others: Sequence[Pending]) -> list[Pending]:
-    """Those of ``others`` whose place before or after ``call`` can matter, directly or through each other."""
+    """The calls of ``others`` whose position before or after ``call`` can matter, directly or through each
+    other."""
     found, rest = [call], [other for other in others if not other.op.is_spontaneous]
     for known in found:  # it grows meanwhile
         found += [other for other in rest if other.depends_on(known)]
@@ -176,7 +177,7 @@ Visit = Callable[[Configuration, bool], tuple[bool, bool]]
 
 
 class Walk:
-    """From a configuration to all that pending calls can make of it, each once."""
+    """Walks from a configuration to all that pending calls can make of it, each once."""
 
     def __init__(self, calls: Iterable[Pending], watching: Sequence[Pending], limit: int) -> None:
         """``calls`` may take effect; ``watching``: open calls that note what they could return on the

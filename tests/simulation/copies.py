@@ -53,7 +53,7 @@ PATIENCE = 30.0
 COLLECT_SECONDS = 120.0
 _BACKUP = "backup"
 _ELEMENTS = "/journal/"
-"""In the name of each element."""
+"""A part of the name of each element."""
 
 
 class Story(StrEnum):
@@ -212,7 +212,8 @@ class CopiesRun:
         return [original, copy]
 
     def _copy_of(self, original: Folder) -> Folder:
-        """Of a live folder. Long-term storage has all runs that it names, because nobody deletes now."""
+        """A copy of a live folder. Long-term storage has all runs that it names, because nobody deletes
+        now."""
         return original.copied("B", THERE, self.site.disk, with_runs=self._copies_runs)
 
     async def _copy_on_full_storage(self, original: Folder) -> list[Folder]:

@@ -27,7 +27,8 @@ Keep = Literal["random", "none", "all"]
 
 
 Piece = tuple[int, bytes | None]
-"""Of a file: (offset, bytes of one sector). No bytes: it is at least so long; None: it ends here."""
+"""A piece of a file: (offset, bytes of one sector). Without bytes: the file is at least so long; None: it
+ends here."""
 
 
 @attrs.define(eq=False)
@@ -136,7 +137,7 @@ class _Change:
     sets: tuple[tuple[str, Entry], ...] = ()
     removes: tuple[str, ...] = ()
     identity: object = None
-    """Of the folder that a name is set to, if it is one."""
+    """The identity of the folder that a name is set to, if it is one."""
 
     def apply(self, names: dict[str, Entry], identities: dict[str, object] | None = None) -> None:
         for name in self.removes:
@@ -152,7 +153,8 @@ class _Folder:
     durable: dict[str, Entry] = attrs.field(factory=dict)
     pending: list[_Change] = attrs.field(factory=list)
     identities: dict[str, object] = attrs.field(factory=dict)
-    """Of the folders that durable names lead to: one that was removed and made again is another folder."""
+    """The identities of the folders that durable names lead to: one that was removed and made again is
+    another folder."""
     identity: object = attrs.field(factory=object)
     identities_after: dict[str, object] = attrs.field(factory=dict)
     """``identities`` behind the last power loss."""

@@ -75,13 +75,13 @@ class Memory:
         self.lengths = {name: segment.length for name, segment in (legacy or {}).items()}
         self.starts = {name: segment.start for name, segment in (legacy or {}).items()}
         self.values: dict[str, int] = {}
-        """Of attributes, by segment and name."""
+        """Values of attributes, by segment and name."""
         self.known = set(self.lengths)
         """Segments that existed by the latest answer about them."""
         self.epochs: dict[str, int] = {}
         """The newest that was committed, by target and token's writer."""
         self.tokens: dict[Key, TransactionToken | None] = {}
-        """Those that transactions were begun with."""
+        """The tokens that transactions were begun with."""
         self.over: set[Key] = set()
         """Transactions that have ended by an answer."""
         self.newest_doubt: Op | None = None
@@ -297,7 +297,7 @@ class _Intent:
         yield Merge(self._name, sources, self._updates(1) if self._is_likely(0.2) else ())
 
     def _bring_bytes(self) -> Iterator[Op]:
-        """To the tail, in one step: by a transaction, or by a merge."""
+        """Bring bytes to the tail in one step: by a transaction, or by a merge."""
         if self._is_likely(0.4):
             yield from Transacting(self._action, self._names, self._memory, self._data, self._random).calls(
                 Verb.JOB

@@ -319,9 +319,9 @@ class Watch:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], _Moment] = {}
-        """By container and epoch."""
+        """What was seen, by container and epoch."""
         self._names: dict[tuple[int, int], str] = {}
-        """By container and segment id: an id means one segment forever."""
+        """Names by container and segment id: an id means one segment forever."""
         self._records: dict[tuple[int, int], int] = {}
         self.checks = 0
 
@@ -374,7 +374,7 @@ class Watch:
 
 
 class _Moment:
-    """Of one ownership, what may only grow."""
+    """What may only grow in one ownership."""
 
     def __init__(self, container: Container) -> None:
         state = container.state

@@ -67,7 +67,8 @@ class Forget(TransactionOp):
 
 
 class LeaseExpiries:
-    """Of one family. It must run before any answer or observation is reported to the checker."""
+    """The lease expiries of one family. It must run before any answer or observation is reported to the
+    checker."""
 
     def __init__(self, checker: Checker, tombstone: float, clock: Clock) -> None:
         self._checker = checker

@@ -41,7 +41,7 @@ def format_concat(count: int, offset: int) -> bytes:
 
 
 SHARE = 0.18
-"""Of the seeds that have any."""
+"""The share of the seeds that have any."""
 SEGMENTS_MAX = 3
 PARTS_MAX = 4
 PART_SIZES = (1, 20, 150, 400, 1200)

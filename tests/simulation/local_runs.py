@@ -28,9 +28,9 @@ from .settings import WalKind
 from .world import FOLDER
 
 LOCAL_RUNS = "+runs+"
-"""In the name of each local copy."""
+"""A part of the name of each local copy."""
 _STORED_RUNS = "/runs/"
-"""In the name of each run in long-term storage."""
+"""A part of the name of each run in long-term storage."""
 
 
 def copies_on(disk: SimulatedDisk) -> list[str]:
@@ -52,7 +52,7 @@ class LocalRunFaults:
         }
 
     def _lose_copies(self, fault: PlannedFault) -> None:
-        """Beside a living process, or while none runs."""
+        """Lose local copies, beside a living process or while none runs."""
         random, disk = Random(f"fault {fault.chance}"), self._site.disk
         paths = copies_on(disk)
         if random.random() < 0.5:
@@ -101,7 +101,7 @@ class LocalRunFaults:
         self._kill_current()
 
     def _fail_reads_at_a_delete(self, fault: PlannedFault) -> None:
-        """From the first deletion of a batch on."""
+        """Fail reads from the first deletion of a batch on."""
         random = Random(f"fault {fault.chance}")
 
         def fail(number: int) -> None:

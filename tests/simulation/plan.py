@@ -95,11 +95,11 @@ WEIGHTS: Mapping[Verb, int] = {
     Verb.TRANSACTIONS: 1,
 }
 AGAIN = 0.03
-"""Of the later actions about a name in the legacy layout, those that import it."""
+"""The share of the later actions about a name in the legacy layout that import it."""
 BESIDE_SHARE = 0.15
-"""Of the seeds, those with defrags or hanging calls beside the writer."""
+"""The share of the seeds with defrags or hanging calls beside the writer."""
 RUNS_SHARE = 0.2
-"""Of the other seeds, those with faults of local runs."""
+"""The share of the other seeds with faults of local runs."""
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
 """A world without these has nothing to be wrong about."""
 
@@ -226,7 +226,7 @@ class Plan:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of all steps, in order."""
+        """The numbers of all steps, in order."""
         steps: Sequence[Action | PlannedFault] = (*self.actions, *self.faults, *self.beside)
         return tuple(sorted(step.number for step in steps))
 

@@ -24,7 +24,7 @@ from .verdict import Verdict
 from .workers import HUNG, Job, Runner, WorkerPool
 
 _TRACE_LINES = 200
-"""Of the end of a trace, printed."""
+"""Lines of the end of a trace that are printed."""
 
 
 @attrs.frozen

@@ -103,9 +103,9 @@ class Limits:
     wal_low_water: int = 0
     tombstone: float = 60.0
     deadline: float = 5.0
-    """Of a call to long-term storage."""
+    """Seconds of a call to long-term storage."""
     drain: float = 2.0
-    """Of the clean end of each part."""
+    """Seconds of the clean end of each part."""
     unavailable_wait: float = 5.0
     restarts: int = 1000
 

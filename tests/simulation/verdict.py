@@ -10,7 +10,7 @@ import attrs
 
 @attrs.frozen
 class Verdict:
-    """Of one run."""
+    """The verdict on one run."""
 
     seed: int
     violation: str | None

@@ -35,7 +35,7 @@ class SegmentView:
     sealed: bool = False
     attributes: Mapping[str, int] = attrs.field(factory=dict)
     last_numbers: Mapping[str, int | None] = attrs.field(factory=dict)
-    """By writer, for the writers that it includes; None for one that is not known."""
+    """The last numbers by writer, for the writers that it includes; None for one that is not known."""
     segment_id: int | None = None
     """Compared only with the ids that the checker was shown before."""
 
@@ -45,7 +45,7 @@ class SegmentView:
 
 
 View = Mapping[str, SegmentView]
-"""By name: all segments of a family, staged ones too, and no other."""
+"""The segments of a family by name, staged ones too, and no other."""
 
 
 async def observe(

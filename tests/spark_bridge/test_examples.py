@@ -20,7 +20,7 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(spark: Any, url: str) -> Run:
-    """In this process: its session is the one that the example gets."""
+    """Run an example in this process: its session is the one that the example gets."""
 
     def main(example: str, *arguments: str) -> None:
         runpy.run_path(str(EXAMPLES / example))["main"](["--endpoint", url, *arguments])

@@ -133,7 +133,7 @@ class CrashChecker:
     checked_second: set[Hashable] = attrs.field(factory=set)
     """The same of the crashes of recoveries."""
     observations: dict[Hashable, Observation] = attrs.field(factory=dict)
-    """By what the first owner found, and whose state it asked for."""
+    """Observations by what the first owner found, and whose state it asked for."""
     settled: set[Hashable] = attrs.field(factory=set)
     """What the last owners found so far."""
     crashes: int = 0

@@ -60,7 +60,7 @@ class Scenario:
     """The calls at which the zombie freezes: a pattern."""
     limits: Limits = SMALL
     capacity: int | None = None
-    """Of the disk, in bytes."""
+    """The capacity of the disk, in bytes."""
     twice: bool = False
     """Whether each recovery is crashed at every call as well."""
     settle: Callable[[SegmentStore, Oracle], Awaitable[None]] = flushed

@@ -1,9 +1,9 @@
 """What the crash scenarios of a layout upgrade are made of (rule S18): who opens the folder in which mode,
 and what must then be true.
 
-The mark is looked for on the disk that each owner finds, before that owner can make it anew. The check
-opens copies of the disk in two more modes: the default one, which is always allowed, and one that promises
-something to legacy software, which never is again.
+The layout version is looked for on the disk that each owner finds, before that owner can make it anew. The
+check opens copies of the disk in two more modes: the default one, which is always allowed, and one that
+promises something to legacy software, which never is again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Upgrade(Tier2Limits):
         names = files.disk._folders[log].names if (log := log_folder(WAL, 0)) in files.disk._folders else ()
         if any(file.epoch >= self.first for file in parse_wal_names(names)):
             assert files.disk.exists(f"{WAL}/layout"), (
-                "an owner relied on the upgrade before its mark was durable"
+                "an owner relied on the upgrade before its layout version was durable"
             )
 
 
@@ -99,7 +99,7 @@ async def upgraded_from_headers(store: SegmentStore, oracle: Oracle) -> None:
 
 
 async def _check_other_modes(disk: SimulatedDisk, oracle: Oracle) -> None:
-    """A store with the mark was opened just now: after a power loss too there is no way back, and all that
+    """An upgraded store was opened just now: after a power loss too there is no way back, and all that
     was imported is there."""
     limits = Upgrade(first=1)
     with pytest.raises(StoreMismatch, match="was upgraded"):

@@ -26,7 +26,7 @@ Call = Op | Unseen
 @attrs.frozen
 class Session:
     clients: Mapping[str, Sequence[Call]]
-    """By the prefix of the names that the client works on."""
+    """The calls of each client, by the prefix of the names that it works on."""
     race: str = ""
     """The segment that racers append to, if they do."""
     racers: Mapping[str, int] = attrs.field(factory=dict)

@@ -161,7 +161,7 @@ class Export(Unseen):
 
 @attrs.frozen
 class Backup(Unseen):
-    """Takes the backup, unless it was taken."""
+    """Creates the backup, unless it exists."""
 
     upgraded: bool = False
 
@@ -209,7 +209,7 @@ class LegacyFiles(Op):
 
 @attrs.frozen
 class Import(model_calls.Import):
-    """Until an import that was not finished is taken back, its caller is asked to come again."""
+    """Imports a legacy segment, once what an earlier import left unfinished was rolled back."""
 
     async def send(self, store: SegmentStore) -> int:
         unfinished = await container(store).storage.deferred_work()
@@ -370,8 +370,8 @@ async def _check_header(store: SegmentStore, oracle: Oracle, name: str) -> None:
 
 
 async def backed_up(store: SegmentStore, oracle: Oracle) -> None:
-    """A backup that has a manifest is whole; one without is taken by the same call, and leaves nothing of the
-    first (rule S16)."""
+    """A backup that has a manifest is whole; one without is created by the same call, and leaves nothing of
+    the first (rule S16)."""
     chunks = await chunks_of(store)
     await store.flush()
     if BACKUP in await list_backups(chunks):

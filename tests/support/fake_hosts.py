@@ -67,7 +67,7 @@ class FakeHostsSupervisor(Supervisor):
                 self._handle(host.id, Heartbeat(0, 0.0, {}))
 
     async def tick(self) -> None:
-        """Until it is cancelled: look at what is due, as a supervisor that runs does."""
+        """Do what is due until cancelled, as a supervisor that runs does."""
         await self._run_timers()
 
     def lose(self, host: str) -> None:

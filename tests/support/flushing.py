@@ -40,14 +40,14 @@ async def run_cycle(writer: StorageWriter, *, full: bool) -> None:
 
 @attrs.define
 class FlushWorld:
-    """Also a ``FlushSource``, and a ``CycleObserver``, for a ``StorageWriter``."""
+    """The world of a ``StorageWriter``: also its ``FlushSource`` and ``CycleObserver``."""
 
     parts: Parts = attrs.field(factory=Parts)
     sink: RememberingSink = attrs.field(factory=RememberingSink)
     chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
     commits: int = 0
     commit_bytes: int = 0
-    """Of the largest commit."""
+    """Bytes of the largest commit."""
     logged: list[Operation] = attrs.field(factory=list)
     cycles: list[tuple[str, int]] = attrs.field(factory=list)
     claims: int = 0

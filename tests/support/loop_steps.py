@@ -130,7 +130,7 @@ class LongestSteps:
     """The longest step of each phase, in its best attempt."""
 
     limits: dict[str, float] = attrs.field(factory=dict)
-    """Of phases that do not have ``LIMIT``, in seconds."""
+    """Limits of the phases that do not have ``LIMIT``, in seconds."""
     seconds: dict[str, float] = attrs.field(factory=dict)
     clock: Callable[[], float] = time.thread_time
 

@@ -57,7 +57,7 @@ def is_repeatable(op: Op) -> bool:
 @attrs.define
 class Oracle:
     checkers: dict[str, Checker] = attrs.field(factory=dict)
-    """By family."""
+    """Checkers by family."""
     latest: dict[str, Op] = attrs.field(factory=dict)
     """The latest call of each client."""
     owner: int = 0

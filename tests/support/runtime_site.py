@@ -44,7 +44,7 @@ class Site:
         self.chunks = MemoryChunkState()
         self.world = World(lambda: 0.0, Random(1), fresh_ids())
         self.errors: dict[int, TierlogError] = {}
-        """By container, what its log raises when it is made."""
+        """What the log of a container raises when it is made, by container."""
 
     def disk(self, index: int) -> LocalDisk:
         if index in self.errors:

@@ -24,7 +24,7 @@ MAP_PATH = "/v1/containers"
 @attrs.frozen
 class Received:
     number: int
-    """Of this request, from 0; requests for the map are not counted."""
+    """The number of this request, from 0; requests for the map are not counted."""
     method: str
     path: str
     headers: Mapping[str, str]
@@ -91,7 +91,7 @@ class ScriptedServer:
             thread.join()
 
     def stop(self) -> None:
-        """From now on connections are refused; those there are end."""
+        """Refuse connections from now on, and end those that are open."""
         self._released.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

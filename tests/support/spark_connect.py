@@ -33,7 +33,7 @@ def served() -> Iterator[str]:
 
 
 def serve(port: str) -> None:
-    """Until the standard input ends."""
+    """Serve until the standard input ends."""
     settings = {
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",

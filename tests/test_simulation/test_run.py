@@ -65,7 +65,7 @@ def test_a_compound_fault_happens_and_finds_nothing(kind: FaultKind, seeds: rang
 
 
 def counts_with(kind: FaultKind, plan: Plan) -> Mapping[str, int]:
-    """Of a run with faults of this kind only, which finds nothing."""
+    """The counts of a run with faults of this kind only, which finds nothing."""
     numbers = [action.number for action in plan.actions[10::15]]
     faults = [PlannedFault(number, kind, 1, 1.0, number) for number in numbers]
     verdict = run_plan(attrs.evolve(plan, faults=tuple(faults)))

@@ -27,7 +27,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
 PARTS = 8
 """Tests run in parallel, so the fresh seeds are several tests."""
 PAIRS = range(SEEDS["standing"]["count"] // 2)
-"""Of standing seeds: the default set runs the first."""
+"""Pairs of standing seeds; the default set runs the first pair."""
 FRESH_SECONDS = 150.0
 SEED_SECONDS_MAX = 40.0
 

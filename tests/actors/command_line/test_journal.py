@@ -170,7 +170,7 @@ def test_an_elements_date_is_no_number_of_milliseconds(run: Run, store: Path) ->
 
 
 def advice(run: Run, path: Path) -> str:
-    """Of the one problem that the doctor has, about the object."""
+    """The advice of the only problem that the doctor reports, which is about the object."""
     done = run("doctor", "--json")
     report = json.loads(done.out)
     problems = [*report["folder_problems"], *(p for c in report["containers"] for p in c["problems"])]

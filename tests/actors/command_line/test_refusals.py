@@ -406,7 +406,7 @@ async def test_writing_commands_refuse_a_live_folder_without_take_over(folder: P
 
 
 async def in_thread(run: Run, *arguments: str) -> Done:
-    """Beside the running event loop, as another process would."""
+    """Run a command beside the running event loop, as another process would."""
     return await anyio.to_thread.run_sync(lambda: run(*arguments))
 
 

@@ -29,7 +29,7 @@ class PublishingStore(LoggedMetadataStore):
         self._every = every
         self._calls = 0
         self.publications = publications
-        """So many more commits meet a publication between their lookup and their decision."""
+        """How many more commits meet a publication between their lookup and their decision."""
         self.asked = 0
 
     async def _publish_and_ask(self, request: Request, size: int) -> object:

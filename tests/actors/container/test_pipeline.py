@@ -212,7 +212,7 @@ async def test_a_failure_while_publishing_poisons_the_container() -> None:
 
 
 async def published_in_part(world: PipelineWorld) -> list[Reply[Any]]:
-    """Of one large group of appends, some slices are published and none is answered."""
+    """One large group of appends, of which some slices are published and none is answered."""
     await created(world)
     world.log.hold()
     first = world.post(append(NAME, b"x"))

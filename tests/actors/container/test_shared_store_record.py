@@ -27,7 +27,7 @@ async def open_chunks(state: MemoryChunkState | None = None) -> FaultyChunkStora
 
 
 async def answers(record: SharedStoreRecord, chunks: FaultyChunkStorage, count: int) -> list[str]:
-    """Of containers that open at the same time."""
+    """The answers to containers that open at the same time."""
     found: list[str] = []
 
     async def begin() -> None:

@@ -68,7 +68,7 @@ class Life:
         return stored - set(owner.container.state.manifest.runs_among(stored))
 
     async def live(self, owner: Owner, tasks: anyio.abc.TaskGroup) -> None:
-        """Until a crash at a random moment of the last step but one, or a clean end."""
+        """Live until a crash at a random moment of the last step but one, or a clean end."""
         actions = [self.commit] * 5 + [self.flush] * 3 + [self.wait, self.checkpoint, self.forget_blocks]
         for step in range(STEPS):
             action = self.random.choice(actions)

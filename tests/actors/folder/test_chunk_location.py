@@ -31,7 +31,7 @@ endpoint = ""
 region = ""
 append = false
 """
-"""Of earlier versions, which wrote no checksum."""
+"""A record of earlier versions, which wrote no checksum."""
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -34,7 +34,7 @@ LIMITS = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
 NAME, DATA = "a/s", b"in the backup"
 WAL = f"{FOLDER}/wal"
 numbers = iter(range(100, 1 << 30))
-"""Of processes: no two of a test share one."""
+"""Numbers of processes: no two of a test share one."""
 
 
 async def _make() -> SimulatedDisk:

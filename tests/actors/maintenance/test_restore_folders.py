@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 EAGER = StoreConfig(gc=GcConfig(delay=0.0))
 NAMES = ("app/a", "app/b", "app/c")
-"""In both containers."""
+"""Names of segments in both containers."""
 
 
 class PausingFiles(LocalFiles):

@@ -219,7 +219,7 @@ last one a third more than the average."""
 
 
 async def cost_of_openings(folder: Path) -> Counter[str]:
-    """Of some periods."""
+    """The cost of the openings of some periods."""
     files = CountingFiles()
     for _ in range(3 * PERIOD):
         await open_briefly(folder, files=files)

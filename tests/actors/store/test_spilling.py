@@ -33,7 +33,7 @@ DOWN = Fault(FaultKind.BEFORE)
 
 
 async def append_all(owner: Owner, name: str, data: bytes = DATA, step: int = 10_000) -> None:
-    """In groups of their own; memory never exceeds its limit."""
+    """Append in groups of their own; memory never exceeds its limit."""
     await make(owner.store, name)
     for start in range(0, len(data), step):
         await owner.store.append(name, data[start : start + step])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def proxied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By way of a port where nobody listens."""
+    """The environment names a proxy port where nobody listens."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):

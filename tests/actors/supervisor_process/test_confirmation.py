@@ -41,7 +41,7 @@ def adopted(folder: Path) -> Path:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Beside a service that deletes files and their folders."""
+    """The files of a folder, whose service deletes files and folders meanwhile."""
     return sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 

@@ -333,7 +333,7 @@ def traced_service(folder: Path, recorder: Recorder) -> Iterator[str]:
 
 @asynccontextmanager
 async def traced_client(folder: Path, recorder: Recorder) -> AsyncIterator[tierlog.Client]:
-    """Of a traced service with a segment ``s``."""
+    """A client of a traced service with a segment ``s``."""
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
     with traced_service(folder, recorder) as url:
         async with tierlog.connect(url, span=tracing) as client:

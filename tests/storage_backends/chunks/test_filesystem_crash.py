@@ -159,7 +159,7 @@ async def test_a_chunk_reported_as_existing_after_its_creator_died_does_not_vani
 
 
 class _LosesEverything(Random):
-    """Of a failed sync nothing arrives."""
+    """Nothing that a failed sync should have saved arrives."""
 
     def random(self) -> float:
         return 1.0

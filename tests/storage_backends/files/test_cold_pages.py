@@ -57,7 +57,7 @@ class Hints:
             raise self.error
 
     def whole_pages(self) -> list[int]:
-        """Those that a system gives up: a page of which only a part is named stays."""
+        """The pages that a system gives up: a page of which only a part is named stays."""
         return [page for start, end in self.ranges for page in range(-(-start // PAGESIZE), end // PAGESIZE)]
 
 

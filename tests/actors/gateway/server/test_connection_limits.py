@@ -149,7 +149,7 @@ async def test_h12_refused_connections_that_stay_do_not_delay_later_ones(
 
 
 def _write(stream: SocketStream, data: bytes) -> None:
-    """At once: the loop cannot see it before it runs again."""
+    """Write at once: the loop cannot see it before it runs again."""
     assert os.write(stream.extra(SocketAttribute.raw_socket).fileno(), data) == len(data)
 
 
@@ -445,7 +445,7 @@ async def test_h10_a_client_that_reads_gets_all_of_a_large_answer(
 
 
 class Transport:
-    """Of a client that leaves what it is sent unread."""
+    """The transport of a client that leaves what it is sent unread."""
 
     def __init__(self, unread: int) -> None:
         self.unread = unread
@@ -580,7 +580,7 @@ async def test_h12_a_stream_that_waits_behind_a_full_block_keeps_no_room(tmp_pat
 
 
 class Window(bytearray):
-    """Of long-term storage, from which blocks are read; it is counted while it is in memory."""
+    """A window of long-term storage, from which blocks are read; it is counted while it is in memory."""
 
     in_memory = 0
 

@@ -13,7 +13,8 @@ from tierlog.storage_backends.chunks import s3_requests
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a class with ``short`` all other tests are extended; of one with ``extended``, these."""
+    """Select tests: of a class with ``short`` all other tests are extended; of one with ``extended``,
+    these."""
     for item in items:
         if isinstance(item, pytest.Function) and (
             item.function not in getattr(item.cls, "short", [item.function])
