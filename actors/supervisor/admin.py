@@ -287,7 +287,7 @@ async def open_container(call: AdminCall, body: Nothing) -> Answer:
     return _accepted(call)
 
 
-@_command("/v1/hosts/{host}/drain", "drain", NoSuchHost)
+@_command("/v1/hosts/{host}/drain", "drain", NoSuchHost, Conflict)
 async def drain(call: AdminCall, body: Nothing) -> Answer:
     """Move a host's containers to others, and restart it."""
     call.server.supervisor.drain(call.scope["path_params"]["host"])

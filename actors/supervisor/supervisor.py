@@ -250,7 +250,11 @@ class Supervisor:
         self._execute(self.fleet.release(self.checked_container(index), self._now()))
 
     def drain(self, host: str) -> None:
-        self._execute(self.fleet.drain(self._checked_host(host), self._now()))
+        """Raises ``Conflict`` if the host does not serve: the fleet would forget the order."""
+        phase = self.fleet.hosts[self._checked_host(host)].phase
+        if phase not in (HostPhase.SERVING, HostPhase.DRAINING):
+            raise Conflict(f"{host} is {phase.value} and cannot be drained now")
+        self._execute(self.fleet.drain(host, self._now()))
 
     def start(self, host: str) -> None:
         self._execute(self.fleet.start(self._checked_host(host), self._now()))

@@ -145,6 +145,16 @@ async def test_an_order_that_is_impossible_now_is_a_conflict() -> None:
         assert (answer.status_code, problem(answer)["code"]) == (409, "conflict")
 
 
+async def test_a_drain_of_a_host_that_does_not_serve_is_a_conflict() -> None:
+    """It was accepted, and nothing followed from it."""
+    async with admin() as served:
+        served.supervisor.silent.add("host-1")
+        served.supervisor.lose("host-1")
+        answer = await served.http.post("/v1/hosts/host-1/drain")
+        assert (answer.status_code, problem(answer)["code"]) == (409, "conflict")
+        assert "host-1 is silent and cannot be drained now" in problem(answer)["detail"]
+
+
 async def test_h14_answers_and_problems_have_the_requests_id() -> None:
     async with admin() as served:
         good = await served.http.get("/v1/status", headers={"X-Request-Id": "r-1"})
