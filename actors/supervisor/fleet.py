@@ -125,7 +125,7 @@ class Fleet:
 
         expected = host.phase is HostPhase.DRAINING
         # Before ``_lose`` takes the containers away: what the host was opening may have ended it (V8).
-        self._count_crashes(host, now)
+        self._count_crashes(host)
         host.step(HostEvent.EXIT, now)
         host.pid, host.killed, host.exit_ordered = 0, False, False
         # An exit that was ordered is no sign of a fault.
@@ -348,7 +348,7 @@ class Fleet:
                 assignment.step(AssignmentEvent.CRASHED_HOSTS, now)
         return self._next_orders(now)
 
-    def _count_crashes(self, host: Host, now: float) -> None:
+    def _count_crashes(self, host: Host) -> None:
         for assignment in self._placement.held(host.id):
             assignment.crashes = assignment.crashes + 1 if assignment.phase is AssignmentPhase.OPENING else 0
 
