@@ -6,8 +6,8 @@ collections of Python's garbage collector are subtracted: they traverse whatever
 in whichever step comes along.
 
 A step can still look too long, as a hypervisor counts the time for which it takes the processor away, and
-other programs share its caches: the best of some attempts counts. Where only growth matters, count the calls
-of a step instead (``CallCounter``): they are the same on every machine.
+other programs share its caches: the best of some attempts counts, and limits grow with ``slowness``. Where
+only growth matters, count the calls of a step instead (``CallCounter``): they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -29,6 +29,18 @@ from support.patience import scaled
 LIMIT = 0.005
 """Seconds of the processor on a quiet machine."""
 ATTEMPTS = 5
+REFERENCE = 0.0007
+"""Seconds that the work of ``slowness`` takes on the machine on which the limits were set."""
+
+
+def slowness() -> float:
+    """How many times longer than on that machine the processor takes here and now; at least 1."""
+    seconds = []
+    for _ in range(5):
+        begin = time.thread_time()
+        sorted({f"{number:07d}": number for number in range(3_000)})
+        seconds.append(time.thread_time() - begin)
+    return max(1.0, min(seconds) / REFERENCE)
 
 
 class CallCounter:
@@ -133,6 +145,7 @@ class LongestSteps:
     """Limits of the phases that do not have ``LIMIT``, in seconds."""
     seconds: dict[str, float] = attrs.field(factory=dict)
     clock: Callable[[], float] = time.thread_time
+    _slowness: float = 1.0
 
     def attempts(self) -> Iterator[int]:
         """Numbers of the attempts that are needed: up to ``ATTEMPTS``, until no phase has too long a step.
@@ -141,6 +154,7 @@ class LongestSteps:
         """
         for attempt in range(ATTEMPTS):
             yield attempt
+            self._slowness = max(self._slowness, slowness())
             if not self._too_long():
                 return
         assert not self._too_long(), f"steps of the loop, in seconds: {self._too_long()}"
@@ -155,5 +169,5 @@ class LongestSteps:
         return {
             phase: seconds
             for phase, seconds in self.seconds.items()
-            if seconds > scaled(self.limits.get(phase, LIMIT))
+            if seconds > scaled(self.limits.get(phase, LIMIT)) * self._slowness
         }
