@@ -149,7 +149,7 @@ class ListedChain:
             case Step.EMPTY:
                 # Whether the folder could be adopted without a loss is known to an opening only.
                 raise empty(container, can_adopt=False)
-            case Step.FOREIGN | Step.WENT_BACK as step:
+            case Step.FOREIGN | Step.ROLLED_BACK as step:
                 raise mismatch(step, self, known, container)
 
     def check_store(self, store: bytes) -> None:
@@ -188,7 +188,7 @@ class JournalStatistics:
 def mismatch(step: Step, listed: ListedChain, known: Known, container: int) -> StoreMismatch:
     """Why an owner does not go on when it finds this (rule J6)."""
     found = listed.position.n
-    if step is Step.WENT_BACK:
+    if step is Step.ROLLED_BACK:
         return StoreMismatch(
             f"long-term storage lacks {element_name(container, known.base.n)}, which the log knows; it has "
             f"elements up to {found}: it was put back to an earlier state. Put its newest state in place; if "
@@ -315,7 +315,7 @@ class StorageOwnership:
         try:
             async with self._lock:
                 listed = self._found
-                if decide(self._known, listed.position) in (Step.EMPTY, Step.WENT_BACK, Step.FOREIGN):
+                if decide(self._known, listed.position) in (Step.EMPTY, Step.ROLLED_BACK, Step.FOREIGN):
                     # The owner before this one may have gone on until the log was opened, which fenced it.
                     listed = await self._list_chain()
                 await self._open(listed)
@@ -597,7 +597,7 @@ class StorageOwnership:
             if not (chosen and can_adopt):
                 raise empty(self.container, can_adopt=can_adopt)
 
-        if step is Step.WENT_BACK:
+        if step is Step.ROLLED_BACK:
             await self._check_is_gone(self._known.base)
         if not chosen:
             raise mismatch(step, listed, self._known, self.container)

@@ -20,7 +20,7 @@ class Step(Enum):
     CREATE_AGAIN = "create the recorded element: with the same bytes, however often that was tried"
     CONFIRM = "the recorded element exists: record that"
     EMPTY = "storage has no element and should have some: it is not mounted, or it is lost"
-    WENT_BACK = "storage has less than the log knows"
+    ROLLED_BACK = "storage has less than the log knows"
     FOREIGN = "another history went on from here"
 
 
@@ -47,7 +47,7 @@ def decide(known: Known, newest: Position) -> Step:
     if not newest.n:
         return Step.EMPTY
 
-    return Step.WENT_BACK if newest.n < known.base.n else Step.FOREIGN
+    return Step.ROLLED_BACK if newest.n < known.base.n else Step.FOREIGN
 
 
 def next_predecessor(known: Known, newest: Position) -> Position:

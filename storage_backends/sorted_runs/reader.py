@@ -61,7 +61,7 @@ class RunSource(ABC):
 
 
 def missing(run: RunEntry) -> Unavailable:
-    """A lookup that began before a merge, or a storage that went back: never proof of absence (rule M3)."""
+    """The lookup began before a merge, or storage was rolled back: never proof of absence (rule M3)."""
     return Unavailable(
         f"the sorted run {run.name} is missing from long-term storage: retry; if it stays missing, "
         f"`tierlog doctor` lists what to do"

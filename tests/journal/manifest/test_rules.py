@@ -30,8 +30,8 @@ OTHER_TWO = Position(2, 99)
         (ONE, TWO, THREE, Step.FOREIGN),
         (ONE, TWO, NOTHING, Step.EMPTY),
         (TWO, None, OTHER_TWO, Step.FOREIGN),
-        (TWO, None, ONE, Step.WENT_BACK),
-        (TWO, THREE, ONE, Step.WENT_BACK),
+        (TWO, None, ONE, Step.ROLLED_BACK),
+        (TWO, THREE, ONE, Step.ROLLED_BACK),
         (TWO, None, NOTHING, Step.EMPTY),
     ],
 )
@@ -146,7 +146,7 @@ def steps_of(world: World, index: int, owner: int, owns: bool, checks_after_put:
                 logs=world.with_log(index, counted),
                 observed=world.seen_by(owner, log.intent),
             )
-        case Step.FOREIGN | Step.WENT_BACK | Step.EMPTY:
+        case Step.FOREIGN | Step.ROLLED_BACK | Step.EMPTY:
             yield attrs.evolve(world, stopped=world.stopped | {owner})
 
 
