@@ -123,7 +123,7 @@ class AppendConformance(ChunkSuite):
             await storage.set_read_only("a", False)
             assert await storage.write("a", 3, [b"d"]) == 4
 
-    async def test_a_read_only_chunk_is_read_and_deleted_like_any(self, storage: ChunkStorage) -> None:
+    async def test_a_read_only_chunk_is_read_and_deleted_like_any_other(self, storage: ChunkStorage) -> None:
         await storage.create_with_content("a", [b"abc"])
         await storage.set_read_only("a", True)
         assert await storage.read("a", 1, 1) == b"b"
@@ -133,9 +133,7 @@ class AppendConformance(ChunkSuite):
         assert not await storage.exists("a")
 
     @pytest.mark.parametrize("read_only", [True, False])
-    async def test_saying_twice_whether_a_chunk_is_read_only_is_fine(
-        self, storage: ChunkStorage, read_only: bool
-    ) -> None:
+    async def test_setting_read_only_twice_is_allowed(self, storage: ChunkStorage, read_only: bool) -> None:
         await storage.create_with_content("a", [b"abc"])
         for _ in range(2):
             await storage.set_read_only("a", read_only)
@@ -149,7 +147,7 @@ class AppendConformance(ChunkSuite):
         assert caught.value.chunk == "a/missing"
         assert not await storage.exists("a/missing")
 
-    async def test_being_read_only_is_one_chunks_own_matter(self, storage: ChunkStorage) -> None:
+    async def test_read_only_applies_to_one_chunk_only(self, storage: ChunkStorage) -> None:
         if await self.can_append(storage):
             for name in ("a", "ab"):
                 await storage.create_with_content(name, [b"x"])

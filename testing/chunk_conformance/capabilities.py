@@ -43,7 +43,9 @@ class CapabilityConformance(ChunkSuite):
         assert await works(storage.concat("joined", [ChunkRange("a", 0, 2)])) is promised
         assert await names_in(storage) == (["a", "joined"] if promised else ["a"])
 
-    async def test_what_is_unsupported_is_so_whatever_is_there(self, storage: ChunkStorage) -> None:
+    async def test_an_unsupported_verb_is_refused_whether_or_not_the_chunk_exists(
+        self, storage: ChunkStorage
+    ) -> None:
         """Callers decide by the flag, so a missing chunk must not hide a missing capability."""
         with pytest.raises(Exception) as caught:
             await storage.write("missing", 0, [])

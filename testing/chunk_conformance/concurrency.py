@@ -74,7 +74,7 @@ class ConcurrencyConformance(ChunkSuite):
             assert await storage.read("race", 0, 99) == (b"sourcesource" if outcomes[0] == 12 else b"abc")
             assert await storage.read("a", 0, 9) == b"source"
 
-    async def test_creators_of_many_names_do_not_meet(
+    async def test_concurrent_creations_of_different_names_all_succeed(
         self, storage: ChunkStorage, other: ChunkStorage
     ) -> None:
         names = [f"a/{index % 3}/{index}" for index in range(24)]
@@ -114,7 +114,7 @@ class ConcurrencyConformance(ChunkSuite):
         assert seen[-1] == data
         assert all(each in (b"", data) for each in seen)
 
-    async def test_a_reader_beside_a_writer_sees_a_prefix_that_grows(
+    async def test_a_reader_during_writes_sees_a_growing_prefix(
         self, storage: ChunkStorage, other: ChunkStorage
     ) -> None:
         if not await self.can_append(storage):
@@ -160,7 +160,7 @@ class ConcurrencyConformance(ChunkSuite):
         assert set(failures(outcomes)) <= {ChunkNotFound}
         assert await names_in(storage) == ["a/c"]
 
-    async def test_a_read_beside_a_delete_is_right_or_not_found(
+    async def test_a_read_during_a_delete_is_exact_or_not_found(
         self, storage: ChunkStorage, other: ChunkStorage
     ) -> None:
         data = content(BLOCK)
@@ -184,7 +184,7 @@ class ConcurrencyConformance(ChunkSuite):
             assert await names_in(storage) == [f"a/b/{turn}-new"]
             await other.delete(f"a/b/{turn}-new")
 
-    async def test_a_list_beside_changes_has_what_did_not_change(
+    async def test_a_list_during_changes_has_all_unchanged_chunks(
         self, storage: ChunkStorage, other: ChunkStorage
     ) -> None:
         stays = [f"a/{index}/stays" for index in range(9)]

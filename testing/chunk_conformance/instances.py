@@ -12,13 +12,13 @@ from .suite import VERBS, ChunkSuite, listed, names_in
 
 
 class InstanceConformance(ChunkSuite):
-    async def test_before_open_every_verb_says_closed(self, tmp_path: Path) -> None:
+    async def test_before_open_every_verb_raises_closed_error(self, tmp_path: Path) -> None:
         storage = self.make(tmp_path)
         for verb in VERBS.values():
             with pytest.raises(ClosedError):
                 await verb(storage, "a")
 
-    async def test_after_close_every_verb_says_closed(self, storage: ChunkStorage) -> None:
+    async def test_after_close_every_verb_raises_closed_error(self, storage: ChunkStorage) -> None:
         await storage.create_with_content("a", [b"abc"])
         await storage.close()
         for verb in VERBS.values():
@@ -35,7 +35,7 @@ class InstanceConformance(ChunkSuite):
         with pytest.raises(ClosedError):
             await storage.used_space()
 
-    async def test_closing_twice_and_opening_twice_is_fine(self, storage: ChunkStorage) -> None:
+    async def test_closing_twice_and_opening_twice_are_allowed(self, storage: ChunkStorage) -> None:
         await storage.create_with_content("a", [b"abc"])
         for _ in range(2):
             await storage.close()
@@ -44,7 +44,7 @@ class InstanceConformance(ChunkSuite):
 
         assert await storage.read("a", 0, 3) == b"abc"
 
-    async def test_closing_what_was_never_open_is_fine(self, tmp_path: Path) -> None:
+    async def test_closing_a_storage_that_was_never_open_is_allowed(self, tmp_path: Path) -> None:
         storage = self.make(tmp_path)
         await storage.close()
         await storage.open()

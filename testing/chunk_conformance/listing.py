@@ -40,7 +40,9 @@ class ListConformance(ChunkSuite):
                 name for name in NAMES if name.startswith(prefix)
             )
 
-    async def test_a_prefix_that_no_name_has_gives_nothing_hostile(self, storage: ChunkStorage) -> None:
+    async def test_a_prefix_outside_the_grammar_lists_names_that_begin_with_it(
+        self, storage: ChunkStorage
+    ) -> None:
         await storage.create_with_content("a/b", [b"x"])
 
         found = {prefix: await names_in(storage, prefix) for prefix in BAD_NAMES.values()}
@@ -58,7 +60,7 @@ class ListConformance(ChunkSuite):
                 if name.startswith(prefix) and name > after
             ]
 
-    async def test_a_list_after_what_is_no_name_is_refused(self, storage: ChunkStorage) -> None:
+    async def test_a_list_after_an_invalid_name_is_refused(self, storage: ChunkStorage) -> None:
         async def pages_after(name: str) -> None:
             _ = [info async for info in storage.list("", name)]
 
@@ -129,7 +131,7 @@ class ListConformance(ChunkSuite):
 
         assert await listed(storage) == [ChunkInfo("a", 0), ChunkInfo("aa", 1), ChunkInfo("c", 0)]
 
-    async def test_a_list_tells_the_length_after_a_write(self, storage: ChunkStorage) -> None:
+    async def test_a_list_shows_the_length_after_a_write(self, storage: ChunkStorage) -> None:
         if await self.can_append(storage):
             await storage.create("grown")
             await storage.write("grown", 0, [b"abc"])
@@ -156,7 +158,7 @@ class ListConformance(ChunkSuite):
         assert (counted.creates, counted.writes, counted.reads, counted.deletes) == (1, 0, 2, 1)
         assert (counted.bytes_written, counted.bytes_read) == (1000, 15)
 
-    async def test_writes_are_counted_apart(self, storage: ChunkStorage) -> None:
+    async def test_writes_are_counted_separately(self, storage: ChunkStorage) -> None:
         if await self.can_append(storage):
             await storage.create("a")
             await storage.write("a", 0, [b"abc"])

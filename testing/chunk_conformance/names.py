@@ -91,7 +91,7 @@ BAD_NAMES = {
 
 
 class NameConformance(ChunkSuite):
-    async def test_every_name_of_the_grammar_is_a_chunks(self, storage: ChunkStorage) -> None:
+    async def test_every_name_of_the_grammar_can_be_a_chunks(self, storage: ChunkStorage) -> None:
         for name in GOOD_NAMES:
             assert len(name) <= NAME_BYTES_MAX
             await storage.create_with_content(name, [b"abc"])
@@ -154,7 +154,7 @@ class NameConformance(ChunkSuite):
     @pytest.mark.parametrize(
         ("first", "second"), [("a", "a/b"), ("a/b", "a"), ("a/b", "a/b/c/d"), ("a/b/c", "a/b")]
     )
-    async def test_a_name_that_is_anothers_folder_works_or_is_refused(
+    async def test_a_name_that_is_another_names_folder_works_or_is_refused(
         self, storage: ChunkStorage, first: str, second: str
     ) -> None:
         await storage.create_with_content(first, [b"first"])

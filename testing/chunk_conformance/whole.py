@@ -13,7 +13,7 @@ from .suite import SIZES, ChunkSuite, content, names_in
 
 
 class WholeObjectConformance(ChunkSuite):
-    async def test_content_comes_back_as_it_was_given(self, storage: ChunkStorage) -> None:
+    async def test_content_is_read_back_unchanged(self, storage: ChunkStorage) -> None:
         data: list[Buffer] = [b"one", bytearray(b""), memoryview(b"two three")[:4]]
 
         assert await storage.create_with_content("a/b", data) == 7
@@ -83,7 +83,7 @@ class WholeObjectConformance(ChunkSuite):
 
         assert (await storage.info("a")).length == 0
 
-    async def test_what_is_no_list_of_plain_buffers_is_refused(self, storage: ChunkStorage) -> None:
+    async def test_content_other_than_a_list_of_plain_buffers_is_refused(self, storage: ChunkStorage) -> None:
         strided, wide = memoryview(b"abcdef")[::2], memoryview(b"abcdefgh").cast("I")
         malformed: list[Any] = [b"bytes", ["text"], [1, 2], [strided], [wide]]
         for buffers in malformed:
@@ -94,7 +94,7 @@ class WholeObjectConformance(ChunkSuite):
 
     # --- exists, info, delete -------------------------------------------------------------------------------
 
-    async def test_what_was_never_made_does_not_exist(self, storage: ChunkStorage) -> None:
+    async def test_a_chunk_that_was_never_created_does_not_exist(self, storage: ChunkStorage) -> None:
         assert not await storage.exists("a/missing")
 
     async def test_info_of_a_missing_chunk_names_it(self, storage: ChunkStorage) -> None:
