@@ -8,6 +8,7 @@ in the state are the earliest possible, so nothing correct is ever rejected as t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, TypeAlias
 
@@ -97,14 +98,20 @@ class LeaseExpiries:
             return
 
         # One that took effect in some explanation may be needed a second time in it: the id can be begun
-        # again.
-        pending = {
+        # again. So it can by each begin in doubt, which no explanation may have needed so far.
+        pending = Counter(
             (call.owner, call.op) for call in self._checker.unspent if isinstance(call.op, (Expire, Forget))
-        }
+        )
+        begins = Counter(
+            (call.op.name, call.op.transaction)
+            for call in self._checker.pending
+            if isinstance(call.op, Begin)
+        )
         # The owner that began first is never later than the others, which would only add ways to the same.
         for expiry in self._possible(list(owners)[:1]):
-            if expiry not in pending:
-                self._checker.possible(expiry[1], expiry[0])
+            owner, op = expiry
+            for _ in range(pending[expiry], 1 + min(begins[op.name, op.transaction], 1)):
+                self._checker.possible(op, owner)
 
     def _possible(self, owners: list[tuple[int, float]]) -> Iterator[tuple[int, Expire | Forget]]:
         states, now = self._checker.states, self._clock()
