@@ -97,7 +97,7 @@ def test_a_connection_that_the_server_has_ended_is_not_used_again(transport: Bul
         assert get(transport, url) == b"body"
 
 
-def test_a_server_that_announces_the_end_is_believed(transport: BulkTransport) -> None:
+def test_a_connection_whose_end_the_server_announced_is_not_used_again(transport: BulkTransport) -> None:
     last = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     with serving(answers(last), answers(OK)) as url:
         assert [get(transport, url) for _ in range(2)] == [b"body"] * 2

@@ -50,7 +50,7 @@ def test_a_missing_permission_is_reported_with_path_user_and_remedy(
     assert f"({os.geteuid()}); run as its owner, or give this user access" in done.err
 
 
-def test_the_doctor_takes_a_missing_permission_for_no_damage(
+def test_the_doctor_does_not_report_a_missing_permission_as_damage(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(folder)

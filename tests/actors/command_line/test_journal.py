@@ -70,7 +70,7 @@ def test_a_narrow_terminal_shows_what_identifies_an_element(
     assert "cycle complete" in lines[0]
 
 
-def test_an_element_is_shown_with_all_that_it_says(run: Run, store: Path) -> None:
+def test_an_element_is_shown_with_all_its_fields(run: Run, store: Path) -> None:
     newest = json.loads(run("journal", "show", "0", "--json").out)
     first = json.loads(run("journal", "show", "0", "1", "--json").out)
     assert (newest["element"], newest["follows"], newest["follows_crc"]) == (2, 1, first["crc"])

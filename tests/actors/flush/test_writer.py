@@ -215,7 +215,7 @@ async def test_a_claim_that_cannot_be_made_now_fails_the_cycle_only() -> None:
     assert segment.is_flushed
 
 
-async def test_j5_a_flush_is_answered_once_long_term_storage_says_that_it_is_complete() -> None:
+async def test_j5_a_flush_is_answered_once_long_term_storage_records_it() -> None:
     """A cycle that is logged and not published is published later, without another record."""
     world = FlushWorld(publish_error=Unavailable("down"))
     world.parts.create()

@@ -288,7 +288,7 @@ async def test_j9_a_name_that_was_proven_needs_only_a_listing_later() -> None:
         assert world.proofs == 1
 
 
-async def test_j9_without_room_for_an_element_deletions_wait_and_one_warning_tells_it(
+async def test_j9_without_room_for_an_element_deletions_wait_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """However long that takes, no attempt is used up; then they go on by themselves."""

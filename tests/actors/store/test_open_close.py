@@ -297,7 +297,7 @@ async def test_a5_a_waiting_tail_is_answered_when_the_store_closes(tmp_path: Pat
             await ended.wait()
 
 
-async def test_what_is_used_without_its_with_says_how_to_use_it(tmp_path: Path) -> None:
+async def test_a_context_manager_used_without_with_says_how_to_use_it(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1"
     made: Any
     for made, usage in (

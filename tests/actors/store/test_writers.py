@@ -84,7 +84,7 @@ async def test_reordered_posts_all_arrive_once_when_they_are_retried(store: Segm
     assert await read_all(store, "s") == b"".join(b"%d;" % number for number in range(30))
 
 
-async def test_a_gap_is_fine_when_the_predecessor_is_named(store: SegmentStore) -> None:
+async def test_a_gap_is_allowed_when_the_predecessor_is_named(store: SegmentStore) -> None:
     await post(store, 5)
 
     assert await post(store, 9, previous=5) == 2

@@ -29,7 +29,7 @@ EVENTS: dict[str, Callable[[FakeHostsSupervisor], None]] = {
 
 
 @pytest.mark.parametrize("event", EVENTS)
-async def test_v7_a_late_loop_that_an_event_wakes_takes_no_host_for_silent(event: str) -> None:
+async def test_v7_a_late_loop_that_an_event_wakes_declares_no_host_silent(event: str) -> None:
     """Heartbeats are unread whatever ends the wait: the timer, or an event that was handled before it."""
     supervisor = FakeHostsSupervisor(4, 2, options=FleetOptions(adoption=0, silence=SILENCE))
     async with anyio.create_task_group() as tasks:
@@ -45,7 +45,7 @@ async def test_v7_a_late_loop_that_an_event_wakes_takes_no_host_for_silent(event
         tasks.cancel_scope.cancel()
 
 
-async def test_v7_a_round_of_the_timers_that_stands_still_takes_no_host_for_silent() -> None:
+async def test_v7_a_round_of_the_timers_that_stands_still_declares_no_host_silent() -> None:
     supervisor = FakeHostsSupervisor(4, 2, options=FleetOptions(adoption=0, silence=SILENCE))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.tick)

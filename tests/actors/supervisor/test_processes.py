@@ -84,7 +84,7 @@ async def test_v4_a_reused_process_id_is_refused(
         assert await anyio.to_thread.run_sync(stranger.wait) == -signal.SIGKILL
 
 
-def test_v4_who_holds_the_lock_of_a_file_is_known(stranger: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_v4_the_holder_of_a_files_lock_is_found(stranger: subprocess.Popen[bytes], tmp_path: Path) -> None:
     path, other = tmp_path / "held", tmp_path / "other"
     other.touch()
     with path.open("xb") as file:

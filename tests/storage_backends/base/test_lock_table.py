@@ -10,7 +10,7 @@ from tierlog.storage_backends.base.lock_table import LockTable
 pytestmark = pytest.mark.anyio
 
 
-async def test_those_who_wait_for_a_key_get_it_in_order_and_other_keys_are_free() -> None:
+async def test_waiters_for_a_key_get_it_in_order_and_other_keys_are_free() -> None:
     locks: LockTable[str] = LockTable()
     order: list[str] = []
 

@@ -216,7 +216,7 @@ async def test_a_creation_that_may_find_the_segment_is_sent_until_it_is_answered
     assert [json.loads(request.body) for request in server.received] == [{"exist_ok": True}] * 2
 
 
-async def test_a_creation_after_a_lost_reply_may_be_anothers(connect: Connect) -> None:
+async def test_a_creation_after_a_lost_reply_may_be_another_clients(connect: Connect) -> None:
     with scripted(script_of(Fault.RESET, problem(SegmentExists("x", segment="s")))) as server:
         async with connect(server.url) as client:
             with pytest.raises(OutcomeUnknown, match="x"):
