@@ -29,7 +29,7 @@ UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``arguments`` are without the program's name; default: those
     of the process."""
-    # An error is one line on stderr; the store's log would be printed beside it.
+    # An error is one line on stderr; the store's log would be printed as well.
     logging.getLogger("tierlog").addHandler(logging.NullHandler())
     if arguments is not None:
         # Explicitly: click 8.2 ends `no_args_is_help` with exit code 2, earlier versions with 0.

@@ -363,7 +363,7 @@ class Container:
 
     async def _ask_or_import(self, request: Request, size: int) -> Any:
         """The same, after an import of the segment if the answer depends on one."""
-        # A create must not succeed beside a segment of that name in the legacy layout.
+        # A create must not succeed if the legacy layout has a segment of that name.
         if isinstance(request, CreateRequest):
             await self._import_missing(request.name)
         while True:

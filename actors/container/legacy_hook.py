@@ -27,7 +27,7 @@ class LegacyHook(Protocol):
         ...
 
     async def run(self, container: Container) -> None:
-        """Runs beside the container until cancelled."""
+        """Runs alongside the container until cancelled."""
         ...
 
     async def flush(self, container: Container) -> None:

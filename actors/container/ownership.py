@@ -385,7 +385,7 @@ class StorageOwnership:
             if step in _OURS:
                 break
 
-            # Beside a check an element of this owner may come to count: then it shows less than is known.
+            # During a check an element of this owner may come to count: then it shows less than is known.
             if self._known == known:
                 await self._refuse(step, listed)
                 break
@@ -396,7 +396,7 @@ class StorageOwnership:
         """Return once an element counts that records a complete cycle up to ``cut`` (rule J5). It names
         ``runs`` besides those that counted before (rule M10), unless one that was recorded earlier serves.
 
-        It takes as long as long-term storage does. Checks, and so flushes, go on beside it; elements are
+        It takes as long as long-term storage does. Checks, and so flushes, go on meanwhile; elements are
         created one after the other. Raises ``CLAIM_REFUSED`` if this owner must not go on; after any other
         error call it again, with the same cut or a newer one: what was recorded is settled first."""
         async with self._lock:

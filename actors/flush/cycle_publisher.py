@@ -1,4 +1,4 @@
-"""Records in long-term storage which flush cycle is complete, beside the cycles (rule J5).
+"""Records in long-term storage which flush cycle is complete, alongside the cycles (rule J5).
 
 The creation of an element takes as long as long-term storage does; nothing that is flushed waits for it (rule
 F7). The callers of a flush do: they are answered once an element counts whose cut is at or after their call.

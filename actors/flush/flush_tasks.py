@@ -62,9 +62,8 @@ class FlushTasks:
         """``flush(plan)`` flushes one segment and returns its error. ``retry_in()``: for how many seconds
         long-term storage refuses every change. ``on_late(sids)`` is called when a flush becomes late, with
         its segment and what that is merged into; ``on_late_end(failed)`` when a late flush has ended, maybe
-        in the same cycle, with its error if it has one.
-        ``limit``: flushes that a cycle has under way; as many late ones may be beside them. ``deadline``:
-        seconds for which a cycle waits for a flush."""
+        in the same cycle, with its error if it has one. ``limit``: flushes that a cycle has under way; as
+        many late ones may be under way besides. ``deadline``: seconds for which a cycle waits for a flush."""
         self._flush = flush
         self._retry_in = retry_in
         self._on_late = on_late

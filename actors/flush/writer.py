@@ -5,7 +5,7 @@ the order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one 
 (``segment_flusher.py``), deferred work (``deferred_work.py``), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed; wait until that is durable; claim long-term
-storage (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. Beside the
+storage (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. Alongside the
 next cycles this is recorded in long-term storage (``cycle_publisher.py``). A segment that fails does not stop
 the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later cycle, and a
 requested flush gets its error. One that hangs does not hold it up (rule F7). Only ``NotOwner``, and a

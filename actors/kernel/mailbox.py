@@ -28,7 +28,7 @@ from .event_source import EventSource, OneShot
 T = TypeVar("T")
 
 ITEM_OVERHEAD = 256
-"""Bytes charged for an item beside its payload: about the size of the message, its reply and their slots."""
+"""Bytes charged for an item besides its payload: about the size of the message, its reply and their slots."""
 
 
 class Lane(enum.Enum):

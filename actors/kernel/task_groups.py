@@ -1,4 +1,4 @@
-"""Structured concurrency in the three forms that the library needs beside anyio's own."""
+"""Structured concurrency in the three forms that the library needs besides anyio's own."""
 
 from __future__ import annotations
 

@@ -429,7 +429,7 @@ class StoreOpener:
         # A host never creates a store: the supervisor does, once for all of them.
         identity = await existing_identity(self.files, self.folder)
         chunks = await self._chunks()
-        # Always allowed beside others: the supervisor and its hosts have the folder open together.
+        # Always allowed: the supervisor and its hosts have the folder open together.
         async with announced(self.files, self.world, self.folder, host_id) as owner_id:
             await self._prepare_folder()
             fingerprint = await self._fingerprint()

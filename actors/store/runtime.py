@@ -291,7 +291,7 @@ def make_hook(mode: LayoutMode) -> LegacyHook | None:
 
 @asynccontextmanager
 async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
-    """Run ``run`` beside the body. At the body's end, however it ends, ask it to stop and wait for it,
+    """Run ``run`` alongside the body. At the body's end, however it ends, ask it to stop and wait for it,
     shielded from cancellation."""
     async with body_group() as tasks:
         done = anyio.Event()

@@ -112,7 +112,7 @@ class FailoverTimes:
 
 @attrs.define
 class HostFacts:
-    """What is known about a host beside its phase."""
+    """What is known about a host besides its phase."""
 
     starts: int = 0
     exits: int = 0

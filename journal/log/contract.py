@@ -115,8 +115,8 @@ class DurableDataLog(ABC):
     @abstractmethod
     async def read_window(self, number: int) -> Sequence[GroupPayload]:
         """The groups of the window that holds durable group ``number``, checked, in order (rule W10). At any
-        time after ``open`` or ``inspect``, beside appends and truncations. Raises ``DataCorruption`` (file,
-        offset) if the group is damaged, or truncated; the log goes on."""
+        time after ``open`` or ``inspect``, also during appends and truncations. Raises ``DataCorruption``
+        (file, offset) if the group is damaged, or truncated; the log goes on."""
 
     @abstractmethod
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:

@@ -106,7 +106,7 @@ class LocalLog(DurableDataLog):
         """Removing a large file takes as long as many appends, which need not wait for it. All calls of one
         program are in the same folder, even if its path leads to another log's meanwhile (W5)."""
         self._reading = files.lane(f"wal read {folder}")
-        """Windows are read beside appends and removals."""
+        """Windows are read also during appends and removals."""
         self._options = options or LocalLogOptions()
         self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
         self._life = LogLifecycle(folder)

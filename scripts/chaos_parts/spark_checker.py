@@ -111,7 +111,7 @@ def _order(written: Sequence[Event], *, shuffled: bool) -> Iterator[str]:
 
 
 class Poller:
-    """A reader beside a write: at every moment it must see all of it, or nothing."""
+    """A reader during a write: at every moment it must see all of it, or nothing."""
 
     def __init__(self, store: tierlog.Client, target: str, allowed: Collection[int]) -> None:
         self._store = store

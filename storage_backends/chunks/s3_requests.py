@@ -176,7 +176,7 @@ class S3Requests:
 
     async def close(self) -> None:
         """Close the connections, even when the caller is cancelled."""
-        # Taken first, so that a second close, or one beside it, finds nothing to do.
+        # Taken first, so that a second close, or a concurrent one, finds nothing to do.
         loop, self._loop = self._loop, None
         if loop is not None:
             with anyio.CancelScope(shield=True):

@@ -1,7 +1,7 @@
 """Writes all buffers to a descriptor, bulk data in slices that the disk begins with at once.
 
 In one call, several megabytes cost about twice the CPU per byte (measured on ext4 in a virtual machine,
-beside a busy WAL; probably because the page cache then allocates large cold blocks). And left to the sync,
+alongside a busy WAL; probably because the page cache then allocates large cold blocks). And left to the sync,
 they reach the disk as one burst, in front of each sync of a WAL on the same disk. So bulk data is written in
 slices of a megabyte: while one is on its way to the disk the next is copied. A write that a caller waits for
 stays one call, because after each call its thread may have to wait for the interpreter.

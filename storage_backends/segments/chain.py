@@ -12,7 +12,7 @@ from .records import ChunkRecord, IndexRecord, Record, SegmentRecord
 from .records.header import changed
 
 _RECORD_BYTES = 96
-"""About the size of a record and its key beside names, checksums and starts."""
+"""About the size of a record and its key without names, checksums and starts."""
 
 
 class ChunkRecords(NamedTuple):

@@ -16,7 +16,7 @@ T = TypeVar("T")
 RunKey = tuple[str, int]
 """A run's name and CRC32C, as in the name of its local file."""
 _ENTRY_MEMORY = 200
-"""Bytes of memory for an entry beside its content."""
+"""Bytes of memory for an entry besides its content."""
 
 
 @attrs.frozen

@@ -28,7 +28,7 @@ FAN_OUT = 10
 """How many generations of one tier are merged. More means fewer bytes written and more runs to ask."""
 
 _ENTRY_OVERHEAD = 16
-"""Bytes of an entry in a run list beside those of the merged runs': the number in the name, and a length."""
+"""Bytes of an entry in a run list besides those of the merged runs': the number in the name, and a length."""
 
 
 @attrs.frozen

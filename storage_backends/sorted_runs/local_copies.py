@@ -96,7 +96,7 @@ class LocalCopies(RunSource):
         self._held[file_name(run)] = run
 
     async def check_room(self, size: int) -> None:
-        """Raises ``StorageFull`` unless the disk has room for ``size`` bytes beside the spare ones (W6)."""
+        """Raises ``StorageFull`` unless the disk has room for ``size`` bytes besides the spare ones (W6)."""
         try:
             await self._ensure_folder()
             free = await self._files.run(_free_space(self._folder))

@@ -1,6 +1,6 @@
 """The memtable: rows that no run has yet, in key order (rule M5).
 
-A key keeps, beside its newest row, those older ones that an open reader of this memtable sees; they go with
+A key keeps, besides its newest row, those older ones that an open reader of this memtable sees; they go with
 the next write of the key after the reader has closed. Freezing is one assignment: the frozen memtable is read
 only, and the table continues with another one. Nothing here suspends.
 """
@@ -22,7 +22,7 @@ K = TypeVar("K")
 SLICE_KEYS = 256
 """Keys that are visited in one step of the loop: at most about a millisecond."""
 ROW_MEMORY = 230
-"""Bytes of memory for a row beside its key and value (measured: two ``bytes`` objects, an int, a tuple and a
+"""Bytes of memory for a row besides its key and value (measured: two ``bytes`` objects, an int, a tuple and a
 place in the order)."""
 
 

@@ -26,7 +26,7 @@ class RunList:
     runs: tuple[RunEntry, ...] = attrs.field(default=(), converter=_in_order)
     changes_from: int = 0
     """The changes since an older version are not complete: merges have dropped tombstones up to this one
-    (rule M7). Beside the entries, because a merge of tombstones may leave no run."""
+    (rule M7). Kept besides the entries, because a merge of tombstones may leave no run."""
 
     def __attrs_post_init__(self) -> None:
         generations = self.generations()

@@ -46,9 +46,9 @@ class ServerLimits:
     """The most bytes of blocks of answers that clients have not read: further ones wait, and are not read
     from the store."""
     requests: int = 4096
-    """The most requests in flight beside the tails: 429."""
+    """The most requests in flight besides the tails: 429."""
     connections: int = 0
-    """The most connections: 503. 0 means as many as the limit of open files allows beside
+    """The most connections: 503. 0 means as many as the limit of open files allows besides
     ``reserved_files``."""
     reserved_files: int = 128
     """Descriptors that connections leave to the rest of the process."""
@@ -159,7 +159,7 @@ class ServerContext:
         )
 
     async def run(self) -> None:
-        """What the server does beside requests, until it is cancelled."""
+        """What the server does besides requests, until it is cancelled."""
 
     def new_request_id(self) -> str:
         """This server's id and a number. A random id would be a system call for each request."""

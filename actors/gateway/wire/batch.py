@@ -49,7 +49,7 @@ _NAME = struct.Struct(">H")
 _ITEM = struct.Struct(">HBBIIQqQ")
 _HAS_PREVIOUS, _HAS_EXPECTED = 1, 2
 ITEM_OVERHEAD = _ITEM.size
-"""Bytes of an item beside its writer id and its payload."""
+"""Bytes of an item without its writer id and its payload."""
 
 
 class BatchItem:
