@@ -4,7 +4,7 @@ Owns: the queue of garbage in memory, its delay, and the names of transactions u
 ``GarbageSink`` of chunked storage. Does not own: what is garbage (``rules.py``).
 
 The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. A listing
-counts only behind a check of the chain: long-term storage may not be mounted (rule G5). The listing is
+counts only after a check of the chain: long-term storage may not be mounted (rule G5). The listing is
 repeated twice, for chunks that a dead owner's late put creates after the first one (rule G5), and whenever
 names found no room in the queue, which is bounded (rule G2). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules

@@ -141,7 +141,7 @@ def decode_header(data: Buffer, path: str) -> tuple[FileHeader, int]:
         raise DecodeError("no header")
     if crc32c(memoryview(data)[:end]) != _CRC.unpack_from(data, end)[0]:
         raise DecodeError("the header's CRC does not match")
-    # Only behind a valid CRC: a flipped bit in the version is corruption, not a newer format.
+    # Only after a valid CRC: a flipped bit in the version is corruption, not a newer format.
     if version > FORMAT_VERSION:
         raise StoreMismatch(
             f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog"

@@ -165,7 +165,7 @@ class MemoryLog(DurableDataLog):
             )
         self._life.step(LogEvent.BEGIN_APPEND)
         await self._checkpoint()
-        # Behind the await, during which another owner may have opened the log. Nothing is awaited from here
+        # After the await, during which another owner may have opened the log. Nothing is awaited from here
         # on.
         self.check_owner()
         info = GroupInfo(self._next_group, self._epoch, tag, size, truncate_before)

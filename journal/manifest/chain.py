@@ -154,7 +154,7 @@ async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
             problems.append(ChainProblem(error.file, error.reason, error.offset, n))
             continue
 
-        # The walk goes on behind a break: an operator needs to see what both histories have.
+        # The walk goes on after a break: an operator needs to see what both histories have.
         if elements and (message := _break_between(found, elements[-1].element)):
             problems.append(ChainProblem(element_name(container, n), message))
         elements.append(found)

@@ -203,7 +203,7 @@ class SegmentTransaction:
         if spare is not None and spare[0] == offset:
             # S7: the breaker is asked before a name is tracked or used, so that an outage costs none.
             self.context.chunks.admit(spare[1])
-            # Only behind the breaker: after its refusal the name is still there for the next attempt.
+            # Only after the breaker: after its refusal the name is still there for the next attempt.
             del self.context.spare[self.id]
             self._created[spare[1]] = None
             return spare[1]

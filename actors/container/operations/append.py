@@ -83,7 +83,7 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
             is_latest = request.first_event == known.first_event and _last_event(request) == known.last_event
             return None, known.offset if is_latest else None
 
-    # Behind the repeats, and before the offset: who appends to a sealed segment needs to know that no offset
+    # After the repeats, and before the offset: who appends to a sealed segment needs to know that no offset
     # is right.
     if segment.sealed:
         raise SegmentSealed(

@@ -107,7 +107,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.is_input_ended = False
         """The client sends no more: it has closed its half, or all of it."""
         self._last_answer = b""
-        """What a refusal sends behind the answers to the requests that are complete."""
+        """What a refusal sends after the answers to the requests that are complete."""
         self._bytes_dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
@@ -508,7 +508,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._update_timers()
 
     def _refuse(self, error: TierlogError) -> None:
-        """Answers with the error, behind the requests that are complete, and ends the connection. Nothing
+        """Answers with the error, after the requests that are complete, and ends the connection. Nothing
         more is parsed."""
         self._is_dropping = True
         half = self._drop_incomplete()

@@ -140,7 +140,7 @@ class Connections:
         self._changed.set()
 
     async def end(self, listener: socket.socket, seconds: float, drop_bodies: Callable[[], bool]) -> None:
-        """Ends each connection behind the requests that it has; after ``seconds``, those too.
+        """Ends each connection after the requests that it has; after ``seconds``, those too.
         ``drop_bodies()`` refuses requests whose body is incomplete then, if there are any."""
         # The kernel resets what is in the queue of a socket that is closed, and those clients may have sent
         # requests.
