@@ -59,7 +59,7 @@ def test_health_and_readiness(service: SyncOwnService) -> None:
 
 
 def test_a_clients_health_is_the_services_readiness(service: SyncOwnService) -> None:
-    with connect_sync(service.url, deadline=5) as client:
+    with connect_sync(service.url) as client:
         status = client.health()
 
     assert (status.ready, status.draining) == (True, False)
@@ -70,7 +70,7 @@ def test_a_clients_health_is_the_services_readiness(service: SyncOwnService) -> 
 
 def test_a_clients_health_of_a_host_is_that_hosts_own(service: SyncOwnService) -> None:
     for host in service.status()["hosts"]:
-        with connect_sync(host["url"], deadline=5) as client:
+        with connect_sync(host["url"]) as client:
             status = client.health()
 
         assert (status.ready, status.draining) == (True, False)
