@@ -1,7 +1,7 @@
 """How a command runs: its event loop, its store, view or client, and the report of a failure.
 
-Ctrl-C (``interrupts.py``): a command that writes is cancelled and closes its store in order; one that only
-reads ends at once. If the reader of stdout goes away, a command ends quietly with 141.
+Ctrl-C and SIGTERM (``interrupts.py``): a command that writes is cancelled and closes its store in order; one
+that only reads ends at once. If the reader of stdout goes away, a command ends quietly with 141.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.os_errors import explain
 from ..telemetry.logging import is_logging, log_to_stderr
 from ..telemetry.printable import printable
-from .interrupts import INTERRUPTED, Interrupts, end_at_once
+from .interrupts import Interrupts, end_at_once
 from .output import BROKEN_PIPE, exit_broken_pipe
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FAILED = 1
+OUT_OF_MEMORY = "this process got no more memory: raise its limit (`ulimit -v`, a container's), or free some"
 USE_URL = "use --url {url}"
 Hints = Mapping[type[TierlogError], str]
 _HINTS: Hints = {
@@ -90,9 +91,11 @@ def execute(
         exit_broken_pipe()
     except KeyboardInterrupt:
         # Without a message: the user asked for it.
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(interrupts.exit_code) from None
     except OSError as error:
         fail(explain(error))
+    except MemoryError:
+        fail(OUT_OF_MEMORY)
 
 
 def _hint(error: TierlogError, hints: Hints) -> str:

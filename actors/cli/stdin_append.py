@@ -23,6 +23,7 @@ import attrs
 from ...storage_backends.base.arguments import APPEND_BYTES_MAX
 from ...storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, TooLarge
 from . import output
+from .running import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     from ..gateway.client.async_client import Client
@@ -104,7 +105,7 @@ async def append_to(
     source: Source,
     options: AppendOptions,
 ) -> int | None:
-    """``append_input`` to a store that is open for it only. Ctrl-C while it closes is reported too."""
+    """``append_input`` to a store that is open for it only. A signal while it closes is reported too."""
     offset, is_done = None, False
     try:
         async with opening as store:
@@ -122,16 +123,16 @@ async def append_input(
     store: SegmentStore | Client, name: str, source: Source, options: AppendOptions
 ) -> int | None:
     """Append everything. Returns the offset of the first byte, or None if all of it is a duplicate whose
-    offset is unknown. A failure or Ctrl-C reports what was appended before it."""
+    offset is unknown. A failure or a signal reports what was appended before it."""
     appender = _Appender(store, name, options)
     try:
         with output.progress("appending", source.size, shown=source.shows_progress) as advance:
             await (appender.append_lines if options.lines else appender.append_pieces)(source, advance)
-    except TierlogError as error:
+    except (TierlogError, MemoryError) as error:
         if appender.appended:
-            raise TierlogError(
-                f"{error}; appended before that: the first {output.count(appender.appended, 'byte')}"
-            ) from error
+            done = output.count(appender.appended, "byte")
+            reason = OUT_OF_MEMORY if isinstance(error, MemoryError) else error
+            raise TierlogError(f"{reason}; appended before that: the first {done}") from error
         raise
     except anyio.get_cancelled_exc_class():
         done = output.count(appender.appended, "byte")

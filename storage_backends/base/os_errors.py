@@ -9,6 +9,7 @@ import pwd
 NO_PERMISSION = (errno.EACCES, errno.EPERM)
 """The error numbers of a missing permission."""
 _READ_ONLY = "it is mounted read-only: mount it for writing, or name another folder"
+_MORE_FILES = "this process may open no more: raise the limit (`ulimit -n`)"
 _GRANT = "run as its owner, or give this user access to it and to the folders above it (chown, chmod)"
 
 
@@ -25,7 +26,8 @@ def reason_of(error: OSError) -> str:
     reason = error.strerror or str(error)
     if error.errno in NO_PERMISSION:
         return f"{reason} for {_user()}; {_GRANT}"
-    return f"{reason}; {_READ_ONLY}" if error.errno == errno.EROFS else reason
+    advice = {errno.EROFS: _READ_ONLY, errno.EMFILE: _MORE_FILES}.get(error.errno or 0)
+    return f"{reason}; {advice}" if advice else reason
 
 
 def _user() -> str:

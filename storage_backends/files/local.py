@@ -338,7 +338,7 @@ def drive(program: Program[T], perform: Mapping[type[IoCall], Callable[..., Any]
             kind = type(call)
             try:
                 result = perform[kind](call, began) if kind is SyncFolder else perform[kind](call)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - without memory too, a program closes what it opened
                 call = program.throw(error)
             else:
                 call = send(result)

@@ -20,6 +20,7 @@ from ..base.checksum import Buffer
 from ..base.errors import ChunkNotFound, DataCorruption, StorageFull, Unavailable
 from ..base.files import FULL, Files, FreeSpace, ListFolder, Program, make_folder
 from ..base.lock_table import LockTable
+from ..base.os_errors import explain
 from ..base.statistics import counter, gauge
 from .parts import crc32c_in_slices, parts_of
 from .reader import RunSource, missing
@@ -76,7 +77,9 @@ class LocalCopies(RunSource):
         try:
             names = await files.run(_prepare(self._folder, known, may_remove))
         except OSError as error:
-            raise Unavailable(f"the folder of local runs {self._folder} cannot be used: {error}") from error
+            raise Unavailable(
+                f"the folder of local runs cannot be used: {explain(error, self._folder)}"
+            ) from error
         self._held = {name: known[name] for name in names}
 
     async def add(self, run: RunEntry, pieces: Sequence[Buffer]) -> None:
@@ -102,7 +105,9 @@ class LocalCopies(RunSource):
             free = await self._files.run(_free_space(self._folder))
         except OSError as error:
             self._has_folder = False
-            raise Unavailable(f"the folder of local runs {self._folder} cannot be used: {error}") from error
+            raise Unavailable(
+                f"the folder of local runs cannot be used: {explain(error, self._folder)}"
+            ) from error
         if free < size + self._spare:
             raise StorageFull(
                 f"merging or fetching sorted runs needs {size + self._spare} bytes free on the local disk, "

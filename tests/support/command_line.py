@@ -41,7 +41,8 @@ _commands_of = cache(typer.main.get_command)
 @contextmanager
 def in_this_process(capture: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
     """The command line without a process of its own; ``capture``: of file descriptors, in bytes."""
-    before = signal.getsignal(signal.SIGINT)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
 
     def call(*arguments: str) -> Done:
         code = main(list(arguments))
@@ -49,7 +50,8 @@ def in_this_process(capture: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
 
     with mock.patch.object(typer.main, "get_command", _commands_of):
         yield call
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def command(folder: Path, *arguments: str) -> list[str]:

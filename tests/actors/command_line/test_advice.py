@@ -74,6 +74,9 @@ def test_a_user_without_a_name_and_a_part_of_a_path_are_no_obstacle(monkeypatch:
     assert explain(OSError(errno.EROFS, "Read-only file system"), "/data").endswith(
         "for writing, or name another folder"
     )
+    assert explain(OSError(errno.EMFILE, "Too many open files"), "/data").endswith(
+        "raise the limit (`ulimit -n`)"
+    )
     assert (
         explain(OSError(errno.EIO, "Input/output error", "/data/wal"), "/data")
         == "/data/wal: Input/output error"

@@ -1,7 +1,9 @@
-"""Ctrl-C, wherever it strikes: in a thread's start, in a finalizer, twice, before a command has begun."""
+"""Ctrl-C, wherever it strikes: in a thread's start, in a finalizer, twice, before a command has begun.
+SIGTERM and SIGHUP, which end a command in the same way."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -53,6 +55,37 @@ async def command():
 """
     )
     assert (code, out, err) == (130, b"in order\n", b"")
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_command_ends_in_order_when_a_service_manager_or_a_closed_terminal_ends_it(
+    number: signal.Signals, code: int
+) -> None:
+    """They ended it like a crash: the store was not closed, and `segment append` did not say what it had
+    appended."""
+    command = f"""
+async def command():
+    try:
+        os.kill(os.getpid(), {number:d})
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.01)
+            print("in order")
+"""
+    assert run(command) == (code, b"in order\n", b"")
+
+
+def test_a_closed_terminal_does_not_end_a_command_that_nohup_started() -> None:
+    command = """
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+async def command():
+    os.kill(os.getpid(), signal.SIGHUP)
+    await anyio.sleep(0)
+    print("goes on")
+"""
+    assert run(command) == (0, b"goes on\n", b"")
 
 
 def test_an_interrupt_while_a_thread_starts_corrupts_nothing() -> None:

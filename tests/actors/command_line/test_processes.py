@@ -40,7 +40,10 @@ def test_a_tail_from_beyond_the_end_says_that_it_waits(folder: Path) -> None:
         assert tail.wait() == 130
 
 
-def test_ctrl_c_ends_a_waiting_append_and_keeps_acked_bytes(folder: Path, run: Run) -> None:
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_waiting_append_and_keeps_acked_bytes(
+    folder: Path, run: Run, number: signal.Signals, code: int
+) -> None:
     make_store(folder)
 
     async def wait_for_line() -> None:
@@ -55,9 +58,9 @@ def test_ctrl_c_ends_a_waiting_append_and_keeps_acked_bytes(folder: Path, run: R
         append.stdin.write(b"a line\nhalf of")
         append.stdin.flush()
         anyio.run(wait_for_line)
-        append.send_signal(signal.SIGINT)
+        append.send_signal(number)
 
-        assert append.wait() == 130
+        assert append.wait() == code
         assert append.stderr.read().startswith(b"interrupted: ")
 
     assert run("segment", "read", NAME, "--offset", "13").out == "a line\n"

@@ -1,16 +1,18 @@
-"""What an interrupted append reports."""
+"""What an interrupted or failed append reports."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import pytest
+import typer
 
 from support.command_line import NAME
 from tierlog import SegmentStore, TooLarge
+from tierlog.actors.cli.running import OUT_OF_MEMORY, execute
 from tierlog.actors.cli.stdin_append import AppendOptions, Source, append_input, append_to, open_input
 
 
@@ -51,6 +53,30 @@ async def test_an_interrupted_append_reports_what_was_acked(
             tasks.cancel_scope.cancel()
 
     assert capsys.readouterr().err == f"interrupted: {report}\n"
+
+
+class OutOfMemory(Stalling):
+    async def append(self, name: str, data: bytes, **options: Any) -> int:
+        if not self.appends:
+            raise MemoryError
+        return await super().append(name, data, **options)
+
+
+@pytest.mark.parametrize("appends, report", [(0, ""), (1, "; appended before that: the first 4 bytes")])
+def test_an_append_without_memory_is_one_line_with_what_was_acked(
+    capsys: pytest.CaptureFixture[str], appends: int, report: str
+) -> None:
+    """It ended with a traceback."""
+
+    async def command() -> None:
+        options = AppendOptions(lines=False, writer=None, event_number=None, expected_offset=None)
+        with open_input(None, "12345678") as source:
+            await append_input(cast(SegmentStore, OutOfMemory(appends)), NAME, source, options)
+
+    with pytest.raises(typer.Exit):
+        execute(command)
+
+    assert capsys.readouterr().err == f"error: {OUT_OF_MEMORY}{report}\n"
 
 
 @pytest.mark.anyio

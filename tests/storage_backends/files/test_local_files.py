@@ -229,6 +229,25 @@ async def test_errors_are_raised_at_their_yield_and_the_program_continues(tmp_pa
     assert await LocalFiles().run(program()) == [FileNotFoundError] * 4 + [FileExistsError]
 
 
+async def test_a_program_closes_what_it_opened_when_there_is_no_memory_for_an_answer(tmp_path: Path) -> None:
+    """It was dropped instead, with its file open."""
+    path, opened = str(tmp_path / "a"), list[FileHandle]()
+
+    def program() -> Program[None]:
+        yield from put(path, b"")
+        opened.append((yield Open(path)))
+        try:
+            yield Read(opened[0], 0, 1 << 62)
+        finally:
+            yield Close(opened[0])
+
+    files = LocalFiles()
+    with pytest.raises(MemoryError):
+        await files.run(program())
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        files.peek(opened[0], 0, 1)
+
+
 async def test_a_handle_that_was_closed_can_neither_be_closed_nor_used_again(tmp_path: Path) -> None:
     """W7: a descriptor number is never used after its close."""
     path = str(tmp_path / "a")
