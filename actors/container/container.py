@@ -28,7 +28,7 @@ import attrs
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ClosedError, SegmentNotFound, TierlogError, Unavailable
+from ...storage_backends.base.errors import ClosedError, NotOwner, SegmentNotFound, TierlogError, Unavailable
 from ...storage_backends.base.transactions import TransactionInfo, is_staged
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.options import ChunkedOptions
@@ -247,6 +247,17 @@ class Container:
     def stop(self) -> None:
         """Ask for a clean end."""
         self._stop.set()
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another owner has opened the container since, also if nothing has noticed it yet."""
+        try:
+            self.log.check_owner()
+        except NotOwner:
+            return True
+        except TierlogError:
+            return False  # It is ending for another reason, which it reports itself.
+        return False
 
     def _segment_loaded(self, segment: SegmentState) -> None:
         self.cache.open_segment(segment.sid, segment.flushed)

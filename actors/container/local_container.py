@@ -11,6 +11,7 @@ tried again on the next ownership, within the wait's limit. One whose outcome is
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import TypeVar
 
@@ -46,6 +47,9 @@ class RemoteContainer:
 
     def __init__(self, index: int) -> None:
         self.index = index
+
+    async def ends_fenced(self) -> bool:
+        return False
 
     def stop(self) -> None:
         """Does nothing: there is nothing to stop."""
@@ -172,6 +176,14 @@ class LocalContainer:
         while self._ended is None:
             await self._changed.wait()
         return self._ended
+
+    async def ends_fenced(self) -> bool:
+        """Whether another owner has fenced the container. If nothing has noticed that yet, it ends now."""
+        if self.active is not None and self.active.is_fenced:
+            with suppress(TierlogError):
+                await self.active.wait_durable()
+            await self.wait_ended()
+        return self._ended is not None and self._ended.kind is ExitKind.FENCED
 
     async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
         """Run ``verb`` on the active ownership, waiting for one up to the limit."""

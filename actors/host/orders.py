@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from ...storage_backends.base.errors import NotOwner, StoreMismatch, TierlogError
+from ...storage_backends.base.errors import StoreMismatch, TierlogError
 from ..container.container import Container
 from ..container.local_container import LocalContainer
 from ..kernel.exits import ActorExit, ExitKind, first_leaf
@@ -71,7 +71,7 @@ class Orders:
         for index in list(self._epochs):
             container = self._runtime.container(index)
             if container.active is not None and isinstance(container, LocalContainer):
-                if _is_fenced(container.active):
+                if container.active.is_fenced:
                     self._tasks.start_soon(self._close_fenced, index, container)
                 else:
                     self._epochs[index] = container.active.state.epoch
@@ -108,7 +108,7 @@ class Orders:
         index = order.index
         container = self._runtime.container(index)
         # V3: it was fenced, which nothing has noticed yet. The order begins another ownership.
-        if container.active is not None and _is_fenced(container.active):
+        if container.active is not None and container.active.is_fenced:
             await self._runtime.close(index)
         if not self._runtime.serves(index):
             container = self._runtime.begin(index)
@@ -176,16 +176,6 @@ class Orders:
         # The later supervisor gave it no such request; it learns the state from the hello.
         if order.term == self._term:
             self._report(report)
-
-
-def _is_fenced(container: Container) -> bool:
-    try:
-        container.log.check_owner()
-    except NotOwner:
-        return True
-    except TierlogError:
-        return False  # It is ending for another reason, which it reports itself.
-    return False
 
 
 def _kind(ended: ActorExit) -> str:

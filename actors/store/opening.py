@@ -25,7 +25,7 @@ from ...journal.log.local_layout import LocalLogOptions, log_folder
 from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
-from ...storage_backends.base.files import Files, sync_ancestry
+from ...storage_backends.base.files import FileHandle, Files, sync_ancestry
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.files.local import LocalFiles
@@ -360,9 +360,9 @@ async def open_host(
 @asynccontextmanager
 async def announced(
     files: Files, world: World, folder: StoreFolder, role: str, url: str = "", *, take_over: bool = True
-) -> AsyncIterator[str]:
-    """Announce in the folder that this process has it open; withdraw that at the end. Yields the opening's
-    id. Raises ``NotOwner`` if another process has it open and ``take_over`` is False."""
+) -> AsyncIterator[Announcement]:
+    """Announce in the folder that this process has it open; withdraw that at the end. Raises ``NotOwner`` if
+    another process has it open and ``take_over`` is False."""
     pid = os.getpid()
     owner = lock_files.Owner(
         world.new_id(),
@@ -379,16 +379,38 @@ async def announced(
         if take_over
         else lock_files.create_only_lock_file(folder.path, owners, owner, identity_file(folder.wal))
     )
-    handle = await run_program(files, create, owners)
+    announcement = Announcement(files, owners, owner, await run_program(files, create, owners))
     try:
-        yield owner.owner_id
+        yield announcement
     finally:
+        await announcement.withdraw()
+
+
+class Announcement:
+    """The lock file of a process that has the folder open."""
+
+    def __init__(self, files: Files, folder: str, owner: lock_files.Owner, handle: FileHandle) -> None:
+        self._files = files
+        self._folder = folder
+        self._owner = owner
+        self._handle: FileHandle | None = handle
+
+    @property
+    def owner_id(self) -> str:
+        return self._owner.owner_id
+
+    async def withdraw(self) -> None:
+        """Does nothing the second time."""
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+
         with anyio.CancelScope(shield=True):
             try:
-                await files.run(lock_files.remove_lock_file(owners, owner, handle))
+                await self._files.run(lock_files.remove_lock_file(self._folder, self._owner, handle))
             except OSError as error:
                 # The file only informs. The next opening removes it, because its lock is free.
-                _log.warning("owner_file_not_removed", folder=owners, error=str(error))
+                _log.warning("owner_file_not_removed", folder=self._folder, error=str(error))
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -416,11 +438,12 @@ class StoreOpener:
         await report_shared(self.files, self.folder)
         chunks = await self._chunks()
         identity = await identify(self.files, self.folder, containers, self.config, self.world)
-        async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as owner_id:
+        async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as opening:
             # Not before: a refused opening leaves the folder as it is.
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
-            async with serve(self._parts(identity, owner_id, chunks, fingerprint)) as store:
+            parts = self._parts(identity, opening.owner_id, chunks, fingerprint)
+            async with serve(attrs.evolve(parts, withdraw=opening.withdraw)) as store:
                 yield store
 
     @asynccontextmanager
@@ -430,10 +453,10 @@ class StoreOpener:
         identity = await existing_identity(self.files, self.folder)
         chunks = await self._chunks()
         # Always allowed: the supervisor and its hosts have the folder open together.
-        async with announced(self.files, self.world, self.folder, host_id) as owner_id:
+        async with announced(self.files, self.world, self.folder, host_id) as opening:
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
-            parts = self._parts(identity, owner_id, chunks, fingerprint)
+            parts = self._parts(identity, opening.owner_id, chunks, fingerprint)
             async with ContainerRuntime(parts).running() as runtime:
                 yield runtime
 

@@ -39,6 +39,8 @@ from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
 from .store import RollingSizes, SegmentStore, StoreStatistics
 
+_FENCE_CHECK_SECONDS = 1.0
+
 
 @attrs.frozen(eq=False, repr=False)
 class RuntimeOptions:
@@ -70,6 +72,9 @@ class RuntimeParts:
     options: RuntimeOptions
     world: World
     span: SpanHook | None = None
+    withdraw: Callable[[], Awaitable[None]] | None = None
+    """Called once another owner has fenced all containers: this process has the folder open no longer. None
+    for a host, whose supervisor decides that, and in simulated time, where nobody is asked."""
     loop_lag: LoopLag | None = None
     """Measures the lag of the event loop; None in simulated time, which has none."""
 
@@ -234,9 +239,19 @@ class ContainerRuntime:
             # In a group of its own: the measurement ends when the containers begin to stop.
             if (lag := self._parts.loop_lag) is not None:
                 helpers.start_soon(self._container_options.protect(lag.watch))
+            if (withdraw := self._parts.withdraw) is not None:
+                helpers.start_soon(self._container_options.protect(self._watch_fences), withdraw)
             self._supervising.set()
             await self._stopping.wait()
             helpers.cancel_scope.cancel()
+
+    async def _watch_fences(self, withdraw: Callable[[], Awaitable[None]]) -> None:
+        """An idle process would never notice that another one took the folder over."""
+        fenced = False
+        while not fenced:
+            await anyio.sleep(_FENCE_CHECK_SECONDS)
+            fenced = all([await container.ends_fenced() for container in self._containers])
+        await withdraw()
 
     def _statistics(self, containers: tuple[LocalContainerStatistics, ...]) -> StoreStatistics:
         lag = self._parts.loop_lag

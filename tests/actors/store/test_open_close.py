@@ -29,6 +29,7 @@ from tierlog import ClosedError, InvalidArgument, NotOwner, OutcomeUnknown, Segm
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.configuration import SupervisionConfig, TimeoutsConfig
+from tierlog.actors.store import runtime
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.files import IoCall, Open, Sync, Write
@@ -261,6 +262,31 @@ async def test_a_second_opening_fences_the_first(tmp_path: Path) -> None:
 
     async with tierlog.open_store(tmp_path, config=CONFIG) as third:
         assert await third.read("s", 0, 10) == b"abcdef"
+
+
+async def test_an_idle_store_that_was_fenced_notices_it_and_does_not_count_as_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its process ended, each opening had to take it over again, and its tails waited for nothing."""
+    monkeypatch.setattr(runtime, "_FENCE_CHECK_SECONDS", 0.01)
+    async with tierlog.open_store(tmp_path, containers=2, config=CONFIG) as first:
+        await make(first, "s", b"abc")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tail_until_fenced, first)
+            async with tierlog.open_store(tmp_path, config=CONFIG, take_over=True):
+                pass
+
+        with anyio.fail_after(scaled(20)):
+            while list((tmp_path / "wal/owners").iterdir()):
+                await anyio.sleep(0.01)
+        async with tierlog.open_store(tmp_path, config=CONFIG) as third:
+            assert await third.read("s", 0, 10) == b"abc"
+
+
+async def tail_until_fenced(store: SegmentStore) -> None:
+    with pytest.raises(NotOwner):
+        async for block in store.tail("s"):
+            assert block == b"abc"
 
 
 async def test_a_closed_store_refuses_everything(tmp_path: Path) -> None:
