@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -53,6 +53,7 @@ _HINTS: Hints = {
 }
 _NO_HINTS: Hints = MappingProxyType({})
 _REQUEST_SECONDS = 10.0
+_NOTICE_SECONDS = 1.0
 
 
 def print_error(message: str) -> None:
@@ -126,11 +127,32 @@ async def reading(data: Path, url: str | None) -> AsyncIterator[StoreView | Clie
             yield client
 
 
-def _client(url: str) -> AbstractAsyncContextManager[Client]:
+@asynccontextmanager
+async def _client(url: str) -> AsyncIterator[Client]:
     # Here, because it takes 0.2 s, which commands on a folder need not wait.
     from ..gateway.client.connect import connect
 
-    return connect(url)
+    async with AsyncExitStack() as stack:
+        with _notice_of_wait(url):
+            client = await stack.enter_async_context(connect(url))
+        yield client
+
+
+@contextmanager
+def _notice_of_wait(url: str) -> Iterator[None]:
+    """Say on a terminal that the body waits for the service, if it takes long: a client goes on trying for
+    seconds, in which a service may start again."""
+    import asyncio
+
+    def show() -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"waiting for {printable(url)}: no answer yet\n")
+
+    notice = asyncio.get_running_loop().call_later(_NOTICE_SECONDS, show)
+    try:
+        yield
+    finally:
+        notice.cancel()
 
 
 @asynccontextmanager
@@ -259,10 +281,11 @@ async def ask_service(
     try:
         # Only the answer may take long: that nobody listens shows at once.
         timeout = httpx.Timeout(_REQUEST_SECONDS, read=seconds)
-        async with httpx.AsyncClient(
-            base_url=url, timeout=timeout, trust_env=False, follow_redirects=True
-        ) as client:
-            answer = await client.request(method, path, json=body)
+        with _notice_of_wait(url):
+            async with httpx.AsyncClient(
+                base_url=url, timeout=timeout, trust_env=False, follow_redirects=True
+            ) as client:
+                answer = await client.request(method, path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise nobody_answers(url, describe(url, error)) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,8 @@ import pytest
 
 from support.command_line import Run, is_one_line
 from support.service import service
+from tierlog.actors.cli import running
+from tierlog.actors.gateway.client import attempts
 
 COMMANDS = (("status",), ("roll",), ("host", "start", "host-0"), ("container", "open", "0"))
 ANSWERS = {
@@ -107,3 +110,23 @@ def test_https_is_advised_where_a_server_with_tls_answers(run: Run, answer: byte
 
     assert (done.code, is_one_line(done.err)) == (1, True), done.err
     assert f"if it speaks TLS, use https://{place}" in done.err
+
+
+@pytest.mark.parametrize("arguments", [("segment", "ls"), ("status",)])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_command_says_on_a_terminal_that_it_waits_for_a_service(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], is_terminal: bool
+) -> None:
+    """A client tries for five seconds, in which nothing was shown. Scripts get the error alone."""
+    monkeypatch.setattr(running, "_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(attempts, "OPENING_SECONDS", 0.1)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # Nobody listens.
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        done = run(*arguments, "--url", url)
+
+    *notices, error = done.err.splitlines(keepends=True)
+    assert done.code == 1
+    assert notices == ([f"waiting for {url}: no answer yet\n"] if is_terminal else [])
+    assert is_one_line(error)
