@@ -89,8 +89,8 @@ def serve(
 ) -> None:
     """Serve a data folder over HTTP: start host processes, supervise them, and replace those that fail.
 
-    It runs until SIGTERM or Ctrl-C, then lets the hosts finish the requests in flight; a second signal does
-    not wait. Logs go to stderr: plain text on a terminal, else JSON lines.
+    It runs until SIGTERM, Ctrl-C or the terminal's end, then lets the hosts finish the requests in flight; a
+    second signal does not wait. Logs go to stderr: plain text on a terminal, else JSON lines.
     """
 
     async def command() -> None:

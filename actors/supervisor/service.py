@@ -1,9 +1,9 @@
 """The supervisor's process: what `tierlog serve` runs.
 
 Start: the port, the folder, the lock, the term, then the hosts; a failure before the hosts leaves nothing
-behind. End: on SIGTERM or Ctrl-C the hosts drain and the admin server stops last; the second signal cuts that
-short, the third kills them. If the supervisor ends for another reason (a later one took over), the hosts go
-on.
+behind. End: on SIGTERM, Ctrl-C or SIGHUP the hosts drain and the admin server stops last; the second signal
+cuts that short, the third kills them. If the supervisor ends for another reason (a later one took over), the
+hosts go on.
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ async def _announce_settled(supervisor: Supervisor, announce: Callable[[], None]
 
 
 async def _obey_signals(supervisor: Supervisor) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    # `nohup` has SIGHUP ignored, which a closed terminal sends.
+    hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hang_up) as signals:
         async for _ in signals:
             # Each one: the second does not wait for requests (V10).
             supervisor.stop()

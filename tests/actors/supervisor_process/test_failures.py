@@ -209,9 +209,10 @@ def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: P
         wait_until(lambda: len(service.assignments()) == 3, "it is served again")
 
 
-def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_or_a_closed_terminal_ends_it_cleanly(folder: Path, number: signal.Signals) -> None:
     with SyncOwnService(folder, hosts=1, containers=1) as service:
-        assert service.stop(signal.SIGINT) == 0
+        assert service.stop(number) == 0
     assert service.errors == []
 
 
