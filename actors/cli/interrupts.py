@@ -79,7 +79,6 @@ class Interrupts:
         try:
             yield
         finally:
-            self._cancel = None
             if threading.current_thread() is threading.main_thread():
                 for number, handler in before.items():
                     # `getsignal` returns None for a handler that was not set by Python code.
@@ -102,6 +101,8 @@ class Interrupts:
             try:
                 return await command()
             finally:
+                # The loop may be closed before the handlers are.
+                self._cancel = None
                 # A command that receives signals itself, such as serve, leaves the defaults behind.
                 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                     _handle(self._interrupt)

@@ -66,11 +66,16 @@ folder_path = _path_of("folder")
 file_path = _path_of("file")
 
 
-def _refuse_empty_variable(context: typer.Context, data: Path) -> Path:
-    source = context.get_parameter_source("data")
-    if source is not None and source.name == "DEFAULT" and os.environ.get("TIERLOG_DATA") == "":
-        raise typer.BadParameter("TIERLOG_DATA is empty: name a folder, or unset it")
-    return data
+def _not_empty(kind: str) -> Callable[[typer.Context, typer.CallbackParam, Any], Any]:
+    """Refuses an empty environment variable of an option, which click takes for one that is not set."""
+
+    def check(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+        source, variable = context.get_parameter_source(str(parameter.name)), str(parameter.envvar)
+        if source is not None and source.name == "DEFAULT" and os.environ.get(variable) == "":
+            raise typer.BadParameter(f"{variable} is empty: name a {kind}, or unset it")
+        return value
+
+    return check
 
 
 Data = Annotated[
@@ -78,7 +83,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         parser=folder_path,
-        callback=_refuse_empty_variable,
+        callback=_not_empty("folder"),
         envvar="TIERLOG_DATA",
         show_envvar=True,
         metavar="PATH",
@@ -90,6 +95,7 @@ Config = Annotated[
     Path | None,
     typer.Option(
         "--config",
+        callback=_not_empty("file"),
         envvar="TIERLOG_CONFIG",
         show_envvar=True,
         parser=file_path,
@@ -126,6 +132,7 @@ Url = Annotated[
     str,
     typer.Option(
         "--url",
+        callback=_not_empty("service"),
         envvar="TIERLOG_URL",
         show_envvar=True,
         metavar="URL",

@@ -192,6 +192,24 @@ def test_an_empty_variable_is_not_the_default_folder(run: Run, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
+    "variable, arguments, advice",
+    [
+        ("TIERLOG_URL", ("roll",), "TIERLOG_URL is empty: name a service, or unset it"),
+        ("TIERLOG_CONFIG", ("segment", "create", "a"), "TIERLOG_CONFIG is empty: name a file, or unset it"),
+    ],
+)
+def test_an_empty_variable_is_not_the_default_service_or_configuration(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, arguments: tuple[str, ...], advice: str
+) -> None:
+    """`roll` restarted the hosts of the service at the default URL."""
+    monkeypatch.setenv(variable, "")
+    done = run(*arguments)
+
+    assert (done.code, done.out) == (2, "")
+    assert advice in done.err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ("segment", "append", NAME, "--file", ""),
