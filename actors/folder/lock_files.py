@@ -1,7 +1,8 @@
 """Lock files: one locked file in ``wal/owners`` for each process that has the data folder open.
 
 They inform people and the command line and fence nothing: only the log's epoch decides who owns a container.
-A file stays locked while its process lives; the next opening removes unlocked ones. Nothing here is durable.
+A file stays locked until its process ends, closes the store or notices that it was fenced; the next opening
+removes unlocked ones. Nothing here is durable.
 """
 
 from __future__ import annotations

@@ -64,6 +64,8 @@ def test_a_command_ends_in_order_when_a_service_manager_or_a_closed_terminal_end
     """They ended it like a crash: the store was not closed, and `segment append` did not say what it had
     appended."""
     command = f"""
+signal.signal({number:d}, signal.SIG_DFL)  # Whoever runs the tests may ignore it, as `nohup` does.
+
 async def command():
     try:
         os.kill(os.getpid(), {number:d})

@@ -211,8 +211,14 @@ def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: P
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_ctrl_c_or_a_closed_terminal_ends_it_cleanly(folder: Path, number: signal.Signals) -> None:
-    with SyncOwnService(folder, hosts=1, containers=1) as service:
-        assert service.stop(number) == 0
+    # Whoever runs the tests may ignore it, as `nohup` does, and the service would inherit that.
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with SyncOwnService(folder, hosts=1, containers=1) as service:
+            signal.signal(number, before)
+            assert service.stop(number) == 0
+    finally:
+        signal.signal(number, before)
     assert service.errors == []
 
 
