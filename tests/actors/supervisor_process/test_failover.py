@@ -4,6 +4,7 @@ V1, V4 to V7, V9)."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -21,7 +22,8 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 def test_a_service_starts_serves_and_stops_without_leaving_anything(folder: Path) -> None:
     with SyncOwnService(folder, containers=3) as service:
         service.settle()
-        assert "serving 3 containers on 2 hosts at http://127.0.0.1:" in service.printed
+        # On a busy machine one of them may connect after the other has all containers.
+        assert re.search(r"serving 3 containers on (1 of )?2 hosts at http://127\.0\.0\.1:", service.printed)
         service.create("app/events")
         service.append("app/events", b"hello")
         assert service.read("app/events") == b"hello"
