@@ -2,8 +2,9 @@
 
 There are four, in this order: free disk space (rule W6), records that wait to be published (rule M12), all
 unflushed bytes, and those of a segment that cannot be flushed (rule F4). What is not flushed is in the log,
-so the disk bounds it and not memory (rule C10). Internal requests pass no gate, because they relieve what the
-gates measure.
+so the disk bounds it and not memory (rule C10). The first gate is that of everything else, too, that makes
+something new: a segment, an attribute, a transaction. Internal requests pass no gate, because they relieve
+what the gates measure.
 
 From ``cycle_bytes`` on, flush cycles follow each other. Between the soft and the hard limit an append waits
 in proportion, until a flush cycle makes progress or its delay is over. Above the hard limit it is refused as
@@ -52,7 +53,9 @@ class AdmissionStatistics:
     refused_rows: int = attrs.field(
         metadata=counter("Appends refused because too many records wait in memory to be published.")
     )
-    refused_full: int = attrs.field(metadata=counter("Appends refused because the disk is nearly full."))
+    refused_full: int = attrs.field(
+        metadata=counter("Appends and other additions refused because the disk is nearly full.")
+    )
 
 
 class Admission:
@@ -86,10 +89,8 @@ class Admission:
     async def admit(self, name: str, size: int) -> None:
         """Return when an append of ``size`` bytes may go on; raises ``StorageFull`` or ``Throttled``
         otherwise. Does not suspend while every gate is open."""
-        if not self._log.has_room(size) and not await self._has_room_again(size):
-            self._full += 1
-            raise self._log.room_error()
-
+        if not self._log.has_room(size):
+            await self.require_room(size)
         if self._state.table.memory >= self._options.row_bytes:
             self._refuse_rows()
         if self._cache.unflushed_bytes >= self._options.cycle_bytes:
@@ -99,6 +100,13 @@ class Admission:
             await self._delay()
         if self._failures.has_errors:
             self._check_segment(name)
+
+    async def require_room(self, size: int) -> None:
+        """Raises ``StorageFull`` if the disk is nearly full, of ``size`` bytes of an append or of anything
+        else that stays in the log."""
+        if not self._log.has_room(size) and not await self._has_room_again(size):
+            self._full += 1
+            raise self._log.room_error()
 
     async def _has_room_again(self, size: int) -> bool:
         """Refused appends do not write, so only a check of the disk from time to time finds space that was

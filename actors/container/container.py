@@ -365,6 +365,8 @@ class Container:
     async def ask(self, request: Request, size: int = 0) -> Any:
         """Put a client's request of ``size`` bytes into the pipeline and return its answer. Cancelled: the
         outcome is unknown."""
+        if request.takes_room(self.state):
+            await self._components.admission.require_room(size)
         return await (self._ask(request, size) if self.legacy is None else self._ask_or_import(request, size))
 
     async def _ask(self, request: Request, size: int) -> Any:

@@ -5,8 +5,13 @@ hot path, and one takes about 0.3 us to make."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...journal.operations.operation import Operation
 from ..kernel.event_source import Answer
+
+if TYPE_CHECKING:
+    from .state import ContainerState
 
 
 class Request:
@@ -14,6 +19,10 @@ class Request:
 
     __slots__ = ("reply",)
     reply: Answer
+
+    def takes_room(self, state: ContainerState) -> bool:
+        """Whether it logs something that stays: on a full disk it is refused, as an append is (rule W6)."""
+        return False
 
 
 class NameRequest(Request):

@@ -31,6 +31,9 @@ class AttributesRequest(Request):
         self.name = name
         self.updates = updates
 
+    def takes_room(self, state: ContainerState) -> bool:
+        return True
+
 
 def _decide(state: ContainerState, request: AttributesRequest) -> Decision:
     segment = state.segments.require(request.name)

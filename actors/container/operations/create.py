@@ -26,6 +26,9 @@ class CreateRequest(Request):
         self.name = name
         self.rolling_size = rolling_size
 
+    def takes_room(self, state: ContainerState) -> bool:
+        return state.segments.sid_of(self.name) is None
+
 
 def _decide(state: ContainerState, request: CreateRequest) -> Decision:
     refuse_staged(request.name, "stage_segment makes those")

@@ -65,6 +65,10 @@ class BeginTransactionRequest(TransactionRequest):
         self.token = token
         self.lease = lease
 
+    def takes_room(self, state: ContainerState) -> bool:
+        sid = state.segments.sid_of(self.target)
+        return state.transactions.find(self.target, self.transaction, sid) is None
+
 
 class StageSegmentRequest(TransactionRequest):
     """Answered with the staged segment's name; creates the segment if it is missing."""
@@ -76,6 +80,9 @@ class StageSegmentRequest(TransactionRequest):
         self.name = name
         self.rolling_size = rolling_size
         self.staged_max = staged_max
+
+    def takes_room(self, state: ContainerState) -> bool:
+        return state.segments.sid_of(self.name) is None
 
 
 class CommitTransactionRequest(TransactionRequest):

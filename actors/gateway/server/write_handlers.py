@@ -129,7 +129,7 @@ async def batch(call: Call) -> Answer:
     )
 
 
-@verb(Verb.CREATE, SegmentExists, status=201)
+@verb(Verb.CREATE, SegmentExists, StorageFull, status=201)
 async def create(call: Call, body: Create) -> Empty:
     """Create an empty segment. With `exist_ok` an existing one is left as it is."""
     await call.server.store.create_segment(call.name, rolling_size=body.rolling_size, exist_ok=body.exist_ok)
@@ -163,7 +163,7 @@ async def merge(call: Call, body: Merge) -> Merged:
     return Merged(await call.server.store.merge_segments(call.name, body.sources, attribute_updates=updates))
 
 
-@verb(Verb.ATTRIBUTES, AttributeConflict)
+@verb(Verb.ATTRIBUTES, AttributeConflict, StorageFull)
 async def attributes(call: Call, body: Attributes) -> AttributeValues:
     """Change attributes, all or none."""
     values = await call.server.store.update_attributes(call.name, update_values(body.updates))

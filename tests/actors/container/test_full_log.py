@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -11,11 +11,13 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.stores import make
+from tierlog import AttributeUpdate
 from tierlog.actors.container.checkpoint import CheckpointOptions
+from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.journal.manifest.chain import element_name
-from tierlog.storage_backends.base.errors import OutcomeUnknown, Unavailable
+from tierlog.storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -96,6 +98,47 @@ async def test_w6_the_room_for_a_checkpoint_counts_the_elements_in_it(
         monkeypatch.setattr(log, "statistics", lambda: counted)
         assert checkpointer.is_due()
         assert asked[-1] > (1 << 20) + 40_000
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda store: store.create_segment("new"),
+        lambda store: store.update_attributes("s", [AttributeUpdate("a", 1)]),
+        lambda store: store.begin_transaction("s", "t2"),
+        lambda store: store.stage_segment("s", "t1", "part"),
+    ],
+    ids=["create", "attributes", "begin", "stage"],
+)
+async def test_w6_what_would_stay_in_the_log_is_refused_on_a_full_disk(
+    add: Callable[[SegmentStore], Awaitable[object]],
+) -> None:
+    """Clients that created segments used up the reserve, which ended the container; to delete some of them
+    ended the next one."""
+    async with full(1) as (world, owner):
+        disk, log = world.files.disk, owner.container.log
+        disk.capacity = None
+        await log.check_space()
+        await owner.store.begin_transaction("s", "t1")
+        disk.capacity = disk.used()
+        await log.check_space()
+        before = owner.log_bytes
+        with pytest.raises(StorageFull):
+            await add(owner.store)
+        assert owner.log_bytes == before
+
+        # Nothing new, or what makes room.
+        await owner.store.create_segment("s", exist_ok=True)
+        await owner.store.begin_transaction("s", "t1")
+        await owner.store.abort_transaction("s", "t1")
+        await owner.store.seal_segment("e/0")
+        await owner.store.truncate_segment("s", 1)
+        await owner.store.delete_segment("e/1")
+        await owner.store.flush()
+
+        disk.capacity = None
+        await anyio.sleep(2)  # which a call looks for once a second
+        await owner.store.create_segment("new")
 
 
 @pytest.mark.parametrize("took_effect", [False, True])

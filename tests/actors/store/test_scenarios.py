@@ -80,6 +80,7 @@ async def test_a_full_disk_refuses_appends_before_any_write_and_everything_else_
     async with tierlog.open_store("/data", containers=1, config=TIGHT, storage=chunks, files=files) as store:
         await make(store, "old", b"old" * 1000)
         await make(store, "s")
+        await make(store, "new")
         acked = await fill(store, "s")
         assert acked > 16 * MIB
         writes = files.log_writes
@@ -88,6 +89,8 @@ async def test_a_full_disk_refuses_appends_before_any_write_and_everything_else_
                 await store.append("s", b"x")
             with pytest.raises(StorageFull):
                 await store.append_many("s", [b"x"], writer_id="w", first_event_number=0)
+            with pytest.raises(StorageFull):
+                await store.create_segment("newer")
         assert files.log_writes == writes
         assert store.statistics().containers[0].restarts == 0
 
@@ -95,7 +98,6 @@ async def test_a_full_disk_refuses_appends_before_any_write_and_everything_else_
         await store.truncate_segment("s", 100)
         await store.seal_segment("old")
         await store.delete_segment("old")
-        await store.create_segment("new")
         await store.flush()
         assert (await store.segment_info("s")).flushed_length == acked
 
@@ -103,12 +105,13 @@ async def test_a_full_disk_refuses_appends_before_any_write_and_everything_else_
         with anyio.fail_after(600):
             while await refused(store):
                 await anyio.sleep(1)
+        await store.create_segment("newer")
         assert await store.append("new", b"more") == 1
         assert store.statistics().containers[0].restarts == 0
 
     assert StorageFull.retryable
     async with tierlog.open_store("/data", config=TIGHT, storage=chunks, files=SimulatedFiles(disk)) as store:
-        assert await store.list_segments() == ["new", "s"]
+        assert await store.list_segments() == ["new", "newer", "s"]
         assert await read_all(store, "s", 100) == bytes(acked - 100)
         assert await read_all(store, "new") == b"xmore"
 
