@@ -98,6 +98,8 @@ class Checkpointer:
         self._files_left = 0
         """Log files that the newest checkpoint of this owner left."""
         self._relogged = 0
+        self._size = 0
+        """Of the next checkpoint, on a full disk."""
 
     def is_due(self, *, closing: bool = False) -> bool:
         # The disk is nearly full, and files with flushed bytes can leave the log. If none can, a checkpoint
@@ -116,10 +118,9 @@ class Checkpointer:
         container from opening (rule W6)."""
         log = self._log.statistics()
         small = log.retained_bytes // self._options.small_file_bytes
-        return log.files > self._files_left + _FILES_MAX + small and self._has_room_to_relog()
+        if log.files <= self._files_left + _FILES_MAX + small:
+            return False
 
-    def _has_room_to_relog(self) -> bool:
-        """Whether a checkpoint and all unflushed bytes fit into the log; on a full disk, into the reserve."""
         size = self._cache.unflushed_bytes + max(self._state.checkpoint_bytes, _PART_BYTES)
         return self._log.has_reserve(size + self._state.manifest.size)
 
@@ -137,6 +138,7 @@ class Checkpointer:
     async def has_room(self) -> bool:
         """Whether a checkpoint fits into the log. On a full disk it must fit into the reserve: one that does
         not would end the owner, and every later one (rule W6)."""
+        self._size = 0
         if self._log.has_room(0):
             return True
 
@@ -146,6 +148,7 @@ class Checkpointer:
         try:
             while self._log.has_reserve(size):
                 if snapshot.is_complete:
+                    self._size = size
                     return True
 
                 if (records := snapshot.take(_PART_RECORDS, _PART_BYTES)).size:
@@ -266,7 +269,7 @@ class Checkpointer:
             if needless <= max(self._options.pinned_groups_bytes, unflushed):
                 return
             # W6: on a full disk the checkpoint alone lets some files go.
-            if not self._has_room_to_relog():
+            if not await self._has_room_to_relog():
                 return
 
             oldest = await self._oldest_unflushed(horizon)
@@ -277,6 +280,18 @@ class Checkpointer:
                 if min((group for _, group in segment.log_references), default=horizon) < horizon:
                     await self._relog(segment)
             await anyio.lowlevel.checkpoint()
+
+    async def _has_room_to_relog(self) -> bool:
+        """Whether all unflushed bytes fit into the log beside the checkpoint; on a full disk, into the
+        reserve."""
+        size = self._cache.unflushed_bytes
+        if self._log.has_room(size):
+            return True
+
+        for segments in in_slices(self._unflushed_segments()):
+            size += len(segments) * _ENDS_BYTES
+            await anyio.lowlevel.checkpoint()
+        return self._log.has_reserve(self._size + size)
 
     async def _relog(self, segment: SegmentState) -> None:
         """Log the segment's own bytes again."""
