@@ -150,7 +150,7 @@ class Container:
             disk.runs.files, disk.runs.path, StoredRuns(chunks), 2 * disk.runs.low_water
         )
         self.runs = RunReader(self.copies, options.table_cache)
-        self.metadata = LoggedMetadataStore(self.state, self.ask_internal, self.runs)
+        self.metadata = LoggedMetadataStore(self.state, self._commit_records, self.runs)
         self.history = RecoveredHistory(self.state)
         self.confirmation = Confirmation(self.state, self.metadata)
         source = ContainerManifestSource(self)
@@ -431,6 +431,12 @@ class Container:
         await self.mailbox.put(request, size, Lane.INTERNAL)
         return await reply.wait()
 
+    async def _commit_records(self, request: Request, size: int) -> Any:
+        """``ask_internal`` for records of long-term storage."""
+        # J7: what they refer to was written in this data folder, and not in one that has its path now.
+        await self.log.check_place()
+        return await self.ask_internal(request, size)
+
     def offer(self, request: AppendRequest) -> bool:
         """Accept an append at once if every gate is open and the mailbox has room; its answer comes in
         ``request.reply``."""
@@ -522,11 +528,12 @@ class Container:
 
     async def _as_owner(self, answer: Awaitable[T]) -> T:
         """The answer, given only while this is the owner. Errors too: to a fenced owner, a chunk that its
-        successor has collected looks like corruption."""
+        successor has collected looks like corruption, and so does one in a folder that was moved."""
         try:
             found = await answer
         except TierlogError:
             self.log.check_owner()
+            await self.log.check_place()
             raise
 
         self.log.check_owner()

@@ -222,10 +222,7 @@ class LocalContainer:
             raise ClosedError("the store is closed")
 
         if ended.kind is ExitKind.FENCED:
-            raise NotOwner(
-                f"container {self.index} was opened by another owner, which fenced this one; open the store "
-                f"again only if this process is meant to own it"
-            ) from cause
+            raise NotOwner(f"container {self.index} is no longer this process's: {cause}") from cause
 
         if isinstance(cause, TierlogError):
             # One error is raised to many callers, and each would add its own frames to the traceback.

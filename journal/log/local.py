@@ -376,8 +376,8 @@ class LocalLog(DurableDataLog):
                 await self._sweeper.run(self._remove(register, needless))
                 async with self._turn:
                     # Again: during the removal appends went on, and one may have rolled or failed.
-                    _, current = self._require_owner("truncate")
-                    self._note_room(await self._files.run(measure_room(self._context, current)))
+                    register, current = self._require_owner("truncate")
+                    self._note_room(await self._files.run(self._measure(register, current)))
 
     async def _drop_covered(self) -> Sequence[FileId]:
         """Drop the files that the durable truncation address covers. Returns the files to remove."""
@@ -422,6 +422,11 @@ class LocalLog(DurableDataLog):
             self._life.failed(error)
             raise error
 
+    async def check_place(self) -> None:
+        register, _ = self._require_owner("check_place")
+        with self._mapped_errors():
+            await self._reading.run(confirm_named(register, self._epoch))
+
     def has_room(self, size: int) -> bool:
         return size <= self._gauge.room
 
@@ -445,9 +450,14 @@ class LocalLog(DurableDataLog):
         self._require_owner("check_space")
         with self._mapped_errors():
             async with self._turn:
-                _, current = self._require_owner("check_space")
-                self._note_room(await self._files.run(measure_room(self._context, current)))
+                register, current = self._require_owner("check_space")
+                self._note_room(await self._files.run(self._measure(register, current)))
         return self.has_room(0)
+
+    def _measure(self, register: FileHandle, current: CurrentFile) -> Program[Room]:
+        # W1: the reserve is not restored in another log's folder.
+        yield from confirm_named(register, self._epoch)
+        return (yield from measure_room(self._context, current))
 
     def _note_room(self, room: Room) -> None:
         assert self._current is not None
@@ -499,6 +509,7 @@ class LocalLog(DurableDataLog):
                 # Unlike the watermarks of appends: the footer makes every missing byte corruption (W3), after
                 # a power loss too.
                 yield Sync(register)
+                yield from confirm_named(register, self._epoch)
                 with suppress(OSError):
                     # Without a reserve, the blocks behind the last group are room for the next opening (W6).
                     if (yield from restore_reserve(self._context)):

@@ -263,7 +263,7 @@ def _mode(call: SetReadOnly) -> int:
 def _is_named(call: IsNamed, status: Callable[[str], os.stat_result]) -> bool:
     try:
         return os.path.samestat(os.fstat(_fd(call.handle)), status(call.handle.path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -264,6 +264,21 @@ async def test_a_folder_that_is_another_logs_now_keeps_its_files(tmp_path: Path)
     await again.close()
 
 
+async def test_nothing_is_made_in_a_folder_that_has_the_path_of_a_log_that_was_moved(tmp_path: Path) -> None:
+    """W1: not even the reserve."""
+    log = LocalLog(LocalFiles(), str(tmp_path / "log"), bytes(16), LocalLogOptions())
+    await log.open()
+    await log.check_place()
+    (tmp_path / "log").rename(tmp_path / "moved")
+    (tmp_path / "log").mkdir()
+
+    for check in (log.check_place, log.check_space):
+        with pytest.raises(NotOwner, match="moved or replaced"):
+            await check()
+    await log.close()
+    assert list((tmp_path / "log").iterdir()) == []
+
+
 async def test_a_folder_that_is_replaced_during_a_truncation_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +297,8 @@ async def test_a_folder_that_is_replaced_during_a_truncation_keeps_its_files(
         unlink(name, dir_fd=dir_fd)
 
     monkeypatch.setattr("os.unlink", replace)
-    await log.truncate()
+    with pytest.raises(NotOwner, match="moved or replaced"):
+        await log.truncate()
 
     removed = {path.name for path in folder.iterdir()} - {
         path.name for path in (tmp_path / "moved").iterdir()
