@@ -69,8 +69,12 @@ def _create(folder: str, owner: Owner, others: list[Owner]) -> Program[FileHandl
 
     while True:
         handle: FileHandle = yield Open(f"{folder}/{owner.owner_id}", write=True, create=True)
-        # A process that lists the owners may hold the lock for a moment.
-        yield Lock(handle)
+        try:
+            # A process that lists the owners may hold the lock for a moment.
+            yield Lock(handle)
+        except OSError:
+            yield Close(handle)
+            raise
         # Before the lock, another opening takes the file for a dead process's and may remove it.
         entries = yield ListFolder(folder)
         if any(entry.name == owner.owner_id for entry in entries):

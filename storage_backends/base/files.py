@@ -151,7 +151,7 @@ class Trim(_OnSize):
 @attrs.frozen
 class Lock(IoCall):
     """An exclusive flock, held until ``Unlock`` or ``Close``. Result ``bool``: False if ``wait`` is False and
-    another process holds it."""
+    another process holds it. One that is held for long raises ``EBUSY``."""
 
     handle: FileHandle
     wait: bool = True

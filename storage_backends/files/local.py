@@ -62,6 +62,7 @@ from ..base.files import (
 from . import modes
 from .cold_pages import ColdPages
 from .folder_syncs import FolderSyncs
+from .local_lock import lock_file
 from .local_write import write_bulk, write_whole
 from .nofollow import NoFollowFolder, open_file
 
@@ -198,14 +199,6 @@ def _trim(call: Trim) -> None:
         os.ftruncate(fd, call.size)
 
 
-def _lock(call: Lock) -> bool:
-    try:
-        fcntl.flock(_fd(call.handle), fcntl.LOCK_EX | (0 if call.wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
-
-
 _FOLDER_SYNCS = FolderSyncs()
 """Failed syncs of this process: what one ``LocalFiles`` lost is lost for all."""
 
@@ -289,7 +282,7 @@ _PERFORM: dict[type[IoCall], Callable[..., Any]] = {
     Allocate: _allocate,
     Extend: _extend,
     Trim: _trim,
-    Lock: _lock,
+    Lock: lambda call: lock_file(_fd(call.handle), call.handle.path, wait=call.wait),
     Unlock: lambda call: fcntl.flock(_fd(call.handle), fcntl.LOCK_UN),
     MakeFolder: lambda call: modes.make_folders(call.path),
     SyncFolder: _sync_folder,

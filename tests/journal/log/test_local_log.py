@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, Unavailable
 from tierlog.storage_backends.base.files import IoCall, Open, Read, Sync, Unlink, Write
+from tierlog.storage_backends.files import local_lock
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.log_conformance import contents
 
@@ -262,6 +264,22 @@ async def test_a_folder_that_is_another_logs_now_keeps_its_files(tmp_path: Path)
     await again.open()
     assert await contents(again) == {1: b"acked"}
     await again.close()
+
+
+async def test_an_opening_that_finds_the_register_locked_for_long_names_the_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W1: it may be a process that was stopped there."""
+    monkeypatch.setattr(local_lock, "WAIT_SECONDS", 0.05)
+    first, second, third = (LocalLog(LocalFiles(), str(tmp_path / "log"), bytes(16), OPTIONS) for _ in "123")
+    await first.open()
+    await first.close()
+    with open(tmp_path / "log" / "register") as register:
+        fcntl.flock(register, fcntl.LOCK_EX)
+        with pytest.raises(Unavailable, match="register: .* has held its lock"):
+            await second.open()
+    await third.open()
+    await third.close()
 
 
 async def test_nothing_is_made_in_a_folder_that_has_the_path_of_a_log_that_was_moved(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from tierlog.storage_backends.base.files import (
     make_folder,
     with_folder,
 )
+from tierlog.storage_backends.files import local_lock
 from tierlog.storage_backends.files.local import LocalFiles, drive
 
 pytestmark = pytest.mark.anyio
@@ -389,6 +390,29 @@ async def test_a_flock_excludes_another_handle_until_it_is_unlocked(tmp_path: Pa
         return answers
 
     assert await LocalFiles().run(program()) == [True, False, True, True]
+
+
+async def test_a_lock_that_is_held_for_long_is_an_error_that_names_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W7: nobody could cancel a call that waits for a stopped process."""
+    monkeypatch.setattr(local_lock, "WAIT_SECONDS", 0.05)
+    path = str(tmp_path / "a")
+
+    def program() -> Program[None]:
+        yield from put(path, b"")
+        one = yield Open(path, write=True)
+        two = yield Open(path, write=True)
+        yield Lock(one)
+        try:
+            yield Lock(two)
+        finally:
+            yield Close(two)
+            yield Close(one)
+
+    with pytest.raises(OSError, match=rf"process {os.getpid()} has held its lock|another process") as caught:
+        await LocalFiles().run(program())
+    assert (caught.value.errno, caught.value.filename) == (errno.EBUSY, path)
 
 
 def waiting(entered: Callable[[], None], go: threading.Event, path: str) -> Program[str]:
