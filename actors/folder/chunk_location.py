@@ -26,7 +26,6 @@ from ...storage_backends.base.files import (
     Open,
     Program,
     Read,
-    Size,
     remake_name,
     with_folder,
 )
@@ -130,6 +129,7 @@ def _require_s3(location: ChunkLocation) -> None:
 # --- the record ---------------------------------------------------------------------------------
 
 _CHECKSUM = b"# CRC32C of the lines above: "
+_BYTES_MAX = 1 << 16
 
 
 def _path(folder: StoreFolder) -> str:
@@ -170,9 +170,11 @@ def _read(folder: StoreFolder) -> Program[ChunkLocation | None]:
     except FileNotFoundError:
         return None
 
-    size = yield Size(handle)
-    data = yield Read(handle, 0, size)
+    # One byte more, so that a longer file is refused.
+    data = yield Read(handle, 0, _BYTES_MAX + 1)
     yield Close(handle)
+    if len(data) > _BYTES_MAX:
+        raise DataCorruption("the record of the chunk location is too long", file=_path(folder))
     return _decode(data, _path(folder))
 
 

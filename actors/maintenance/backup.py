@@ -40,6 +40,7 @@ from ..legacy_rolling.importing import Progress, no_progress
 from ..store.store import SegmentStore
 from .backup_objects import (
     BACKUPS,
+    OBJECT_BYTES_MAX,
     BackupObject,
     Manifest,
     ReleasedFile,
@@ -265,6 +266,8 @@ async def read_object(storage: ChunkStorage, name: str) -> bytes:
     """A whole object of a backup. Raises ``DataCorruption`` if it is missing."""
     try:
         length = (await storage.info(name)).length
+        if length > OBJECT_BYTES_MAX:
+            raise DataCorruption(f"an object of the backup has {length} bytes: too many", file=name)
         return await storage.read(name, 0, length)
     except ChunkNotFound as error:
         raise DataCorruption("an object of the backup is missing", file=name) from error

@@ -35,6 +35,8 @@ _MANIFEST_MAGIC = 0x544C424D  # "TLBM"
 _VERSION = 1
 _VERSION_WITH_RELEASED = 2
 _EPOCH_MAX = (1 << 63) - 1
+OBJECT_BYTES_MAX = 1 << 30
+"""Of an object. It is held in memory whole."""
 _BACKUP = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 
 
@@ -214,6 +216,11 @@ def _manifest_with_released(fields: Decoder) -> Manifest:
 
 def _sealed(out: Encoder) -> bytes:
     body = out.finish()
+    if len(body) + 4 > OBJECT_BYTES_MAX:
+        raise InvalidArgument(
+            f"an object of a backup would have {len(body) + 4} bytes, and may have {OBJECT_BYTES_MAX}: there "
+            f"are too many segments, or one has too many chunks"
+        )
     return body + crc32c(body).to_bytes(4, "big")
 
 

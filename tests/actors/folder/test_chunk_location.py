@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -73,3 +74,12 @@ async def test_a_record_without_a_checksum_is_readable(tmp_path: Path) -> None:
     (tmp_path / "wal" / "chunks").write_bytes(GOLDEN)
     found = await recorded_location(LocalFiles(), StoreFolder(str(tmp_path)))
     assert found == ChunkLocation("s3://bucket/stores")
+
+
+async def test_a_record_that_is_too_long_is_damage_and_is_not_read(tmp_path: Path) -> None:
+    """More than the machine has memory."""
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / "chunks").write_bytes(GOLDEN)
+    os.truncate(tmp_path / "wal" / "chunks", 1 << 40)
+    with pytest.raises(DataCorruption, match="too long"):
+        await recorded_location(LocalFiles(), StoreFolder(str(tmp_path)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from tierlog.actors.maintenance import backup_objects
 from tierlog.actors.maintenance.backup_objects import (
     BackupObject,
     Manifest,
@@ -43,6 +44,14 @@ MANIFEST = Manifest(
     b"s" * 16, 1_700_000_000_000, (4, 5), True, 1, 2, 20, 5, 1, ("app/old",), (BackupObject("o", 99, 7),)
 )
 RELEASED = attrs.evolve(MANIFEST, released=(ReleasedFile(1, ReleasedRecord("app/old$offset.0", 300)),))
+
+
+def test_what_no_restore_would_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(encode_manifest(MANIFEST))
+    monkeypatch.setattr(backup_objects, "OBJECT_BYTES_MAX", size)
+    assert len(encode_manifest(MANIFEST)) == size
+    with pytest.raises(InvalidArgument, match="too many segments"):
+        encode_manifest(attrs.evolve(MANIFEST, imported=("app/older",)))
 
 
 def test_the_manifests_persisted_form_does_not_change() -> None:

@@ -333,6 +333,14 @@ async def test_an_object_that_is_not_the_manifests_is_refused(made: Path) -> Non
         await restored(made)
 
 
+@pytest.mark.parametrize("name", [object_name("b", 0), manifest_name("b")])
+async def test_an_object_that_is_larger_than_any_of_a_backup_is_not_read(made: Path, name: str) -> None:
+    lose_logs(made)
+    os.truncate(made / "lts" / name, 1 << 40)
+    with pytest.raises(DataCorruption, match="too many"):
+        await restored(made)
+
+
 async def test_the_chunks_of_another_store_are_refused(made: Path) -> None:
     lose_logs(made)
     await change_manifest(made, store_id=b"x" * 16)
