@@ -14,13 +14,15 @@ import stat
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 
 import anyio
 import anyio.abc
 
 from ....storage_backends.base.errors import Unavailable
+from ....storage_backends.base.os_errors import explain
+from ....storage_backends.files.local_lock import lock_file
 from ....storage_backends.files.modes import make_folders
 from .messages import Hello, Lines, Message, Order, ProtocolError, encode
 
@@ -82,10 +84,10 @@ def remove_left_sockets(folder: str) -> None:
     """Remove the sockets of supervisors that were killed, whose folders may never be served again."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            # Not those that are being made: their process does not listen yet.
-            is_socket = stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
-            if is_socket and not entry.name.endswith(_NEW) and living_listener(entry.path) is None:
-                with suppress(FileNotFoundError):  # another supervisor removed it
+            with suppress(FileNotFoundError):  # another supervisor renamed it, or ended
+                # Not those that are being made: their process does not listen yet.
+                is_socket = stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
+                if is_socket and not entry.name.endswith(_NEW) and living_listener(entry.path) is None:
                     os.unlink(entry.path)
 
 
@@ -101,18 +103,35 @@ def peer_pid(connection: socket.socket) -> int:
 async def listen(path: str) -> anyio.abc.SocketListener:
     """Listen at ``path``, for this user only. A socket left there is replaced, and others left in its folder
     are removed. Raises ``Unavailable`` if another process listens there."""
-    make_private_folder(os.path.dirname(path))
-    remove_left_sockets(os.path.dirname(path))
-    pid = living_listener(path)
-    if pid is not None:
-        raise Unavailable(
-            f"process {pid or 'unknown'} already supervises this store (it listens at {path}): stop it first"
-        )
+    folder = os.path.dirname(path)
+    make_private_folder(folder)
+    with _locked(folder):
+        remove_left_sockets(folder)
+        pid = living_listener(path)
+        if pid is not None:
+            raise Unavailable(
+                f"process {pid or 'unknown'} already supervises this store (it listens at {path}): stop it "
+                f"first"
+            )
 
-    # Under another name first: a socket at the final path always has a process that accepts.
-    listener = await anyio.create_unix_listener(path + _NEW, mode=0o600)
-    os.rename(path + _NEW, path)
+        # Under another name first: a socket at the final path always has a process that accepts.
+        listener = await anyio.create_unix_listener(path + _NEW, mode=0o600)
+        os.rename(path + _NEW, path)
     return listener
+
+
+@contextmanager
+def _locked(folder: str) -> Generator[None]:
+    """Nobody else makes or removes a socket in the folder: a path where nobody listened may be a living
+    supervisor's a moment later."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        lock_file(fd, folder, wait=True)
+        yield
+    except OSError as error:
+        raise Unavailable(explain(error, path=folder)) from error
+    finally:
+        os.close(fd)
 
 
 class Connection:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import pytest
 
 from support.patience import scaled
@@ -109,6 +111,61 @@ async def test_sockets_of_killed_supervisors_are_removed_and_those_of_living_one
             names = {entry.name for entry in room.iterdir()}
         assert living_listener(f"{room}/living") == os.getpid()
     assert names == {"a-file", "living", "starting.new", "control"}
+
+
+async def test_a_socket_that_goes_away_meanwhile_keeps_no_other_supervisor_from_starting(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two services of one user begin at the same moment."""
+    room = Path(path).parent
+    make_private_folder(str(room))
+    left = [f"{room}/{name}" for name in ("one", "two")]
+    for each in left:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(each)
+
+    def probe(found: str) -> int | None:
+        if found in left:
+            os.unlink(next(each for each in left if each != found))
+        return living_listener(found)
+
+    monkeypatch.setattr(channel, "living_listener", probe)
+    async with await listen(path):
+        assert {entry.name for entry in room.iterdir()} == {"control"}
+
+
+async def test_a_socket_that_is_made_again_meanwhile_is_not_removed(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V1: another supervisor begins to listen where a killed one did, as soon as nobody was found there."""
+    other = f"{Path(path).parent}/other"
+    make_private_folder(str(Path(path).parent))
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(other)
+    listens, ends = threading.Event(), threading.Event()
+
+    async def supervise() -> None:
+        async with await listen(other):
+            listens.set()
+            await anyio.to_thread.run_sync(ends.wait)
+
+    supervisor = threading.Thread(target=anyio.run, args=(supervise,))
+
+    def probe(found: str) -> int | None:
+        answer = living_listener(found)
+        if found == other and supervisor.ident is None:
+            supervisor.start()
+            listens.wait(0.2)  # It waits for the lock of the folder.
+        return answer
+
+    monkeypatch.setattr(channel, "living_listener", probe)
+    try:
+        async with await listen(path):
+            await anyio.to_thread.run_sync(listens.wait)
+            assert living_listener(other) == os.getpid()
+    finally:
+        ends.set()
+        supervisor.join()
 
 
 async def test_v1_a_supervisor_that_is_too_busy_to_accept_keeps_its_socket(path: str) -> None:
