@@ -398,6 +398,15 @@ async def test_a_service_that_ignores_ranges_is_detected(storage: S3ChunkStorage
         await storage.read("there", 10, 20)
 
 
+async def test_of_a_service_that_ignores_ranges_no_whole_object_is_read(
+    storage: S3ChunkStorage, server: S3Server
+) -> None:
+    await storage.create_with_content("large", [bytes(1 << 20)])
+    server.fail(Fault("GetObject", without_header="range", rate=1 << 14))
+    with anyio.fail_after(scaled(10)), pytest.raises(Unavailable, match="were requested"):
+        await storage.read("large", 0, 20)
+
+
 def changed(pattern: bytes, by: bytes = b"") -> Callable[[bytes], bytes]:
     def edit(body: bytes) -> bytes:
         edited, count = re.subn(pattern, by, body)
