@@ -71,6 +71,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m tierlog.actors.host", description="A host process; `tierlog serve` starts them."
     )
     parser.add_argument("--data", required=True, help="the data folder")
+    parser.add_argument("--store", default="", help="the id of the store that must be in it")
     parser.add_argument("--id", required=True, help="the host's id, such as host-0")
     parser.add_argument("--control", required=True, help="the supervisor's socket")
     parser.add_argument(
@@ -161,7 +162,14 @@ class HostService:
 
     def _opened(self) -> AbstractAsyncContextManager[ContainerRuntime]:
         given = self._given
-        return open_host(given.data, given.id, config=self._config, adopt=given.adopt, span=self._tracing)
+        return open_host(
+            given.data,
+            given.id,
+            config=self._config,
+            store_id=given.store,
+            adopt=given.adopt,
+            span=self._tracing,
+        )
 
     async def _serve(self, runtime: ContainerRuntime, listener: socket.socket) -> None:
         given = self._given

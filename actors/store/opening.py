@@ -340,11 +340,13 @@ async def open_host(
     host_id: str,
     *,
     config: StoreConfig,
+    store_id: str = "",
     adopt: bool = False,
     span: SpanHook | None = None,
 ) -> AsyncIterator[ContainerRuntime]:
     """Open the existing store in ``path`` as the host process ``host_id``. It serves the containers that the
-    supervisor orders, none at first."""
+    supervisor orders, none at first. Raises ``StoreMismatch`` if it is not the supervisor's store
+    ``store_id``."""
     opener = StoreOpener(
         folder=check_path(path),
         config=config,
@@ -353,7 +355,7 @@ async def open_host(
         world=system_world(),
         files=LocalFiles(),
     )
-    async with opener.runtime(host_id) as runtime:
+    async with opener.runtime(host_id, store_id) as runtime:
         yield runtime
 
 
@@ -447,10 +449,16 @@ class StoreOpener:
                 yield store
 
     @asynccontextmanager
-    async def runtime(self, host_id: str) -> AsyncIterator[ContainerRuntime]:
+    async def runtime(self, host_id: str, store_id: str) -> AsyncIterator[ContainerRuntime]:
         """Serve the containers that the body begins, and no others."""
         # A host never creates a store: the supervisor does, once for all of them.
         identity = await existing_identity(self.files, self.folder)
+        if store_id and store_id != identity.store_id.hex():
+            raise StoreMismatch(
+                f"{self.folder.path} is store {identity.store_id.hex()} now, and the service serves "
+                f"{store_id}: the folder was moved or replaced; stop the service, and start it where its "
+                f"folder is"
+            )
         chunks = await self._chunks()
         # Always allowed: the supervisor and its hosts have the folder open together.
         async with announced(self.files, self.world, self.folder, host_id) as opening:

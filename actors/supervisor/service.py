@@ -228,7 +228,7 @@ def _make_supervisor(
     return Supervisor(
         identity.containers,
         _hosts(options),
-        command=lambda host: _host_command(options, control, host),
+        command=lambda host: _host_command(options, identity.store_id, control, host),
         term=term,
         orphans=orphans,
         options=SupervisorOptions(
@@ -285,10 +285,11 @@ def host_count(asked: int | None, server: ServerConfig) -> int:
     )
 
 
-def _host_command(options: ServiceOptions, control: str, host: str) -> Sequence[str]:
+def _host_command(options: ServiceOptions, store_id: bytes, control: str, host: str) -> Sequence[str]:
     server = options.config.server
     arguments: dict[str, Any] = {
         "data": options.folder.path,
+        "store": store_id.hex(),
         "id": host,
         "control": control,
         # On the supervisor's address: a client is sent from one to the other.

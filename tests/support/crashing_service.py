@@ -15,9 +15,9 @@ from tierlog.actors.supervisor import service
 _real = service._host_command
 
 
-def _crashing(options: service.ServiceOptions, control: str, host: str) -> Sequence[str]:
+def _crashing(options: service.ServiceOptions, store_id: bytes, control: str, host: str) -> Sequence[str]:
     """The real command with another program in place of the host's module."""
-    command = list(_real(options, control, host))
+    command = list(_real(options, store_id, control, host))
     at = command.index("-m")
     return [*command[:at], str(Path(__file__).with_name("crashing_host.py")), *command[at + 2 :]]
 

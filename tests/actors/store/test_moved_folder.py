@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 import tierlog
-from tierlog import NotOwner, SegmentStore
-from tierlog.actors.store.opening import system_world
+from tierlog import NotOwner, SegmentStore, StoreMismatch
+from tierlog.actors.store.opening import open_host, system_world
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.faulty_chunk_storage import Call, FaultyChunkStorage
@@ -81,3 +81,15 @@ async def test_bytes_that_were_flushed_into_another_folder_stay_in_the_log(tmp_p
         assert (await store.segment_info("own")).flushed_length == 0
         await store.flush()
         assert await store.read("own", 0, 100) == b"acked"
+
+
+async def test_a_host_of_a_service_opens_no_other_store_that_has_the_folders_path_now(tmp_path: Path) -> None:
+    """W1: the clients of one service would read and write the segments of another."""
+    async with tierlog.open_store(tmp_path, containers=1):
+        pass
+    own, other = (tmp_path / "wal" / "store").read_bytes()[6:22].hex(), bytes(16).hex()
+    async with open_host(tmp_path, "host-0", config=tierlog.StoreConfig(), store_id=own):
+        pass
+    with pytest.raises(StoreMismatch, match=f"is store {own} now, and the service serves {other}"):
+        async with open_host(tmp_path, "host-0", config=tierlog.StoreConfig(), store_id=other):
+            pass
