@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import anyio
 import pytest
 
 from support.command_line import Run, is_one_line, piped
-from support.live_service import SyncOwnService
+from support.live_service import SyncOwnService, wait_until
 from tierlog import open_store
 from tierlog.actors.folder.lock_files import Owner, encode_owner
 from tierlog.actors.kernel.process_status import process_start
@@ -67,6 +68,23 @@ def test_the_status_of_a_killed_supervisor_is_not_trusted(folder: Path) -> None:
             second.settle()
             assert f"use --url {second.url}" in piped(folder, b"", "segment", "create", NAME).err
             assert second.stop() == 0
+
+
+@pytest.mark.extended
+def test_w1_a_service_whose_folder_was_replaced_by_another_store_opens_none_of_its_containers(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    assert piped(other, b"", "segment", "create", NAME).code == 0
+    register = (other / "wal" / "0000" / "register").read_bytes()
+    with SyncOwnService(folder, hosts=1, containers=1) as service:
+        service.settle()
+        folder.rename(tmp_path / "moved")
+        other.rename(folder)
+        os.kill(service.pids()["host-0"], signal.SIGKILL)
+        wait_until(lambda: "the folder was moved or replaced" in service.log, "the next host is refused")
+        assert service.stop() == 0
+    assert (folder / "wal" / "0000" / "register").read_bytes() == register
 
 
 @pytest.fixture
