@@ -25,7 +25,7 @@ from ...storage_backends.base.files import (
     T,
     Unlink,
 )
-from ...storage_backends.base.os_errors import NO_PERMISSION, explain, reason_of
+from ...storage_backends.base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain, reason_of
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
@@ -103,7 +103,7 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
         if error.errno in _REMEDIES:
             raise InvalidArgument(f"{explain(error, path)}; {_REMEDIES[error.errno]}") from error
 
-        if error.errno in (*NO_PERMISSION, errno.EROFS):
+        if error.errno in (*NO_PERMISSION, *NOT_SUPPORTED, errno.EROFS):
             raise InvalidArgument(explain(error, path)) from error
 
         kind = StorageFull if error.errno in FULL else Unavailable

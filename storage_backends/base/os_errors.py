@@ -8,6 +8,9 @@ import pwd
 
 NO_PERMISSION = (errno.EACCES, errno.EPERM)
 """The error numbers of a missing permission."""
+NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
+"""The error numbers of a call that the file system does not have."""
+_NO_LINKS = "the file system has no hard links, which tierlog needs: name a folder on another one"
 _READ_ONLY = "it is mounted read-only: mount it for writing, or name another folder"
 _MORE_FILES = "this process may open no more: raise the limit (`ulimit -n`)"
 _GRANT = "run as its owner, or give this user access to it and to the folders above it (chown, chmod)"
@@ -24,6 +27,9 @@ def explain(error: OSError, path: str = "") -> str:
 def reason_of(error: OSError) -> str:
     """The reason, and for a missing permission the user and what to change."""
     reason = error.strerror or str(error)
+    # Of a link, which has two names; some file systems call that a missing permission.
+    if error.filename2 is not None and error.errno in (errno.EPERM, *NOT_SUPPORTED):
+        return f"{reason}; {_NO_LINKS}"
     if error.errno in NO_PERMISSION:
         return f"{reason} for {_user()}; {_GRANT}"
     advice = {errno.EROFS: _READ_ONLY, errno.EMFILE: _MORE_FILES}.get(error.errno or 0)

@@ -49,7 +49,7 @@ from ..base.files import (
     remake_name,
     with_folder,
 )
-from ..base.os_errors import NO_PERMISSION, explain
+from ..base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain
 from .base import bad_offset
 
 TEMPORARY = ".tmp-"
@@ -406,8 +406,8 @@ def _effect(progress: Progress, call: IoCall, harmless: tuple[type[OSError], ...
     progress.changed = True
     try:
         yield call
-    except harmless:
-        progress.changed = False
+    except OSError as error:
+        progress.changed = not isinstance(error, harmless) and error.errno not in NOT_SUPPORTED
         raise
 
 

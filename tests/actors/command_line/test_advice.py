@@ -83,6 +83,15 @@ def test_a_user_without_a_name_and_a_part_of_a_path_are_no_obstacle(monkeypatch:
     )
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links_is_no_missing_permission(number: int) -> None:
+    error = OSError(number, os.strerror(number), ".tmp-1", None, "store")
+    assert explain(error, "/data/lts/store") == (
+        f"/data/lts/store: {os.strerror(number)}; the file system has no hard links, which tierlog needs: "
+        f"name a folder on another one"
+    )
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -172,6 +172,7 @@ async def test_an_append_is_synced_before_it_is_answered(
         (Sync, errno.EIO, Unavailable, False),
         (Link, errno.EEXIST, ChunkExists, False),
         (Link, errno.EIO, OutcomeUnknown, False),
+        (Link, errno.EOPNOTSUPP, Unavailable, False),
         (SyncFolder, errno.EIO, OutcomeUnknown, True),
         (SyncFolder, errno.EDQUOT, OutcomeUnknown, True),
         (Open, errno.EACCES, Unavailable, False),
