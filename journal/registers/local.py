@@ -189,10 +189,14 @@ def confirm_named(handle: FileHandle, epoch: int) -> Program[None]:
     """W1: raises ``NotOwner`` unless the register's path leads to this file. If the log's folder was moved or
     replaced, another log may be there."""
     if not (yield IsNamed(handle)):
-        raise NotOwner(
-            f"epoch {epoch} ends: {handle.path} is another file, or missing, because its folder was moved or "
-            f"replaced; open the store again where it is now"
-        )
+        raise moved(handle.path, epoch)
+
+
+def moved(path: str, epoch: int) -> NotOwner:
+    return NotOwner(
+        f"epoch {epoch} ends: {path} is another file, or missing, because its folder was moved or replaced; "
+        f"open the store again where it is now"
+    )
 
 
 def fenced(path: str, epoch: int, found: int) -> NotOwner:

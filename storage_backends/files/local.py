@@ -416,6 +416,9 @@ class LocalFiles(Files):
     def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:
         return os.pread(_fd(handle), size, offset)
 
+    def peek_named(self, handle: FileHandle) -> bool:
+        return _is_named(IsNamed(handle), os.lstat)
+
     def statistics(self) -> FilesStatistics:
         return FilesStatistics(programs=self._counts.programs, running=self._counts.running)
 

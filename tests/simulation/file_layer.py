@@ -200,9 +200,7 @@ class SimulatedFiles(Files):
             IsShared: lambda call: False,
             IsAsMade: lambda call: True,
             IsSameFile: lambda call: disk.find(call.path) is disk.find(call.other),
-            IsNamed: lambda call: (
-                disk.exists(call.handle.path) and disk.find(call.handle.path) is _inode(call.handle)
-            ),
+            IsNamed: lambda call: self._is_named(call.handle),
             FileNumbers: lambda call: (1, crc32c(call.path.encode())),
             FreeSpace: lambda call: disk.free(),
         }
@@ -284,6 +282,14 @@ class SimulatedFiles(Files):
         if not self.alive:
             raise OSError(errno.EIO, "this simulated process has stopped", handle.path)
         return bytes(_inode(handle).cache[offset : offset + size])
+
+    def peek_named(self, handle: FileHandle) -> bool:
+        if not self.alive:
+            raise OSError(errno.EIO, "this simulated process has stopped", handle.path)
+        return self._is_named(handle)
+
+    def _is_named(self, handle: FileHandle) -> bool:
+        return self.disk.exists(handle.path) and self.disk.find(handle.path) is _inode(handle)
 
     def statistics(self) -> FilesStatistics:
         return FilesStatistics(programs=self._process.programs, running=self._process.running)

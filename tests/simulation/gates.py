@@ -170,6 +170,10 @@ class GatedFiles(SimulatedFiles):
         self._gate.check_alive()
         return super().peek(handle, offset, size)
 
+    def peek_named(self, handle: FileHandle) -> bool:
+        self._gate.check_alive()
+        return super().peek_named(handle)
+
     async def _begin(self) -> None:
         if self.interleave:
             await trio.lowlevel.checkpoint_if_cancelled()
