@@ -22,6 +22,9 @@ class ExpireWritersRequest(Request):
         self.name = name
         self.writers = writers
 
+    def takes_room(self, state: ContainerState) -> bool:
+        return True  # up to 4 MiB, which stay
+
 
 class LastEventRequest(Request):
     """Answered with the writer's last event number in the segment, or None."""

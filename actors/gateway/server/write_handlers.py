@@ -170,7 +170,7 @@ async def attributes(call: Call, body: Attributes) -> AttributeValues:
     return AttributeValues(values)
 
 
-@verb(Verb.EXPIRE_WRITERS)
+@verb(Verb.EXPIRE_WRITERS, StorageFull)
 async def expire_writers(call: Call, body: ExpireWriters) -> KnownWriters:
     """Forget the event numbers of writers."""
     writers = [headers.parse_writer("a writer id", text) for text in body.writer_ids]

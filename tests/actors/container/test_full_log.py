@@ -107,8 +107,9 @@ async def test_w6_the_room_for_a_checkpoint_counts_the_elements_in_it(
         lambda store: store.update_attributes("s", [AttributeUpdate("a", 1)]),
         lambda store: store.begin_transaction("s", "t2"),
         lambda store: store.stage_segment("s", "t1", "part"),
+        lambda store: store.expire_writers("s", ["w"]),
     ],
-    ids=["create", "attributes", "begin", "stage"],
+    ids=["create", "attributes", "begin", "stage", "expire"],
 )
 async def test_w6_what_would_stay_in_the_log_is_refused_on_a_full_disk(
     add: Callable[[SegmentStore], Awaitable[object]],
