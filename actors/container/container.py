@@ -434,7 +434,7 @@ class Container:
     async def _commit_records(self, request: Request, size: int) -> Any:
         """``ask_internal`` for records of long-term storage."""
         # J7: what they refer to was written in this data folder, and not in one that has its path now.
-        self.log.check_place()
+        self.log.check_folder()
         return await self.ask_internal(request, size)
 
     def offer(self, request: AppendRequest) -> bool:
@@ -533,7 +533,7 @@ class Container:
             found = await answer
         except TierlogError:
             self.log.check_owner()
-            self.log.check_place()
+            self.log.check_folder()
             raise
 
         self.log.check_owner()

@@ -378,7 +378,7 @@ class StorageOwnership:
             await self.prove(PROOF_SECONDS)
 
     async def _check_chain(self, *, whole: bool = False) -> None:
-        self._log.check_place()
+        self._log.check_folder()
         while True:
             began, known = anyio.current_time(), self._known
             listed = await self._list_chain(whole=whole, reads=whole)
@@ -545,7 +545,7 @@ class StorageOwnership:
         number, gone on, and deleted it before this creation began (rule J4)."""
         n = op.position.n
         newest = StoredElement(op.position, op.element)
-        self._log.check_place()
+        self._log.check_folder()
         try:
             await self._put(op)
         except ChunkExists:

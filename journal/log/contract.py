@@ -131,7 +131,7 @@ class DurableDataLog(ABC):
         """Raises ``NotOwner`` if a later owner has opened the log. Takes about 1 us with a local register;
         other logs may answer from a recent check, so that reads are prefix-consistent."""
 
-    def check_place(self) -> None:
+    def check_folder(self) -> None:
         """Raises ``NotOwner`` if the log's folder was moved or replaced: what is below the same data folder
         may be another store's (rule J7)."""
         return  # A log without a folder stays where it is.

@@ -430,8 +430,8 @@ class LocalLog(DurableDataLog):
             self._life.failed(error)
             raise error
 
-    def check_place(self) -> None:
-        register, _ = self._require_owner("check_place")
+    def check_folder(self) -> None:
+        register, _ = self._require_owner("check_folder")
         with self._mapped_errors():
             # Without a hop to the thread, as above: each commit of a flush asks.
             is_named = self._files.peek_named(register)

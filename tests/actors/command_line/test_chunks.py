@@ -220,7 +220,7 @@ def test_g4_a_script_confirms_with_yes_and_only_once(run: Run, adopted: Path) ->
 
 @pytest.fixture
 def copied(store: Path) -> Path:
-    """A copy of the store, which was not opened since, at the place of the commands' folder."""
+    """A copy of the store, which was not opened since, under the path of the commands' folder."""
     original = store.rename(store.with_name("original"))
     shutil.copytree(original, store)
     return store

@@ -150,7 +150,7 @@ def test_a_block_that_is_partly_pinned_stays_whole() -> None:
 
 
 def test_unflushed_blocks_are_spilled_when_the_cache_is_too_large() -> None:
-    """C10: memory is bounded, and the log's place of every byte is known."""
+    """C10: memory is bounded, and the log's extent of every byte is known."""
     cache = cache_with(
         *((place * 64 * KIB, bytes(64 * KIB)) for place in range(40)), limit=1024 * KIB, spills=True
     )

@@ -286,12 +286,12 @@ async def test_nothing_is_made_in_a_folder_that_has_the_path_of_a_log_that_was_m
     """W1: not even the reserve."""
     log = LocalLog(LocalFiles(), str(tmp_path / "log"), bytes(16), LocalLogOptions())
     await log.open()
-    log.check_place()
+    log.check_folder()
     (tmp_path / "log").rename(tmp_path / "moved")
     (tmp_path / "log").mkdir()
 
     with pytest.raises(NotOwner, match="moved or replaced"):
-        log.check_place()
+        log.check_folder()
     with pytest.raises(NotOwner, match="moved or replaced"):
         await log.check_space()
     await log.close()
