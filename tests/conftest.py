@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from simulation.loop import seed_scheduler
 
 from support.patience import scaled
 from support.watchdog import Watchdog
@@ -111,6 +112,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         gc.collect()
         item.config.stash[_COLLECTED] = _resident_bytes()
     return outcome
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Trio draws which of the ready tasks is first. Like Hypothesis, it draws the same in every short run."""
+    if not item.config.getoption("--long"):
+        seed_scheduler(item.nodeid)
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:

@@ -67,11 +67,16 @@ def run_virtual(
     return result
 
 
+def seed_scheduler(seed: int | str) -> None:
+    """Trio runs tasks that are ready together in the order that ``seed`` decides, from now on."""
+    scheduler._r.seed(seed)
+
+
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     before, collecting = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, gc.isenabled()
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    scheduler._r.seed(seed)
+    seed_scheduler(seed)
     gc.disable()
     try:
         yield
