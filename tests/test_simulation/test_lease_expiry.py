@@ -38,25 +38,26 @@ class World:
         self.checker.answered(call, info)
 
 
-def test_an_id_that_was_begun_again_by_a_call_in_doubt_may_expire_again() -> None:
-    """Nobody asked in between: the first one expired and was forgotten, and so did the second one expire."""
+def begun_again() -> World:
+    """At 30 s: the first one expired and was forgotten, and a call in doubt may have begun a second one."""
     world = World()
     world.begin(FIRST)
     world.look_up(FIRST, TransactionState.OPEN, "")
     for world.now in (10.0, 30.0):
         world.expiries.tell([(0, 0.0)])
     world.begin(SECOND)
+    return world
+
+
+def test_an_id_that_was_begun_again_by_a_call_in_doubt_may_expire_again() -> None:
+    """Nobody asked in between: the first one expired and was forgotten, and so did the second one expire."""
+    world = begun_again()
     world.now = 40.0
     world.look_up(SECOND, TransactionState.ABORTED, "its lease expired")
 
 
 def test_no_second_one_may_expire_before_its_lease_is_over() -> None:
-    world = World()
-    world.begin(FIRST)
-    world.look_up(FIRST, TransactionState.OPEN, "")
-    for world.now in (10.0, 30.0):
-        world.expiries.tell([(0, 0.0)])
-    world.begin(SECOND)
+    world = begun_again()
     world.now = 34.0
     with pytest.raises(Violation):
         world.look_up(SECOND, TransactionState.ABORTED, "its lease expired")
