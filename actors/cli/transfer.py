@@ -207,7 +207,7 @@ async def _back_up_view(
             BackupSource(
                 container.index,
                 snapshot.opened.epoch,
-                snapshot.state,
+                snapshot.cold,
                 snapshot.metadata,
                 snapshot.storage,
             )

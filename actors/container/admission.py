@@ -134,7 +134,7 @@ class Admission:
         )
 
     def _check_segment(self, name: str) -> None:
-        segment = self._state.segments.find(name)
+        segment = self._state.segments.in_memory(name)
         if segment is None or segment.sid not in self._failures.errors:
             return
 

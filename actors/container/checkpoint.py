@@ -25,7 +25,9 @@ from ...journal.group_payload import PayloadBuilder
 from ...journal.log.contract import DurableDataLog
 from ...journal.operations.checkpoint import (
     CheckpointBegin,
+    CheckpointCounters,
     CheckpointEnd,
+    CheckpointImages,
     CheckpointPart,
     CheckpointPiece,
     CheckpointRows,
@@ -329,7 +331,8 @@ class Checkpointer:
 
 
 def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]]:
-    """What logs the snapshot's manifest, if there is one, with its size."""
+    """What logs the snapshot's counters, and its manifest, if there is one, with sizes."""
+    yield CheckpointCounters(number, snapshot.live_segments), 16
     manifest = snapshot.manifest
     if manifest.head is not None or manifest.intent is not None:
         contents = [b"" if op is None else op.content for op in (manifest.head, manifest.intent)]
@@ -339,13 +342,15 @@ def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]
 def _operations(number: int, records: Records) -> Iterator[tuple[Operation, int]]:
     """What logs ``records``, with sizes: a part, or the pieces of an image that is larger than that."""
     if records.size <= _PART_BYTES or not records.images:
-        if records.images or records.transactions:
-            yield CheckpointPart(number, tuple(records.images), (), tuple(records.transactions)), records.size
+        if records.images:
+            yield CheckpointImages(number, tuple(records.images)), records.size
+        if records.transactions:
+            yield CheckpointPart(number, (), (), tuple(records.transactions)), records.size
         if records.rows:
             yield CheckpointRows(number, tuple(records.rows)), records.size
         return
 
-    [image] = records.images
+    [(_, image)] = records.images
     for start in range(0, len(image), _PART_BYTES):
         data = image[start : start + _PART_BYTES]
         # A group has at most 64 MiB, and an image with many writers or attributes may be larger than a part

@@ -19,6 +19,8 @@ from .admission import Admission
 from .checkpoint import Checkpointer
 from .imports import SegmentImporter
 from .leases import Leases
+from .loader import Loader
+from .parked import ParkedRequests
 from .pipeline import Pipeline, PipelineHooks
 from .publish import Listeners, Publisher
 from .sources import ContainerCollectorSource, ContainerFlushSource
@@ -44,6 +46,7 @@ class ContainerComponents:
     leases: Leases
     imports: SegmentImporter
     table_runs: TableRuns
+    loader: Loader
 
 
 def build_components(container: Container) -> ContainerComponents:
@@ -86,15 +89,16 @@ def build_components(container: Container) -> ContainerComponents:
         aggregate_bytes=0 if can_append else options.admission.cycle_bytes // 2,
         listeners=listeners,
     )
+    loader = Loader(state, container.cold, ParkedRequests(options.parked))
     hooks = PipelineHooks(container.group_published, options.protect, options.span)
     read_ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
     return ContainerComponents(
-        pipeline=Pipeline(state, log, container.mailbox, publisher, options.pipeline, hooks),
+        pipeline=Pipeline(state, log, container.mailbox, publisher, loader, options.pipeline, hooks),
         publisher=publisher,
         collector=collector,
         storage=storage,
-        reader=Reader(cache, unflushed, read_ahead, state.segments.get),
-        append_starts=AppendStarts(storage, state.segments.get),
+        reader=Reader(cache, unflushed, read_ahead, state.segments.readable),
+        append_starts=AppendStarts(storage, state.segments.readable),
         read_ahead=read_ahead,
         unflushed=unflushed,
         checkpointer=Checkpointer(state, cache, unflushed, log, container.ask_internal, options.checkpoint),
@@ -110,6 +114,7 @@ def build_components(container: Container) -> ContainerComponents:
             index_spacing=options.chunked.index_spacing,
         ),
         table_runs=table_runs,
+        loader=loader,
     )
 
 

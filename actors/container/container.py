@@ -29,6 +29,7 @@ from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, NotOwner, SegmentNotFound, TierlogError, Unavailable
+from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.transactions import TransactionInfo, is_staged
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.options import ChunkedOptions
@@ -36,6 +37,7 @@ from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.compaction_policy import FAN_OUT
 from ...storage_backends.sorted_runs.local_copies import LocalCopies
+from ...storage_backends.sorted_runs.lookup import find_cached
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.tail import Tail
 from ..flush.writer import WriterOptions
@@ -43,7 +45,6 @@ from ..gc.collector import CollectorOptions, GarbageTotal
 from ..kernel.event_source import Answer, EventSource
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.reply import Reply, fail_all
-from ..kernel.slices import list_in_slices
 from ..kernel.task_groups import finish_within
 from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
 from ..read.tail_cache import TailCache
@@ -51,6 +52,7 @@ from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .admission import AdmissionOptions
 from .checkpoint import Checkpointer, CheckpointOptions
+from .cold_segments import ColdSegments
 from .components import ContainerComponents, build_components
 from .confirmation import Confirmation
 from .history import RecoveredHistory
@@ -60,16 +62,19 @@ from .legacy_hook import LegacyHook
 from .local_disk import LocalDisk
 from .metadata_store import LoggedMetadataStore
 from .operations.append import AppendRequest
+from .operations.cold import UnloadRequest
 from .operations.create import CreateRequest
-from .operations.queries import ListRequest, WaitDurableRequest
+from .operations.queries import InfoRequest, WaitDurableRequest
 from .operations.transactions import ListTransactionsRequest, TransactionRequest
+from .operations.writers import LastEventRequest
 from .owner import Identity
 from .ownership import StorageOwnership
+from .parked import ParkedOptions
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
 from .requests import LogRequest, Request
-from .segments import SegmentState, SegmentTable
+from .segments import NotLoaded, SegmentState, SegmentTable
 from .shared_store_record import SharedStoreRecord
 from .sources import ContainerManifestSource
 from .state import ContainerState
@@ -91,9 +96,10 @@ class ContainerOptions:
     """A segment with this many unflushed bytes is flushed before its age makes it due."""
     admission: AdmissionOptions
     active_segments_max: int = 25_000
-    """Segments kept in full; idle ones above it are kept as their images only."""
+    """Segments in memory; idle ones above it are unloaded once the runs have them."""
     mailbox: MailboxOptions = MailboxOptions()
     pipeline: PipelineOptions = PipelineOptions()
+    parked: ParkedOptions = ParkedOptions()
     writer: WriterOptions = WriterOptions()
     collector: CollectorOptions = CollectorOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
@@ -150,8 +156,10 @@ class Container:
             disk.runs.files, disk.runs.path, StoredRuns(chunks), 2 * disk.runs.low_water
         )
         self.runs = RunReader(self.copies, options.table_cache)
+        self.state.find_cached = lambda runs, key: find_cached(runs, self.runs, key)
+        self.cold = ColdSegments(self.state, self.runs)
         self.metadata = LoggedMetadataStore(self.state, self._commit_records, self.runs)
-        self.history = RecoveredHistory(self.state)
+        self.history = RecoveredHistory(self.state, self.cold)
         self.confirmation = Confirmation(self.state, self.metadata)
         source = ContainerManifestSource(self)
         record = options.store_record or SharedStoreRecord(identity.store, identity.containers)
@@ -160,7 +168,7 @@ class Container:
         )
         self._stop = anyio.Event()
         self._checkpoint_due = anyio.Event()
-        self._eviction_due = anyio.Event()
+        self._unloading_due = anyio.Event()
         self._check_interval = options.checkpoint.wal_bytes // 64
         """Payload bytes between two checks whether a checkpoint is due: one per group would cost too much."""
         self._next_check = 0
@@ -181,6 +189,11 @@ class Container:
             raise Unavailable(f"container {self.index} is not open yet")
 
         return self._built
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether the newest flush cycle had no room for its rows (rule M12)."""
+        return self._components.table_runs.lacks_room
 
     @property
     def segments(self) -> SegmentTable:
@@ -223,7 +236,6 @@ class Container:
                 self.state,
                 components.publisher,
                 self.cache,
-                active_max=self.options.active_segments_max,
             )
             self._recovery = await recovery.run()
             await components.table_runs.open()
@@ -260,7 +272,6 @@ class Container:
         return False
 
     def _segment_loaded(self, segment: SegmentState) -> None:
-        self.cache.open_segment(segment.sid, segment.flushed)
         self.history.note_loaded(segment)
 
     async def _serve(
@@ -281,7 +292,8 @@ class Container:
                 helpers.start_soon(components.read_ahead.run)
                 helpers.start_soon(protect(components.checkpointer.run), lambda: self._checkpoint_due)
                 helpers.start_soon(protect(components.leases.run))
-                helpers.start_soon(protect(self._evict_idle), components.publisher)
+                helpers.start_soon(protect(self._unload_idle), components.publisher)
+                helpers.start_soon(protect(components.loader.run), components.pipeline.resume)
                 helpers.start_soon(protect(components.table_runs.run))
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
@@ -294,12 +306,15 @@ class Container:
             await self.wait_durable()
             self._fail_requests(self.mailbox.close(ClosedError("the store is closed")))
 
-    async def _evict_idle(self, publisher: Publisher) -> None:
-        """Evict idle segments in steps, between which others run (rule C4)."""
+    async def _unload_idle(self, publisher: Publisher) -> None:
+        """Unload idle segments in steps, between which others run (rule M5)."""
         while True:
-            await self._eviction_due.wait()
-            self._eviction_due = anyio.Event()
-            while publisher.evict_idle(self.options.active_segments_max):
+            await self._unloading_due.wait()
+            self._unloading_due = anyio.Event()
+            while (idle := publisher.find_idle(self.options.active_segments_max)) is not None:
+                if idle:
+                    await self.ask_internal(UnloadRequest(idle), 8 * len(idle))
+                    self.segments.visit_again(idle)
                 await anyio.lowlevel.checkpoint()
 
     async def _checkpoint_before_close(self, checkpointer: Checkpointer) -> None:
@@ -334,9 +349,8 @@ class Container:
             self._built.writer.stop(
                 Unavailable(f"container {self.index} stopped before the flush was complete: flush again")
             )
-        for sid in list(self._waiters):
-            if (segment := self.state.segments.by_id.get(sid)) is not None:
-                segment.wake()
+        for waiter in list(self._waiters.values()):
+            waiter.set()
 
     def _fail_requests(self, requests: list[Request]) -> None:
         error = Unavailable(
@@ -350,7 +364,7 @@ class Container:
         # In the step of the publishing: the age of what is not flushed begins with it (F5).
         components.writer.operations_logged()
         if components.publisher.has_too_many(self.options.active_segments_max):
-            self._eviction_due.set()
+            self._unloading_due.set()
         # On a full disk after every group: a checkpoint lets log files go.
         if components.pipeline.payload_bytes >= self._next_check or not self.log.has_room(0):
             self._next_check = components.pipeline.payload_bytes + self._check_interval
@@ -391,22 +405,53 @@ class Container:
         """Whether ``name`` is unknown here and may be a segment of the legacy layout."""
         return self.legacy is not None and self.segments.sid_of(name) is None and not is_staged(name)
 
+    async def _has_segment(self, name: str) -> bool:
+        return await self.cold.sid_of(name) is not None
+
     async def _import_missing(self, name: str) -> bool:
         """Import the segment if it has a legacy layout. Returns whether the container has the segment now."""
         if self.legacy is None or is_staged(name):
             return False
 
-        if self._is_missing(name):
+        if self._is_missing(name) and not await self._has_segment(name):
             await self.legacy.import_missing(self, name)
-        return self.segments.sid_of(name) is not None
+        return await self._has_segment(name)
 
     async def ask_transaction(self, request: TransactionRequest) -> TransactionInfo:
         """``ask`` for a transaction's state, with the time that is left (rules T5 and T7)."""
         return self._leases.with_time(await self.ask(request, 256))
 
+    async def info(self, name: str) -> SegmentInfo:
+        """What is known of a segment."""
+        info: SegmentInfo = await self._ask_read(InfoRequest(name), lambda segment: segment.info(self.index))
+        return info
+
+    async def last_event(self, name: str, writer: bytes) -> int | None:
+        """The writer's last event number in a segment."""
+        request = LastEventRequest(name, writer)
+        number: int | None = await self._ask_read(request, lambda segment: segment.last_event(writer))
+        return number
+
+    async def _ask_read(
+        self, request: InfoRequest | LastEventRequest, answer: Callable[[SegmentState], object]
+    ) -> Any:
+        """The answer to a request that is a read; of a cold segment ``answer``, which loads nothing (rule
+        M4)."""
+        while True:
+            try:
+                return await self.ask(request, 256)
+            except NotLoaded:
+                segment = await self.find_durable(request.name)
+            if segment.sid not in self.segments:
+                await self.wait_durable()
+                return answer(segment)
+
     async def list_segments(self, prefix: str) -> list[str]:
         """The names that begin with ``prefix``, sorted, of one moment."""
-        return await list_in_slices(await self.ask(ListRequest(prefix)))
+        # After the view: what it shows is durable then.
+        names = await self._as_owner(self.cold.names(prefix))
+        await self.wait_durable()
+        return names
 
     async def list_transactions(self, prefix: str) -> list[TransactionInfo]:
         """The transactions whose target begins with ``prefix``, sorted, in pages of one moment each."""
@@ -500,12 +545,12 @@ class Container:
     async def find_durable(self, name: str, sid: int = 0) -> SegmentState:
         """The segment of that name, once its existence is durable, or ``SegmentNotFound``, once that is
         durable (rule C1). With ``sid`` a later segment of the same name is not found."""
-        segment = self.state.segments.find(name)
+        segment = await self._find(name)
         # A loop, because a segment may come into being after the sequence that was waited for.
         while segment is None or segment.durable_length < 0:
             await self._import_missing(name)
             await self.wait_durable()
-            segment = self.state.segments.find(name)
+            segment = await self._find(name)
             if segment is None:
                 raise SegmentNotFound(f"no segment {name!r}", segment=name)
 
@@ -513,6 +558,10 @@ class Container:
         if sid and segment.sid != sid:
             raise SegmentNotFound.replaced(name)
         return segment
+
+    async def _find(self, name: str) -> SegmentState | None:
+        segment = self.segments.in_memory(name)
+        return await self._as_owner(self.cold.find(name)) if segment is None else segment
 
     async def read(self, name: str, offset: int, size: int, sid: int = 0) -> Buffer:
         """Durable bytes, possibly a view of more of them; ``b""`` at the tail."""
@@ -565,12 +614,13 @@ class Container:
             try:
                 await waiter.wait()
             finally:
-                # C4: a segment that nobody waits for any more can be evicted.
-                if segment.waiter is waiter and not waiter.statistics().tasks_waiting:
-                    segment.waiter = None
-            # Find it again: an idle segment may have been evicted and loaded as a new object.
-            segment = self.state.segments.find(name)
-            if segment is None or segment.sid != sid:
+                # M5: a segment that nobody waits for any more can be unloaded.
+                current = self.segments.readable(sid)
+                if current is not None and current.waiter is waiter and not waiter.statistics().tasks_waiting:
+                    current.waiter = None
+            # Find it again: a cold segment may have been loaded as a new object.
+            segment = self.segments.readable(sid)
+            if segment is None or segment.is_gone:
                 await self.wait_durable()  # its end may not be durable yet
                 raise SegmentNotFound(f"segment {name!r} is gone", segment=name)
 
@@ -579,7 +629,7 @@ class Container:
         return ContainerStatistics(
             container=self.index,
             epoch=self.state.epoch,
-            segments=len(self.segments),
+            segments=self.state.live_segments,
             active_segments=len(self.segments.by_id),
             recovery=self._recovery,
             log=self.log.statistics(),
@@ -596,4 +646,5 @@ class Container:
             unflushed=components.unflushed.statistics(),
             journal=self.ownership.statistics(),
             table=components.table_runs.statistics(),
+            loader=components.loader.statistics(),
         )

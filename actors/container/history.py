@@ -9,15 +9,16 @@ targets may have followed theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import anyio.lowlevel
 
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.chunk_storage import ChunkInfo
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ..gc.rules import parse_chunk_name
+from ..gc.rules import ChunkOrigin, parse_chunk_name
 from ..kernel.slices import in_slices
+from .cold_segments import ColdSegments
 from .segments import SegmentState
 from .state import ContainerState
 
@@ -26,15 +27,16 @@ class RecoveredHistory:
     """The segments that were live when the log was recovered, and their lengths, until ``forget``. A listing
     may be delayed for long, and segments change, come and go meanwhile."""
 
-    def __init__(self, state: ContainerState) -> None:
+    def __init__(self, state: ContainerState, cold: ColdSegments) -> None:
         self._state = state
+        self._cold = cold
         self._lengths: ShardedDict[int, int] = ShardedDict()
         self._newest: int | None = None
         """The highest segment id; None if the log may have used higher ones."""
         self._is_noting = False
 
     async def note_lengths(self) -> None:
-        """Call it between recovery and the first request. Evicted segments are not noted: their images have
+        """Call it between recovery and the first request. Cold segments are not noted: their images have
         their lengths until they are loaded."""
         self._is_noting = True
         self._newest = self._state.known_newest_segment
@@ -44,7 +46,7 @@ class RecoveredHistory:
             await anyio.lowlevel.checkpoint()
 
     def note_loaded(self, segment: SegmentState) -> None:
-        """An evicted segment comes back into memory, and may be changed next."""
+        """A cold segment comes into memory, and may be changed next."""
         if self._is_noting:
             # The first load counts: by the next one this ownership may have appended to it.
             self._lengths.setdefault(segment.sid, segment.length)
@@ -53,24 +55,24 @@ class RecoveredHistory:
         self._is_noting = False
         self._lengths = ShardedDict()
 
-    def find_newer(self, chunks: Iterable[ChunkInfo], oldest: int) -> ChunkInfo | None:
-        """A chunk of an owner from epoch ``oldest`` on that this log's owners cannot have flushed."""
-        return next((chunk for chunk in chunks if self._is_newer(chunk, oldest)), None)
+    async def find_newer(self, chunks: Sequence[ChunkInfo], oldest: int) -> ChunkInfo | None:
+        """A chunk of an owner from epoch ``oldest`` on that this log's owners cannot have flushed. Raises
+        ``Unavailable`` if images cannot be read."""
+        origins = [
+            (chunk, origin)
+            for chunk in chunks
+            if (origin := parse_chunk_name(chunk.name)) is not None and origin.epoch >= oldest
+        ]
+        unknown = dict.fromkeys(origin.segment for _, origin in origins)
+        cold = await self._cold.lengths(sid for sid in unknown if sid not in self._lengths)
+        # Those that are loaded during the lookup are noted by then.
+        lengths = {sid: self._lengths.get(sid, cold.get(sid)) for sid in unknown}
+        newer = (chunk for chunk, origin in origins if self._is_newer(chunk, origin, lengths[origin.segment]))
+        return next(newer, None)
 
-    def _is_newer(self, chunk: ChunkInfo, oldest: int) -> bool:
-        origin = parse_chunk_name(chunk.name)
-        if origin is None or origin.epoch < oldest:
-            return False
-
-        length = self._length_of(origin.segment)
+    def _is_newer(self, chunk: ChunkInfo, origin: ChunkOrigin, length: int | None) -> bool:
         if length is None:
             # It was merged or deleted, or created by a history that this log does not have.
             return self._newest is not None and origin.segment > self._newest
 
         return origin.offset + chunk.length > length
-
-    def _length_of(self, sid: int) -> int | None:
-        if sid in self._lengths:
-            return self._lengths[sid]
-
-        return self._state.segments.length_of(sid) if sid in self._state.segments.evicted else None

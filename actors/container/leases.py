@@ -178,8 +178,8 @@ class Leases:
 
     def _seen(self, record: TransactionImage) -> tuple[int, int]:
         staged = self._state.transactions.staged(record).values()
-        # Without loading them: a check of an idle transaction must not bring its segments back into memory.
-        return len(staged), sum(map(self._state.segments.length_of, staged))
+        by_id = self._state.segments.by_id
+        return len(staged), sum(by_id[sid].durable_length for sid in staged)
 
     async def _check_due(self, now: float) -> None:
         while self._checks and self._checks[0][0] <= now:

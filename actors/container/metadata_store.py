@@ -19,7 +19,7 @@ from ...storage_backends.sorted_runs.rows import Row, prefix_end
 from ...storage_backends.sorted_runs.scan import KeyRange, Page, PageLimits, scan_rows
 from .operations.metadata import CommitMetadataRequest, conflict
 from .requests import Request
-from .state import RESIDENT_PREFIXES, ContainerState
+from .state import ContainerState
 
 Found = tuple[int, bytes]
 """The version and the value of a record."""
@@ -103,10 +103,9 @@ class LoggedMetadataStore(ChunkMetadataStore):
         if len(expected) * len(runs) > _COMPARED_MAX:
             return False
 
-        find = self._state.table.find_in_memory
+        resident, find = self._state.resident, self._state.table.find_in_memory
         for key, version in expected.items():
-            encoded = key.encode()
-            if find(encoded) is None and not key.startswith(RESIDENT_PREFIXES):
+            if key not in resident and find(encoded := key.encode()) is None:
                 is_known, row = find_cached(runs, self._runs, encoded)
                 if not is_known or version_of(row) != version:
                     return False

@@ -1,5 +1,4 @@
-"""The ownership of a container's long-term storage: the chain of elements that its owners create (rules J3 to
-J9, J12).
+"""The ownership of a container's long-term storage: the chain of elements (rules J3 to J9, J12).
 
 Owns: when an element is created, the listing of the chain before and after, and refusals. Does not own: what
 a listing means (``journal/manifest/rules.py``), the deletion of old elements (``old_elements.py``), epochs
@@ -30,7 +29,15 @@ from ...journal.manifest.chain import (
     read_element,
     read_newest,
 )
-from ...journal.manifest.element import ELEMENT_BYTES_MAX, NOTHING, Element, Kind, Position, Progress
+from ...journal.manifest.element import (
+    ELEMENT_BYTES_MAX,
+    NOTHING,
+    SEGMENTS,
+    Element,
+    Kind,
+    Position,
+    Progress,
+)
 from ...journal.manifest.rules import Known, Step, decide, next_predecessor
 from ...journal.manifest.store_record import STORE_RECORD, other_store
 from ...journal.operations.log_element import ElementCreated, LogElement, LogElementChange
@@ -403,7 +410,10 @@ class StorageOwnership:
         async with self._lock:
             await self._ensure()
             await self._advance(
-                Kind.CYCLE_COMPLETE, ListedChain(self._seen), cut, lambda before: before.replaced((), runs)
+                Kind.CYCLE_COMPLETE,
+                ListedChain(self._seen),
+                cut,
+                lambda before: before.published(runs, SEGMENTS),
             )
 
     async def replace_runs(self, merge: Merge, added: Sequence[RunEntry]) -> None:

@@ -14,6 +14,7 @@ from ...storage_backends.base.errors import TierlogError
 from ..kernel.event_source import Answer
 from ..kernel.reply import fail_all
 from ..kernel.slices import SLICE, in_slices
+from .segments import NotLoaded
 
 
 class Group(PayloadBuilder):
@@ -28,7 +29,7 @@ class Group(PayloadBuilder):
         """Answers to requests that change nothing."""
         self.group_answers: list[tuple[Answer, Any]] = []
         """Resolved with (the group's number, value)."""
-        self.errors: list[tuple[Answer, TierlogError]] = []
+        self.errors: list[tuple[Answer, TierlogError | NotLoaded]] = []
         self.links: list[object] = []
         """The spans of traced appends."""
         self.tag = 0

@@ -19,7 +19,8 @@ Cancellation: an append that was cancelled leaves its group in doubt; the pipeli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import anyio
@@ -28,8 +29,15 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.operations.checkpoint import CheckpointBegin
+from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.operation import Operation
-from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
+from ...storage_backends.base.errors import (
+    ClosedError,
+    OutcomeUnknown,
+    Throttled,
+    TierlogError,
+    Unavailable,
+)
 from ...storage_backends.base.statistics import counter
 from ..kernel.event_source import OneShot
 from ..kernel.exits import first_leaf
@@ -37,16 +45,22 @@ from ..kernel.mailbox import Mailbox
 from ..kernel.reply import fail_all
 from ..kernel.slices import SLICE, in_slices
 from ..telemetry.tracing import SpanHook
+from .loader import Loader, Resumed
 from .operations import DECIDE
 from .operations.append import AppendRequest, decide_append
 from .operations.handlers import Decision
+from .parked import Parked
 from .pending_group import Group
 from .publish import Publisher
 from .requests import LogRequest, Request, SnapshotRequest
+from .segments import NotLoaded
 from .state import ContainerState
 
 _STEP = 384
 """Requests that are decided and applied in one step of the event loop: an append takes 1 us, a creation 9."""
+_LOADED_BYTES = 64 << 10
+"""Of the images that are loaded in one step of the event loop, with ``_LOADED_OVERHEAD`` for each."""
+_LOADED_OVERHEAD = 1024
 
 
 @attrs.frozen
@@ -91,6 +105,7 @@ class Pipeline:
         log: DurableDataLog,
         mailbox: Mailbox[Request],
         publisher: Publisher,
+        loader: Loader,
         options: PipelineOptions,
         hooks: PipelineHooks,
     ) -> None:
@@ -98,6 +113,8 @@ class Pipeline:
         self._log = log
         self._mailbox = mailbox
         self._publisher = publisher
+        self._loader = loader
+        self._parked = loader.parked
         self._options = options
         self._hooks = hooks
         self._building = Group(state.sequence + 1)
@@ -146,6 +163,12 @@ class Pipeline:
         for group in (self._in_flight, self._building):
             if group is not None:
                 group.fail(error, unchanged)
+        self._fail_parked()
+
+    def _fail_parked(self) -> None:
+        self._closing = True
+        error = Unavailable("the container stopped before it started this call: nothing was applied")
+        fail_all((request.reply for request in self._parked.clear()), error)
 
     # --- prepare: decide and apply ---------------------------------------------------------------
 
@@ -156,7 +179,7 @@ class Pipeline:
             try:
                 batch = await self._mailbox.drain(count, options.group_bytes)
             except ClosedError:
-                self._closing = True
+                self._fail_parked()
                 return
 
             self.step(batch)
@@ -178,26 +201,37 @@ class Pipeline:
         try:
             self._step_all(batch)
         except BaseException:
-            self.poisoned = True
-            error = OutcomeUnknown(
-                "the container failed during this operation: it may or may not have been applied"
-            )
-            fail_all((request.reply for request in batch), error)
+            self._poison(batch)
             raise
+
+    def _poison(self, batch: Iterable[Request]) -> None:
+        self.poisoned = True
+        error = OutcomeUnknown(
+            "the container failed during this operation: it may or may not have been applied"
+        )
+        fail_all((request.reply for request in batch), error)
 
     def _step_all(self, batch: list[Request]) -> None:
         group, state, decisions = self._building, self._state, self._decide.get
         # Looked up once: the loop runs for every request.
         add, apply = group.add, state.apply
         answered, answers = group.replies.append, group.values.append
+        blocked = self._parked.queues
         for request in batch:
             decide = decisions(type(request))
             if decide is None:
                 self._step_internal(request, group)
                 continue
 
+            if blocked and self._parked.is_blocked(request):
+                self._park(request, None, group)
+                continue
+
             try:
                 op, answer = decide(state, request)
+            except NotLoaded as missing:
+                self._park(request, missing, group)
+                continue
             except TierlogError as error:
                 self._refused += 1
                 # C1: a refusal may depend on operations that are not durable yet.
@@ -219,6 +253,100 @@ class Pipeline:
                 add(op)
             answered(request.reply)
             answers(answer)
+
+    def _park(self, request: Request, missing: NotLoaded | None, group: Group) -> None:
+        """The request waits for cold segments, or behind others that do (rule M4)."""
+        if request.is_read and missing is not None:
+            # Its caller looks the segment up, and nothing is loaded.
+            group.errors.append((request.reply, missing))
+            return
+
+        try:
+            self._parked.park(request, missing)
+        except Throttled as error:
+            self._refused += 1
+            group.errors.append((request.reply, error))
+        else:
+            self._loader.wake()
+
+    def resume(self, resumed: Resumed) -> Iterator[None]:
+        """Load what was looked up, and decide the requests that waited for it, and those behind them, in
+        order; some in each step, like those of a batch. Between the steps they are the first that name these
+        segments, so what was looked up does not change."""
+        if self._has_ended():
+            return  # they are answered
+
+        loads, left = deque(resumed.loads), deque(resumed.ready)
+        for parked in left:
+            parked.missing = None
+        for parked, error in resumed.failed:
+            self._refused += 1
+            self._building.errors.append((parked.request.reply, error))
+            # It is answered; what is behind it may go on.
+            left += self._parked.remove(parked)
+        while not self._has_ended():
+            try:
+                self._resume_some(loads, left, resumed)
+            except BaseException:
+                self._poison(parked.request for parked in self._parked)
+                raise
+            self._wake_committer()
+            if not (loads or left):
+                break
+            yield
+
+    def _resume_some(self, loads: deque[LoadSegment], left: deque[Parked], resumed: Resumed) -> None:
+        if loads:
+            self._load_some(loads)
+        else:
+            self._state.looked_up = resumed.known
+            self._decide_some(left)
+            self._state.looked_up = {}
+
+    def _has_ended(self) -> bool:
+        return self._closing or self.poisoned
+
+    def _load_some(self, loads: deque[LoadSegment]) -> None:
+        size = 0
+        while loads and size < _LOADED_BYTES:
+            op = loads.popleft()
+            self._state.apply(op)
+            self._building.add(op)
+            size += _LOADED_OVERHEAD + len(op.image)
+
+    def _decide_some(self, left: deque[Parked]) -> None:
+        for _ in range(min(len(left), _STEP)):
+            parked = left.popleft()
+            if parked.missing is None and self._decide_parked(parked, self._building):
+                left += self._parked.remove(parked)
+
+    def _decide_parked(self, parked: Parked, group: Group) -> bool:
+        """Whether the request is answered, or will be by its group."""
+        request, state = parked.request, self._state
+        try:
+            op, answer = self._decide[type(request)](state, request)
+        except NotLoaded as missing:
+            if not request.is_read:
+                parked.missing = missing
+                return False
+
+            group.errors.append((request.reply, missing))
+            return True
+        except TierlogError as error:
+            self._refused += 1
+            group.errors.append((request.reply, error))
+            return True
+
+        if op is None:
+            group.reads.append((request.reply, answer))
+            return True
+
+        for each in op if isinstance(op, list) else (op,):
+            state.apply(each)
+            group.add(each)
+        group.replies.append(request.reply)
+        group.values.append(answer)
+        return True
 
     def _step_internal(self, request: Request, group: Group) -> None:
         if type(request) is SnapshotRequest:

@@ -23,8 +23,8 @@ from .operations.append import publish_appends
 from .segments import SegmentState
 from .state import ContainerState
 
-_EVICTION_STEP = 128
-"""Segments that are considered for eviction in one step."""
+_UNLOAD_STEP = 128
+"""Segments that are considered for unloading in one step."""
 JOIN_BYTES_MAX = 16 << 10
 """Up to this size on average, appends of one group are joined before they are cached."""
 
@@ -64,11 +64,11 @@ class Publisher:
         self.due_bytes = due_bytes
         self._aggregate_bytes = aggregate_bytes
         self.listeners = listeners
-        self._evict_above = 0
+        self._unload_above = 0
         """The next search for idle segments begins above this number of active ones: the last search left so
         many that another one would find few. A flush cycle resets it."""
         self._visits_left = 0
-        """Visits that the eviction under way may still make."""
+        """Visits that the search under way may still make."""
 
     def publish(self, operations: Iterable[Operation], group: int) -> None:
         """Make the operations of durable group ``group`` visible, in order.
@@ -119,7 +119,7 @@ class Publisher:
     def restore_data(self, op: Append | RelogData, group: int) -> None:
         """Cache bytes that the checkpoint's state includes, if long-term storage does not have them yet."""
         if op.sid not in self.cache:
-            return  # Deleted, or evicted with all its bytes in long-term storage.
+            return  # deleted
 
         segment, end = self.segments.get(op.sid), op.offset + len(op.data)
         if op.data and segment is not None and end > segment.flushed:
@@ -128,33 +128,29 @@ class Publisher:
             if type(op) is Append:  # re-logged data may begin inside an append
                 segment.add_append_boundaries([op], end)
 
-    # --- eviction of idle segments ---------------------------------------------------------------
+    # --- unloading of idle segments ------------------------------------------------------------
 
-    def cycle_completed(self) -> None:
-        """A flush cycle made segments idle, so searching for them is worthwhile again."""
-        self._evict_above = 0
-        self.listeners.cycle_completed()
+    def runs_published(self) -> None:
+        """The runs have what a flush cycle made idle, so searching for it is worthwhile again."""
+        self._unload_above = 0
 
     def has_too_many(self, active_max: int) -> bool:
-        """Whether so many segments are in memory that idle ones should be evicted."""
-        return bool(self._visits_left) or len(self.by_id) > max(active_max, self._evict_above)
+        """Whether so many segments are in memory that idle ones should be unloaded."""
+        return bool(self._visits_left) or len(self.by_id) > max(active_max, self._unload_above)
 
-    def evict_idle(self, active_max: int) -> bool:
-        """Take one step of an eviction, which brings the segments in memory from above ``active_max`` to a
-        tenth below it. Returns whether another step is needed."""
+    def find_idle(self, active_max: int) -> list[int] | None:
+        """The ids of some idle segments, if those in memory are to go from above ``active_max`` to a tenth
+        below it; None if that is done."""
         if not self.has_too_many(active_max):
-            return False
+            return None
 
         goal = active_max - active_max // 10
         # Two rounds: the first may only find out which segments do not change.
         left = self._visits_left or 2 * len(self.by_id)
-        visits = max(0, min(_EVICTION_STEP, left, len(self.by_id) - goal))
-        for sid in self.segments.evict(visits):
-            self.cache.drop_segment(sid)
-
+        visits = max(0, min(_UNLOAD_STEP, left, len(self.by_id) - goal))
         self._visits_left = left - visits if len(self.by_id) > goal else 0
         if not self._visits_left:
             # If few were idle, do not search them all again after every group: only a flush cycle makes many
             # of them idle.
-            self._evict_above = len(self.by_id) + active_max // 10
-        return bool(self._visits_left)
+            self._unload_above = len(self.by_id) + active_max // 10
+        return self.segments.find_idle(visits)

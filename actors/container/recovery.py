@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
+from typing import TypeVar
 
 import anyio.lowlevel
 import attrs
@@ -24,7 +25,9 @@ from ...journal.group_payload import decode_group
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.append import Append
 from ...journal.operations.checkpoint import (
+    CheckpointCounters,
     CheckpointEnd,
+    CheckpointImages,
     CheckpointPart,
     CheckpointPiece,
     CheckpointRows,
@@ -46,6 +49,7 @@ from .publish import Publisher
 from .segments import SegmentState
 from .state import ContainerState
 
+T = TypeVar("T")
 _STEP = 32
 """Records that are restored in one step."""
 
@@ -74,30 +78,39 @@ def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:
 
 @attrs.define(eq=False, repr=False)
 class _CheckpointRecords:
-    """What the parts and pieces of one checkpoint hold. Elements and rows go into the state as they come,
+    """What the parts of one checkpoint hold. Elements and rows go into the state as they come,
     because segments are restored after them."""
 
     checkpoint: int
+    sequence: int
     state: ContainerState
+    live_segments: int | None = None
+    """None in checkpoints of earlier versions, which have all segments."""
     is_complete: bool = False
     size: int = 0
-    images: deque[bytes] = attrs.field(factory=deque)
+    images: deque[tuple[int, bytes]] = attrs.field(factory=deque)
+    """With their versions: the checkpoint's own where it has none."""
     transactions: deque[bytes] = attrs.field(factory=deque)
     _pieces: list[bytes] = attrs.field(factory=list)
 
     def add(self, op: Operation) -> None:
         if type(op) is CheckpointPart and op.checkpoint == self.checkpoint:
-            self.images += op.images
+            self.images += ((self.sequence, image) for image in op.images)
             self.transactions += op.transactions
             self.size += sum(map(len, (*op.images, *op.transactions)))
             self._restore_rows(Row(key.encode(), version, value) for key, version, value in op.entries)
+        elif type(op) is CheckpointImages and op.checkpoint == self.checkpoint:
+            self.images += op.images
+            self.size += sum(len(image) for _, image in op.images)
+        elif type(op) is CheckpointCounters and op.checkpoint == self.checkpoint:
+            self.live_segments = op.segments
         elif type(op) is CheckpointRows and op.checkpoint == self.checkpoint:
             self._restore_rows(op.rows)
         elif type(op) is CheckpointPiece and op.checkpoint == self.checkpoint:
             self._pieces.append(op.data)
             self.size += len(op.data)
             if op.is_last:
-                self.images.append(b"".join(self._pieces))
+                self.images.append((self.sequence, b"".join(self._pieces)))
                 self._pieces.clear()
         elif type(op) is CheckpointManifest and op.checkpoint == self.checkpoint:
             head = LogElement(op.head) if op.head else None
@@ -115,7 +128,7 @@ class _CheckpointRecords:
             self.size += len(row.key) + len(row.value or b"")
 
 
-def _taken(items: deque[bytes]) -> Iterator[bytes]:
+def _taken(items: deque[T]) -> Iterator[T]:
     """Each is freed when it was used: to free all of them at the end would be one long step."""
     while items:
         yield items.popleft()
@@ -129,16 +142,12 @@ class Recovery:
         state: ContainerState,
         publisher: Publisher,
         cache: TailCache,
-        *,
-        active_max: int,
     ) -> None:
-        """``active_max``: segments kept in full; idle ones above it are kept as their images only."""
         self._log = log
         self._opened = opened
         self._state = state
         self._publisher = publisher
         self._cache = cache
-        self._active_max = active_max
         self._divided = state.manifest
         """What was known of the chain when the memtable was divided last."""
 
@@ -166,10 +175,8 @@ class Recovery:
                 # Replay is bound by the CPU; the other containers of the process must run too.
                 await anyio.lowlevel.checkpoint()
                 await self._free_clean_rows()
-                # Replay loads what it changes: a long log would bring every segment into memory.
-                while self._publisher.evict_idle(self._active_max):
-                    await anyio.lowlevel.checkpoint()
 
+        await self._publish_again()
         await self._check_complete()
         return RecoveryReport(groups, operations, begin_sequence)
 
@@ -193,7 +200,7 @@ class Recovery:
 
     async def _load(self, end: CheckpointEnd) -> None:
         """The state as it was at the checkpoint's begin."""
-        records = _CheckpointRecords(end.checkpoint, self._state)
+        records = _CheckpointRecords(end.checkpoint, end.begin_sequence, self._state)
         # These groups are read once more, for the operations between the parts: to keep them would take the
         # memory of all appends since the begin.
         try:
@@ -213,8 +220,8 @@ class Recovery:
                     self._state.transactions.restore(decode_transaction(data))
                 await anyio.lowlevel.checkpoint()
             for images in in_slices(_taken(records.images), _STEP):
-                for data in images:
-                    self._restore_segment(data)
+                for version, data in images:
+                    self._restore_segment(version, data)
                 await anyio.lowlevel.checkpoint()
         except (DecodeError, ValueError) as error:
             raise DataCorruption(
@@ -222,6 +229,8 @@ class Recovery:
                 file=f"group {end.begin_group}",
             ) from error
 
+        if records.live_segments is not None:
+            self._state.live_segments = records.live_segments
         self._state.restored(end.begin_sequence, end.cycle, records.size)
         await self._free_clean_rows()
 
@@ -239,15 +248,17 @@ class Recovery:
             await anyio.lowlevel.checkpoint()
         self._divided = manifest
 
-    def _restore_segment(self, data: bytes) -> None:
-        segment = SegmentState.from_image(decode_image(data))
+    async def _publish_again(self) -> None:
+        """Earlier versions published no names and no images: the next run has all of them (rule M13)."""
+        if not self._state.table.runs.schema:
+            for sids in in_slices(self._state.segments.ids()):
+                self._state.publish_again(sids)
+                await anyio.lowlevel.checkpoint()
+
+    def _restore_segment(self, version: int, data: bytes) -> None:
+        segment = SegmentState.from_image(decode_image(data), version)
         self._state.restore(segment)
-        # At once and not by a later eviction, or the recovery of a million segments would hold them all in
-        # full (C4).
-        if len(self._state.segments.by_id) > self._active_max and segment.is_idle:
-            self._state.segments.replace_by_image(segment.sid, data)
-        else:
-            self._publisher.restore(segment)
+        self._publisher.restore(segment)
 
     def _restore_data(self, number: int, ops: list[Operation]) -> None:
         for op in ops:

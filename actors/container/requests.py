@@ -5,6 +5,7 @@ hot path, and one takes about 0.3 us to make."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...journal.operations.operation import Operation
@@ -19,6 +20,14 @@ class Request:
 
     __slots__ = ("reply",)
     reply: Answer
+    is_read = False
+    """It is about one segment, and logs nothing. If that is cold, the request gets ``NotLoaded``, and its
+    caller looks the segment up (rule M4)."""
+
+    def named(self) -> Sequence[str]:
+        """The segments that the request is about, by name: a later one that shares a name must not overtake
+        it (rule C4)."""
+        return ()
 
     def takes_room(self, state: ContainerState) -> bool:
         """Whether it logs something that stays: on a full disk it is refused, as an append is (rule W6)."""
@@ -32,6 +41,9 @@ class NameRequest(Request):
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def named(self) -> Sequence[str]:
+        return (self.name,)
 
 
 class LogRequest(Request):

@@ -7,8 +7,9 @@ if the log fails, the container stops and recovery builds the state again."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, takewhile
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -19,15 +20,14 @@ from ...journal.operations.segment_image import (
     SegmentImage,
     SegmentStatus,
     WriterState,
-    decode_image,
     encode_image,
     encode_merges,
+    encode_plain_image,
 )
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ...storage_backends.base.sorted_dict import FrozenView, SortedKeys, with_prefix
-from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.base.sorted_dict import FrozenView, SortedKeys
 from ...storage_backends.segments.records.segment import SegmentRecord
 
 APPEND_BOUNDARY_BYTES = 1 << 20
@@ -35,8 +35,6 @@ APPEND_BOUNDARY_BYTES = 1 << 20
 appends (rule S5)."""
 _GROUPS_PER_REFERENCE = 16
 """The log may keep this many groups more than a segment needs."""
-_EVICTED_BYTES = 256 << 10
-"""One step of an eviction ends when it has encoded this many bytes of images."""
 
 
 class SegmentState:
@@ -44,6 +42,7 @@ class SegmentState:
     long-term storage's record yet."""
 
     __slots__ = (
+        "__weakref__",
         "append_boundaries",
         "attributes",
         "durable_length",
@@ -78,9 +77,9 @@ class SegmentState:
         self.durable_length = -1
         self.start_offset = 0
         self.touched = 0
-        """The sequence of the last change, for eviction."""
+        """The sequence of the last change: the version of the image."""
         self.seen = 0
-        """``touched`` when eviction last visited it."""
+        """``touched`` when unloading last visited it."""
         self.is_listed = False
         """Whether it is among the dirty ones of its table."""
         self.sealed = False
@@ -221,8 +220,25 @@ class SegmentState:
             container=container,
         )
 
+    def last_event(self, writer: bytes) -> int | None:
+        """The writer's last event number."""
+        known = self.writers.get(writer)
+        return None if known is None else known.last_event
+
     def image(self) -> bytes:
         """The encoded ``SegmentImage``, which checkpoints keep."""
+        if not (self.attributes or self.writers or self.expired or self.merges):
+            # A flush cycle encodes the images of all segments that changed, and most are like this.
+            return encode_plain_image(
+                self.sid,
+                self.status,
+                self.sealed,
+                self.length,
+                self.start_offset,
+                self.rolling_size,
+                self.name,
+            )
+
         assert len(self.encoded_merges) == MERGE_BYTES * len(self.merges)
         return encode_image(
             SegmentImage(
@@ -242,11 +258,12 @@ class SegmentState:
         )
 
     @classmethod
-    def from_image(cls, image: SegmentImage) -> SegmentState:
+    def from_image(cls, image: SegmentImage, version: int = 0) -> SegmentState:
         segment = cls(image.sid, image.name, image.rolling_size)
+        segment.touched = version
         segment.status = image.status
         segment.sealed = image.sealed
-        # An evicted segment is wholly durable, and so is all that comes before a checkpoint in the log.
+        # A cold segment is wholly durable, and so is all that comes before a checkpoint in the log.
         segment.length = segment.durable_length = image.length
         segment.start_offset = image.start_offset
         segment.attributes = dict(image.values)
@@ -257,113 +274,134 @@ class SegmentState:
         return segment
 
 
-class _ById(ShardedDict[int, SegmentState]):
-    """The segments in memory. Looking up an evicted one by ``[]`` loads it."""
+class NotLoaded(Exception):
+    """Whether there is such a segment, and what it is, must be looked up in the runs first (rule M4)."""
 
-    __slots__ = ("_load",)
+    def __init__(self, name: str = "", sid: int = 0, *, needs_image: bool = True) -> None:
+        """``needs_image``: if it exists, it must be in memory."""
+        super().__init__(name or hex(sid))
+        self.name = name
+        self.sid = sid
+        self.needs_image = needs_image
 
-    def __init__(self, load: Callable[[int], SegmentState]) -> None:
+
+class _ByName(ShardedDict[str, "SegmentState"]):
+    """The live segments in memory."""
+
+    __slots__ = ("_check_absent",)
+
+    def __init__(self, check_absent: Callable[[str], None]) -> None:
         super().__init__()
-        self._load = load
-
-    def __getitem__(self, sid: int) -> SegmentState:
-        # Hot path: written out, because a call costs as much as the rest.
-        try:
-            return self._slots[self._mask and hash(sid) & self._mask][sid]
-        except KeyError:
-            return self._load(sid)
-
-
-class _ByName(ShardedDict[str, "SegmentState | int"]):
-    """The live segments; of evicted ones the id."""
-
-    __slots__ = ("_load",)
-
-    def __init__(self, load: Callable[[int], SegmentState]) -> None:
-        super().__init__()
-        self._load = load
+        self._check_absent = check_absent
 
     def find(self, name: str) -> SegmentState | None:
-        # Written out too: it is called for each append.
+        # Written out: it is called for each append.
         found = self._slots[self._mask and hash(name) & self._mask].get(name)
-        return self._load(found) if isinstance(found, int) else found
+        if found is None:
+            self._check_absent(name)
+        return found
 
 
 class SegmentTable:
-    """Every segment by id, and the live ones by name.
+    """The segments in memory: by id, and the live ones by name. The others are *cold*: idle ones, whose names
+    and images are in the runs of the system table (rule M13)."""
 
-    Idle segments can be evicted; only their image stays, as checkpoints keep it. The synchronous step that
-    needs an evicted segment loads it, so no operation ever waits and none can overtake another (rule C4)."""
-
-    def __init__(self, on_load: Callable[[SegmentState], None] = lambda segment: None) -> None:
-        """``on_load(segment)`` completes a segment that was loaded, before it is returned."""
-        self.by_id = _ById(self._load)
-        self.evicted: ShardedDict[int, bytes] = ShardedDict()
-        """Images of evicted segments."""
+    def __init__(self, check_absent: Callable[[str], None] = lambda name: None) -> None:
+        """``check_absent(name)`` raises ``NotLoaded`` unless there is no segment of that name that is not in
+        memory."""
+        self.by_id: ShardedDict[int, SegmentState] = ShardedDict()
         self.dirty: ShardedDict[int, None] = ShardedDict()
         """Every segment that is not clean, and some that changed and are."""
+        self.unpublished: ShardedDict[int, None] = ShardedDict()
+        """Every segment whose image may be newer than its row in the runs (rule M13)."""
         self._turns: deque[int] = deque()
-        """The segments in memory, in the order in which eviction visits them; removed ones may linger."""
-        self._by_name = _ByName(self._load)
+        """The segments in memory, in the order in which unloading visits them; removed ones may linger."""
+        self._by_name = _ByName(check_absent)
         self.find = self._by_name.find
-        """The live segment of a name, loaded if it was evicted; None if there is none."""
-        self._names: SortedKeys[str] = SortedKeys()
+        """The live segment of a name; None if there is none. Raises ``NotLoaded``."""
         self._ids: SortedKeys[int] = SortedKeys()
-        self._on_load = on_load
+        self._readers: WeakValueDictionary[int, SegmentState] = WeakValueDictionary()
+        """Cold segments that somebody reads."""
 
     def __len__(self) -> int:
+        """Of the live segments in memory."""
         return len(self._by_name)
 
     def __contains__(self, sid: object) -> bool:
-        """Whether there is a segment of that id, evicted or not."""
-        return sid in self.by_id or sid in self.evicted
+        """Whether the segment is in memory."""
+        return sid in self.by_id
 
     def require(self, name: str) -> SegmentState:
+        """Raises ``NotLoaded``."""
         segment = self.find(name)
         if segment is None:
             raise SegmentNotFound(f"no segment {name!r}", segment=name)
 
         return segment
 
+    def in_memory(self, name: str) -> SegmentState | None:
+        """The segment of that name, if it is in memory."""
+        return self._by_name.get(name)
+
     def sid_of(self, name: str) -> int | None:
-        """The id of the live segment of that name. Does not load it."""
+        """The id of the live segment of that name, if it is in memory, as all are of which transactions are
+        known."""
         found = self._by_name.get(name)
-        return found.sid if isinstance(found, SegmentState) else found
+        return None if found is None else found.sid
 
     def get(self, sid: int) -> SegmentState | None:
-        """The segment of that id, loaded if it was evicted; None if there is none."""
+        """The segment of that id, if it is in memory."""
+        return self.by_id.get(sid)
+
+    def readable(self, sid: int) -> SegmentState | None:
+        """The segment of that id, if it is in memory, or cold and being read; None once it is removed."""
         segment = self.by_id.get(sid)
-        return self._load(sid) if segment is None and sid in self.evicted else segment
+        return self._readers.get(sid) if segment is None else segment
+
+    def note_reader(self, segment: SegmentState) -> SegmentState:
+        """A cold segment is being read; returns the object of it that all readers share."""
+        return self._readers.setdefault(segment.sid, segment)
 
     def add(self, segment: SegmentState) -> None:
         if segment.sid in self or (segment.status is SegmentStatus.LIVE and segment.name in self._by_name):
             raise ValueError(f"{segment!r} is in the table already")
 
-        self._keep(segment)
+        self.by_id[segment.sid] = segment
+        self._turns.append(segment.sid)
         self._ids.add(segment.sid)
         if not segment.is_clean:
             self.list_dirty(segment)
         if segment.status is SegmentStatus.LIVE:
-            self._names.add(segment.name)
+            self._by_name[segment.name] = segment
+        # Who waits at its tail while it is cold goes on to wait here.
+        reader = self._readers.pop(segment.sid, None)
+        if reader is not None:
+            segment.waiter, reader.waiter = reader.waiter, None
 
     def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
         """Free the name of a segment that is merged or deleted. Its id stays known."""
         if segment.status is SegmentStatus.LIVE:
             del self._by_name[segment.name]
-            self._names.remove(segment.name)
 
         segment.status = status
 
     def remove(self, sid: int) -> None:
-        # Never an evicted one: whoever removes a segment has changed it before, which loads it.
         segment = self.by_id.pop(sid, None)
         if segment is not None:
             self._ids.remove(sid)
             self.unlist_dirty(segment)
+            self.unpublished.pop(sid, None)
+
+    def unload(self, segment: SegmentState) -> None:
+        """A live segment leaves memory. Its readers keep it."""
+        self.remove(segment.sid)
+        del self._by_name[segment.name]
+        self._readers[segment.sid] = segment
 
     def list_dirty(self, segment: SegmentState) -> None:
-        """Count the segment among those that are not clean."""
+        """Count the segment among those that are not clean, and those whose image changed."""
         self.dirty[segment.sid] = None
+        self.unpublished[segment.sid] = None
         segment.is_listed = True
 
     def unlist_dirty(self, segment: SegmentState) -> None:
@@ -376,78 +414,54 @@ class SegmentTable:
         some that changed since. Work through them in slices: the table may change meanwhile."""
         for sid in self.dirty:
             segment = self.by_id.get(sid)
-            assert segment is not None, "only clean segments are evicted"
+            assert segment is not None, "only clean segments are unloaded"
             if segment.is_clean:
                 self.unlist_dirty(segment)
             else:
                 yield segment
 
-    def names(self, prefix: str) -> list[str]:
-        return list(with_prefix(self._names.runs_from(prefix), prefix))
+    def names(self) -> list[str]:
+        """Those of the live segments in memory, in order."""
+        return sorted(self._by_name)
 
-    def listing(self, prefix: str) -> Iterator[str]:
-        """The names that a listing shows, as of now, in order: staged ones only if ``prefix`` names them
-        (rule T1). It stays the same while the table changes."""
-        names = with_prefix(self._names.runs_from(prefix), prefix)
-        return names if is_staged(prefix) else (name for name in names if not is_staged(name))
+    def ids(self) -> Iterator[int]:
+        """The ids of the segments in memory, as of now, in order."""
+        return chain.from_iterable(self._ids.runs())
 
-    def freeze(self) -> FrozenView[int, bytes]:
-        """The images of all segments, as of now."""
+    def freeze(self) -> FrozenView[int, tuple[int, bytes]]:
+        """The images of the segments in memory, as of now, with their versions."""
         # C7: nothing is encoded here. An image is made when a part takes it, or before the first change.
-        return FrozenView(self._ids.runs(), self._image_of)
+        return FrozenView(self._ids.runs(), self.versioned_image)
 
-    def _image_of(self, sid: int) -> bytes | None:
+    def versioned_image(self, sid: int) -> tuple[int, bytes] | None:
+        """The image of a segment in memory, and its version."""
         segment = self.by_id.get(sid)
-        return self.evicted.get(sid) if segment is None else segment.image()
+        return None if segment is None else (segment.touched, segment.image())
 
-    def length_of(self, sid: int) -> int:
-        """The durable length of a segment. Does not load it."""
-        image = self.evicted.get(sid)
-        return self.by_id[sid].durable_length if image is None else decode_image(image).length
-
-    def evict(self, visits: int) -> list[int]:
-        """Visit the next segments in turn, at most ``visits``, and evict those that are idle and did not
-        change since the last visit; returns their ids. Ends early if their images are large."""
-        evicted: list[int] = []
-        size = 0
+    def find_idle(self, visits: int) -> list[int]:
+        """Visit the next segments in turn, at most ``visits``; returns the ids of those that are idle and did
+        not change since the last visit."""
+        found: dict[int, None] = {}
         for _ in range(min(visits, 2 * len(self._turns))):
-            if not self._turns or size > _EVICTED_BYTES:
+            if not self._turns:
                 break
 
             sid = self._turns.popleft()
             segment = self.by_id.get(sid)
-            if segment is None:
+            # One that was loaded again may have two turns.
+            if segment is None or sid in found:
                 continue
 
-            # Not at the first visit: a segment that is used now and then would be evicted and loaded over and
-            # over.
+            # Not at the first visit: a segment that is used now and then would be unloaded and loaded over
+            # and over.
             if segment.is_idle and segment.touched == segment.seen:
-                image = segment.image()
-                self.replace_by_image(sid, image)
-                evicted.append(sid)
-                size += len(image)
+                found[sid] = None
             else:
                 segment.seen = segment.touched
                 self._turns.append(sid)
 
-        return evicted
+        return list(found)
 
-    def replace_by_image(self, sid: int, image: bytes) -> None:
-        """Evict a segment that has this image."""
-        self.evicted[sid] = image
-        segment = self.by_id.pop(sid)
-        self.unlist_dirty(segment)
-        if segment.status is SegmentStatus.LIVE:
-            self._by_name[segment.name] = sid
-
-    def _load(self, sid: int) -> SegmentState:
-        segment = SegmentState.from_image(decode_image(self.evicted.pop(sid)))
-        self._keep(segment)
-        self._on_load(segment)
-        return segment
-
-    def _keep(self, segment: SegmentState) -> None:
-        self.by_id[segment.sid] = segment
-        self._turns.append(segment.sid)
-        if segment.status is SegmentStatus.LIVE:
-            self._by_name[segment.name] = segment
+    def visit_again(self, sids: Iterable[int]) -> None:
+        """Those of ``find_idle`` that are still in memory."""
+        self._turns.extend(sid for sid in sids if sid in self.by_id)

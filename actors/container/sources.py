@@ -107,7 +107,8 @@ class ContainerFlushSource:
 
     @property
     def has_unpublished_rows(self) -> bool:
-        return self._state.table.version > self._state.table.runs.clean_to
+        # Images are no rows before their run is written (rule M13).
+        return self._state.table.is_dirty or self._container.lacks_room
 
     def dirty_segments(self) -> Iterator[FlushableSegment]:
         return self._state.segments.dirty_segments()
@@ -187,7 +188,7 @@ class ContainerCollectorSource:
     async def check_history(self, chunks: Sequence[ChunkInfo]) -> None:
         oldest = self._confirmation.oldest_epoch
         for part in in_slices(chunks):
-            if (newer := self._history.find_newer(part, oldest)) is not None:
+            if (newer := await self._history.find_newer(part, oldest)) is not None:
                 await self._confirmation.mark(UnconfirmedRecord(Reason.RESTORED))
                 _log.error("log_older_than_chunks", container=self._container.index, chunk=newer.name)
                 return

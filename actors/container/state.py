@@ -7,7 +7,7 @@ replay (``operations/``). The pipeline makes operations durable; the tail cache 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,22 +16,24 @@ import attrs
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
-from ...journal.operations.transaction_image import TransactionImage, encode_transaction
+from ...journal.operations.transaction_image import encode_transaction
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
-from ...storage_backends.base.sorted_dict import FrozenView, SortedDict
+from ...storage_backends.base.sorted_dict import SortedDict
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
-from ...storage_backends.segments.records.segment import SEGMENT_PREFIX
+from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_key, segment_of_key
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
 from ...storage_backends.sorted_runs.rows import Row
-from ...storage_backends.sorted_runs.table import Table, TableView
+from ...storage_backends.sorted_runs.run_list import RunList
+from ...storage_backends.sorted_runs.table import Table
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
-from .segments import SegmentState, SegmentTable
-from .transaction_table import Key, TransactionTable
+from .segment_rows import NO_RECORD, image_key, image_of, name_key, name_row
+from .segments import NotLoaded, SegmentState, SegmentTable
+from .transaction_table import TransactionTable
 
 RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY)
-"""Of records that synchronous steps need: to load an evicted segment, to claim long-term storage, and to
+"""Of records that synchronous steps need: those of the segments in memory, to claim long-term storage, and to
 delete."""
 NO_CYCLE = CycleComplete(0, 0, 0, False)
 _Item = tuple[str, int, Any]
@@ -45,7 +47,8 @@ class Records:
 
     size: int = 0
     """The size of all records, in bytes."""
-    images: list[bytes] = attrs.field(factory=list)
+    images: list[tuple[int, bytes]] = attrs.field(factory=list)
+    """Images with their versions."""
     rows: list[Row] = attrs.field(factory=list)
     transactions: list[bytes] = attrs.field(factory=list)
 
@@ -54,28 +57,21 @@ class Snapshot:
     """The state at one sequence, while a checkpoint encodes it in parts. A segment is encoded before its
     first change (rule C7)."""
 
-    def __init__(
-        self,
-        sequence: int,
-        cycle: CycleComplete,
-        manifest: ManifestState,
-        segments: FrozenView[int, bytes],
-        resident: FrozenView[str, tuple[int, bytes]],
-        table: TableView,
-        transactions: FrozenView[Key, TransactionImage],
-    ) -> None:
-        self.sequence = sequence
-        self.cycle = cycle
-        self.manifest = manifest
-        self.segments = segments
-        self.table = table
+    def __init__(self, state: ContainerState) -> None:
+        self.sequence = state.sequence
+        self.cycle = state.cycle
+        self.manifest = state.manifest
+        self.live_segments = state.live_segments
+        self.segments = segments = state.segments.freeze()
+        self.table = table = state.table.begin_view()
+        resident, transactions = state.resident.freeze(), state.transactions.records.freeze()
         clean_to = table.runs.clean_to
         clean = (
             Row(key.encode(), version, value) if version <= clean_to else None
             for key, (version, value) in resident
         )
         self._left: Iterator[_Item | None] = chain(
-            (("images", len(image), image) for _, image in segments),
+            (("images", len(entry[1]), entry) for _, entry in segments),
             (
                 None if row is None else ("rows", len(row.key) + len(row.value or b""), row)
                 for row in chain(clean, table.dirty_rows())
@@ -112,6 +108,9 @@ class Snapshot:
         return found
 
 
+FindCached = Callable[[RunList, bytes], tuple[bool, Row | None]]
+
+
 class ContainerState:
     def __init__(
         self,
@@ -119,10 +118,10 @@ class ContainerState:
         epoch: int = 0,
         on_load: Callable[[SegmentState], None] = lambda segment: None,
     ) -> None:
-        """``on_load(segment)`` is called when an evicted segment comes back into memory."""
+        """``on_load(segment)`` is called when a cold segment comes into memory."""
         self.container = container
         self.epoch = epoch
-        self.segments = SegmentTable(self._load_segment)
+        self.segments = SegmentTable(self._check_absent)
         self.transactions = TransactionTable()
         self.table = Table()
         """The records of long-term storage, as rows; those that runs have are not in memory (rule M8)."""
@@ -137,10 +136,17 @@ class ContainerState:
         """The newest complete flush cycle."""
         self.manifest = ManifestState()
         """What the log knows of the chain in long-term storage."""
+        self.find_cached: FindCached = lambda runs, key: (False, None)
+        """Finds a row of the runs without I/O, if the cache alone shows it."""
+        self.looked_up: Mapping[str | int, bool] = {}
+        """Names, and ids, that were just looked up in the runs, and whether there is such a segment. Valid
+        for the present step."""
         self.snapshot: Snapshot | None = None
         self.checkpoint_bytes = 0
         """The size of the newest checkpoint."""
         self._on_load = on_load
+        self.live_segments = 0
+        """How many live segments there are, cold ones too."""
         self._created = 0
         self.newest_segment = 0
         """The highest segment id that the log is known to have used."""
@@ -189,30 +195,107 @@ class ContainerState:
     def change(self, sid: int) -> SegmentState:
         """The segment, about to be changed. ``KeyError`` if there is none."""
         segment = self.segments.by_id[sid]
+        if self.snapshot is not None:
+            self.snapshot.segments.before_change(sid)
         segment.touched = self.sequence
         if not segment.is_listed:
             self.segments.list_dirty(segment)
-        if self.snapshot is not None:
-            self.snapshot.segments.before_change(sid)
-
         return segment
+
+    def add_segment(self, segment: SegmentState) -> None:
+        """The present operation creates the segment."""
+        segment.touched = self.sequence
+        self.segments.add(segment)
+        self.live_segments += 1
+        self.segments.unpublished[segment.sid] = None
+        self.table.put((name_row(segment.name, self.sequence, segment.sid),))
 
     def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
         """The segment is deleted or merged: free its name."""
         if segment.sid in self.transactions.open_of:
             raise ValueError(f"{segment!r} has open transactions: they must end first (rule T8)")
 
+        if not segment.is_gone:
+            self.live_segments -= 1
+            self.table.put((Row(name_key(segment.name), self.sequence, None),))
         self.segments.unname(segment, status)
+
+    def remove_segment(self, sid: int) -> None:
+        """Nothing of the segment is needed any more."""
+        self.segments.remove(sid)
+        self.table.put((Row(image_key(sid), self.sequence, None),))
 
     def load_record(self, segment: SegmentState) -> None:
         """Load the record in long-term storage of a segment that was made from an image."""
-        entry = self.resident.get(f"{SEGMENT_PREFIX}{segment.sid:016x}")
+        entry = self.resident.get(segment_key(segment.sid))
         if entry is not None:
             segment.load_record(entry[1])
 
-    def _load_segment(self, segment: SegmentState) -> None:
-        self.load_record(segment)
+    # --- cold segments (rule M4) -----------------------------------------------------------------
+
+    def load_segment(self, segment: SegmentState, record_version: int, record: bytes) -> None:
+        """A cold segment comes into memory."""
+        self.resident[segment_key(segment.sid)] = (record_version, record)
+        self.segments.add(segment)
         self._on_load(segment)
+
+    def unload_segment(self, sid: int) -> None:
+        """A segment that ``can_unload`` leaves memory."""
+        segment = self.segments.by_id[sid]
+        if self.snapshot is not None:
+            self.snapshot.segments.before_change(sid)
+        self.segments.unload(segment)
+        self.resident.pop(segment_key(sid), None)
+
+    def can_unload(self, segment: SegmentState) -> bool:
+        """Whether the runs have all that is needed of the segment."""
+        return (
+            segment.is_idle
+            and segment.touched <= self.clean_images_to
+            and not is_staged(segment.name)
+            # Their decisions need the target, and whether it is live.
+            and not self.transactions.has_any(segment.name)
+            and image_of(segment) is not None
+        )
+
+    def has_name(self, name: str) -> bool:
+        """Whether there is a live segment of that name, cold or not. Raises ``NotLoaded`` if that must be
+        looked up."""
+        return self.segments.in_memory(name) is not None or self._has_cold(
+            name, name_key(name), needs_image=False
+        )
+
+    def find_by_id(self, sid: int) -> SegmentState | None:
+        """The segment of that id. Raises ``NotLoaded``."""
+        segment = self.segments.by_id.get(sid)
+        if segment is None and self._has_cold(sid, image_key(sid)):
+            raise NotLoaded(sid=sid)
+
+        return segment
+
+    def _check_absent(self, name: str) -> None:
+        if self._has_cold(name, name_key(name)):
+            raise NotLoaded(name)
+
+    def _has_cold(self, what: str | int, key: bytes, *, needs_image: bool = True) -> bool:
+        """Whether the table has a row of a name, or of an id, that is not in memory. Raises ``NotLoaded`` if
+        that must be looked up."""
+        runs = self.table.runs
+        if not runs.schema:
+            return False
+
+        # First: it is newer than what was looked up.
+        row = self.table.find_in_memory(key)
+        if row is None:
+            if (known := self.looked_up.get(what)) is not None:
+                return known
+
+            is_known, row = self.find_cached(runs, key)
+            if not is_known:
+                if isinstance(what, str):
+                    raise NotLoaded(what, needs_image=needs_image)
+                raise NotLoaded(sid=what)
+        return row is not None and row.value is not None
 
     # --- the system table (rules M8 to M10) -------------------------------------------------------
 
@@ -229,9 +312,19 @@ class ContainerState:
         row = self.table.find_in_memory(key.encode())
         if row is None and key.startswith(RESIDENT_PREFIXES):
             version, value = self.resident.get(key, (0, None))
-            return Row(key.encode(), version, value)
+            # Of a cold segment only the runs have the record.
+            if (
+                value is not None
+                or not key.startswith(SEGMENT_PREFIX)
+                or segment_of_key(key) in self.segments
+            ):
+                return Row(key.encode(), version, value)
 
         return row
+
+    def find_segment_record(self, sid: int) -> tuple[int, bytes]:
+        """Of a segment in memory: the version of its record, and the record."""
+        return self.resident.get(segment_key(sid), NO_RECORD)
 
     def _keep_resident(self, key: str, version: int, value: bytes | None) -> None:
         if value is None:
@@ -244,6 +337,12 @@ class ContainerState:
         self.table.use(manifest.runs)
         self.manifest = manifest
 
+    @property
+    def clean_images_to(self) -> int:
+        """The runs have the images up to this version."""
+        runs = self.table.runs
+        return runs.clean_to if runs.schema else 0
+
     # --- checkpoints and recovery ----------------------------------------------------------------
 
     def begin_snapshot(self) -> Snapshot:
@@ -251,15 +350,7 @@ class ContainerState:
         if self.snapshot is not None:
             raise RuntimeError("another checkpoint is in progress")
 
-        self.snapshot = Snapshot(
-            self.sequence,
-            self.cycle,
-            self.manifest,
-            self.segments.freeze(),
-            self.resident.freeze(),
-            self.table.begin_view(),
-            self.transactions.records.freeze(),
-        )
+        self.snapshot = Snapshot(self)
         return self.snapshot
 
     def end_snapshot(self) -> None:
@@ -281,9 +372,22 @@ class ContainerState:
         first."""
         self.load_record(segment)
         self.segments.add(segment)
+        self.live_segments += not segment.is_gone
+        if segment.touched > self.clean_images_to:
+            self.segments.unpublished[segment.sid] = None
         self.newest_segment = max(self.newest_segment, segment.sid)
         if not segment.is_gone and is_staged(segment.name):
             self.transactions.stage(segment.name, segment.sid)
+
+    def publish_again(self, sids: Iterable[int]) -> None:
+        """Recovery: no run has the names and images of these segments, because earlier versions wrote all
+        that there are. The next one will."""
+        for sid in sids:
+            self.segments.unpublished[sid] = None
+            segment = self.segments.by_id[sid]
+            # Replay puts the names of segments that were created after the checkpoint.
+            if not segment.is_gone and self.table.find_in_memory(name_key(segment.name)) is None:
+                self.table.put((name_row(segment.name, self.sequence, sid),))
 
     def restored(self, sequence: int, cycle: CycleComplete, size: int) -> None:
         """Recovery: a checkpoint of ``size`` bytes is loaded; the next operation gets the sequence after

@@ -16,6 +16,7 @@ from ..read.unflushed import UnflushedStatistics
 from .admission import AdmissionStatistics
 from .checkpoint import CheckpointStatistics
 from .leases import TransactionStatistics
+from .loader import LoaderStatistics
 from .ownership import JournalStatistics
 from .pipeline import PipelineStatistics
 from .recovery import RecoveryReport
@@ -27,7 +28,7 @@ class ContainerStatistics:
     container: int = attrs.field(metadata=label())
     epoch: int = attrs.field(metadata=gauge("The epoch of this ownership."))
     segments: int = attrs.field(metadata=gauge("Live segments."))
-    active_segments: int = attrs.field(metadata=gauge("Segments kept in full in memory."))
+    active_segments: int = attrs.field(metadata=gauge("Segments in memory."))
     recovery: RecoveryReport
     log: LogStatistics
     mailbox: MailboxStatistics
@@ -43,3 +44,4 @@ class ContainerStatistics:
     unflushed: UnflushedStatistics
     journal: JournalStatistics
     table: TableStatistics
+    loader: LoaderStatistics

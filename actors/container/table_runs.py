@@ -16,7 +16,7 @@ garbage that the next opening finds; their rows stay dirty."""
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -44,9 +44,11 @@ from ...storage_backends.sorted_runs.compaction_policy import Merge, next_merge
 from ...storage_backends.sorted_runs.local_copies import LocalCopyStatistics
 from ...storage_backends.sorted_runs.memtable import unpublished_rows
 from ...storage_backends.sorted_runs.put import encode_run, put_run
+from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
 from ..telemetry.logging import get_logger
+from .segment_rows import ImageRows, spliced
 
 if TYPE_CHECKING:
     from .container import Container
@@ -85,6 +87,16 @@ class TableStatistics:
     due_runs: int = attrs.field(metadata=gauge("Runs that the next merge takes; 0 if none is due."))
     cache: BlockCacheStatistics
     copies: LocalCopyStatistics
+
+
+@attrs.frozen
+class _DirtyRows:
+    """What a cycle publishes."""
+
+    listed: RunList
+    """The runs of the newest element."""
+    images: ImageRows
+    rows: Iterator[Row | None]
 
 
 @attrs.define(eq=False, repr=False)
@@ -132,7 +144,7 @@ class TableRuns:
         self._wake = anyio.Event()
         self._published = self._published_bytes = self._merges = self._merged_bytes = 0
         self._unpublished = 0
-        self._lacks_room = False
+        self.lacks_room = False
         """Whether the newest cycle completed without its run."""
         self._fetch_pause, self._put_pause, self._merge_pause = _Pause(), _Pause(), _Pause()
         self._unfetched: set[str] = set()
@@ -162,7 +174,7 @@ class TableRuns:
         while are_left:
             are_left = len(self._state.table.frozen) >= _FROZEN_MAX
             await self._publish_rows(cut)
-            are_left &= not self._lacks_room
+            are_left &= not self.lacks_room
 
     async def _publish_rows(self, cut: int) -> None:
         """Return once an element counts with this cycle, and with the rows that are or can be frozen."""
@@ -170,14 +182,19 @@ class TableRuns:
         runs: list[RunEntry] = []
         replaced = len(self._replaced)
         failure: TierlogError | None = None
+        dirty = self._freeze_rows()
+        has_room = False
         try:
-            has_room = await self._write_dirty_rows(runs)
+            has_room = await self._write_rows(dirty, runs)
             await self._ownership.complete_cycle(cut, runs if has_room else ())
         except TierlogError as error:
             failure = error
         finally:
             unnamed = self._release_unnamed(runs)
         await self._copies.remove(unnamed)
+        if unnamed or not has_room or failure is not None:
+            for _ in dirty.images.give_back():
+                await anyio.lowlevel.checkpoint()
         if failure is not None:
             raise failure
 
@@ -188,24 +205,31 @@ class TableRuns:
         del self._replaced[:replaced]
         self._wake.set()
 
-    async def _write_dirty_rows(self, runs: list[RunEntry]) -> bool:
-        """Write the rows that no run has, as runs whose entries are added to ``runs``; False if there is no
-        room for all of them. A recorded element is created before another one is recorded (rule J3), so its
-        runs have theirs."""
+    def _freeze_rows(self) -> _DirtyRows:
+        """The rows that no run has. A recorded element is created before another one is recorded (rule J3),
+        so its runs have theirs."""
         table, manifest = self._state.table, self._state.manifest
         listed = manifest.runs if manifest.intent is None else manifest.intended_runs
         clean_to = max(table.runs.clean_to, listed.clean_to)
-        if table.version <= clean_to:
-            return True
-
         # What several cycles could not publish goes first: a lookup asks each frozen memtable.
-        frozen = table.frozen if len(table.frozen) >= _FROZEN_MAX else table.freeze()
-        rows = unpublished_rows(frozen, clean_to)
-        cycle = manifest.highest_cycle + 1
+        if len(table.frozen) < _FROZEN_MAX:
+            table.freeze(self._state.sequence)
+        images = ImageRows(
+            self._state.segments,
+            self._state.find_segment_record,
+            clean_to if listed.schema else 0,
+            table.frozen_to,
+        )
+        return _DirtyRows(listed, images, spliced(unpublished_rows(table.frozen, clean_to), images.rows()))
+
+    async def _write_rows(self, dirty: _DirtyRows, runs: list[RunEntry]) -> bool:
+        """Write the rows as runs whose entries are added to ``runs``; False if there is no room for all of
+        them."""
+        cycle = self._state.manifest.highest_cycle + 1
         try:
-            while (encoded := await encode_run(rows)) is not None:
+            while (encoded := await encode_run(dirty.rows)) is not None:
                 run = RunEntry.of(self._new_name(cycle), encoded.run, cycle, cycle)
-                _check_size(listed.replaced((), [*runs, run]))
+                _check_size(dirty.listed.replaced((), [*runs, run]))
                 await self._garbage.track([run.name])
                 runs.append(run)
                 await self._copies.add(run, encoded.pieces)
@@ -213,15 +237,15 @@ class TableRuns:
                 await put_run(self._chunks, run, encoded.pieces)
         except StorageFull as error:
             self._unpublished += 1
-            if not self._lacks_room:  # once until there is room (rule S7)
+            if not self.lacks_room:  # once until there is room (rule S7)
                 _log.warning("rows_not_published", container=self._container.index, error=str(error))
-            self._lacks_room = True
+            self.lacks_room = True
             self._merge_pause.until = min(self._merge_pause.until, anyio.current_time() + _RETRY_SECONDS_MAX)
             return False
 
-        if self._lacks_room:  # a merge may have room again as well
+        if self.lacks_room:  # a merge may have room again as well
             self._merge_pause.until = -math.inf
-        self._lacks_room = False
+        self.lacks_room = False
         return True
 
     def _new_name(self, cycle: int) -> str:
@@ -271,7 +295,7 @@ class TableRuns:
             if not pause.seconds:  # once until it succeeds (rule S7)
                 _log.warning("merge_or_fetch_failed", container=self._container.index, error=str(error))
             # While cycles complete without their runs, a merge may make room for them.
-            is_urgent = self._lacks_room or isinstance(error, Unavailable)
+            is_urgent = self.lacks_room or isinstance(error, Unavailable)
             pause.lengthen(_RETRY_SECONDS_MAX if is_urgent else _IDLE_RETRY_SECONDS_MAX)
         else:
             pause.seconds, pause.until = 0.0, -math.inf

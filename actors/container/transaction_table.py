@@ -45,6 +45,13 @@ class TransactionTable:
         record = self.records.get((target, transaction))
         return None if record is None or (sid is not None and sid != record.sid) else record
 
+    def has_any(self, target: str) -> bool:
+        """Whether there is a record of a transaction on a segment of that name, open or ended."""
+        return next(self._keys_from((target, "")), ("", ""))[0] == target
+
+    def _keys_from(self, start: Key) -> Iterator[Key]:
+        return (key for key in chain.from_iterable(self.records.runs_from(start)) if key >= start)
+
     def records_after(self, prefix: str, after: Key | None) -> Iterator[TransactionImage]:
         """The records of targets whose names begin with ``prefix``, sorted, that come after ``after``."""
         for key in chain.from_iterable(self.records.runs_from(after or (prefix, ""))):

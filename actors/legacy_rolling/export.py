@@ -63,7 +63,7 @@ async def export_segment(container: ContainerAccess, name: str, *, replace: bool
         raise InvalidArgument(
             f"{name!r} cannot be exported: names below {OWN_CHUNKS!r} are those of this store's chunks"
         )
-    segment = container.segments.find(name)
+    segment = await container.cold.find(name)
     if segment is None:
         raise SegmentNotFound(f"no segment {name!r}", segment=name)
 

@@ -13,7 +13,7 @@ for the header stays, and legacy readers find its files missing."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 import anyio
 import anyio.lowlevel
@@ -78,9 +78,10 @@ class HeaderUpdates:
     async def run(self, container: ContainerAccess) -> None:
         """Write headers as they become due, until cancelled."""
         segments = container.segments
-        for names in in_slices(segments.listing("")):
-            self._due |= {sid: name for name in names if (sid := segments.sid_of(name)) is not None}
-            await anyio.lowlevel.checkpoint()
+        async with aclosing(container.cold.pages()) as pages:
+            async for page in pages:
+                self._due |= {sid: name for name, sid in page if not is_staged(name)}
+                await anyio.lowlevel.checkpoint()
         # Also those that were deleted while no owner kept headers up to date.
         for dirty in in_slices(segments.dirty_segments()):
             self._due |= {segment.sid: segment.name for segment in dirty if segment.is_gone}
@@ -126,11 +127,13 @@ class HeaderUpdates:
             return  # legacy software never sees these
 
         segment = container.segments.get(sid)
-        if segment is None or segment.is_gone:
+        # A cold one has its record.
+        is_cold = segment is None and await container.cold.sid_of(name) == sid
+        if not is_cold and (segment is None or segment.is_gone):
             self._written.pop(sid, None)
             self._refused.pop(sid, None)
             await self._remove(container, name)
-        elif segment.has_record:
+        elif segment is None or segment.has_record:
             record = await container.storage.info(sid)
             # Most flushes append to the last chunk, which leaves the header as it is.
             if self._written.get(sid) != _outline(record):
@@ -151,6 +154,6 @@ class HeaderUpdates:
 
     async def _remove(self, container: ContainerAccess, name: str) -> None:
         # The name may belong to a newer segment, whose header this is.
-        if container.segments.sid_of(name) is None:
+        if await container.cold.sid_of(name) is None:
             with suppress(ChunkNotFound):
                 await container.chunks.delete(header_name(name))

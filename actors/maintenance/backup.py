@@ -13,6 +13,7 @@ crash: without the manifest there is no backup, and the next one of the same nam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import attrs
 
@@ -31,10 +32,10 @@ from ...storage_backends.segments.records import (
 from ...storage_backends.segments.records.imported import imported_key
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.segments.transaction import decode_record
+from ..container.cold_segments import ColdSegments
 from ..container.container import Container
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.segments import SegmentState
-from ..container.state import ContainerState
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.store import SegmentStore
@@ -66,7 +67,7 @@ class BackupSource:
 
     container: int
     epoch: int
-    state: ContainerState
+    cold: ColdSegments
     metadata: LoggedMetadataStore
     storage: ChunkedSegmentStorage
 
@@ -86,7 +87,7 @@ async def back_up_store(
 
     async def source_of(container: Container) -> BackupSource:
         return BackupSource(
-            container.index, container.state.epoch, container.state, container.metadata, container.storage
+            container.index, container.state.epoch, container.cold, container.metadata, container.storage
         )
 
     sources = [await store.on_container(index, source_of) for index in range(store.containers)]
@@ -113,7 +114,13 @@ async def create_backup(
     for left in [info.name async for info in target.list(f"{BACKUPS}{name}/")]:
         await target.delete(left)
 
-    segments = [(source, segment) for source in sources for segment in source.state.segments.listing("")]
+    segments: list[tuple[BackupSource, str]] = []
+    staged = 0
+    for source in sources:
+        async with aclosing(source.cold.pages()) as pages:
+            async for page in pages:
+                segments += ((source, segment) for segment, _ in page if not is_staged(segment))
+                staged += sum(is_staged(segment) for segment, _ in page)
     # By number: they are finished in any order, and a manifest has that of the segments.
     written: dict[int, tuple[BackupObject, SegmentBackup]] = {}
 
@@ -131,7 +138,7 @@ async def create_backup(
         progress(size, 0)
 
     await work_through(enumerate(segments), _WORKERS, write)
-    manifest = await _manifest(sources, options, [written[number] for number in sorted(written)])
+    manifest = await _manifest(sources, options, [written[number] for number in sorted(written)], staged)
     # S16: this makes it a backup.
     await target.create_with_content(manifest_name(name), [encode_manifest(manifest)])
     return manifest
@@ -141,6 +148,7 @@ async def _manifest(
     sources: Sequence[BackupSource],
     options: BackupOptions,
     backups: Sequence[tuple[BackupObject, SegmentBackup]],
+    staged: int,
 ) -> Manifest:
     prefix = imported_key("")
     chunks = [chunk for _, backup in backups for _, chunk in backup.chunks]
@@ -153,7 +161,7 @@ async def _manifest(
         chunks=len(chunks),
         bytes=sum(chunk.length for chunk in chunks),
         unflushed=sum(backup.unflushed for _, backup in backups),
-        staged=sum(is_staged(name) for source in sources for name in source.state.segments.names("")),
+        staged=staged,
         imported=tuple(
             [key.removeprefix(prefix) for source in sources for key in await source.metadata.scan(prefix)]
         ),
@@ -173,7 +181,7 @@ async def _released(source: BackupSource) -> list[ReleasedFile]:
 async def _read(source: BackupSource, name: str) -> SegmentBackup | None:
     """The segment and its chain as of one commit; None if it was deleted."""
     for _ in range(_ATTEMPTS_MAX):
-        segment = source.state.segments.find(name)
+        segment = await source.cold.find(name)
         if segment is None:
             return None
 

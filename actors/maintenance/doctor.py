@@ -8,7 +8,7 @@ container does not hide the others."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 import attrs
@@ -258,7 +258,9 @@ class _Examination:
     async def run(self) -> ContainerReport:
         found = await self._records()
         if found is None:
-            return attrs.evolve(self._counts(), problems=tuple(self._problems))
+            # The names and images of cold segments are in the same runs: what is wrong with these is said.
+            problems = tuple(self._problems)
+            return attrs.evolve(await self._counts(), problems=problems)
 
         records, errors = found
         self._problems += [_problem(error, _ADVICE_RECORD) for error in errors.values()]
@@ -268,7 +270,7 @@ class _Examination:
         await self._attempt(run_program(files, _check_reserve(folder), folder), _ADVICE_REMADE)
         files = files.lane("log", nofollow_root=folder)  # as an opening
         await self._attempt(run_program(files, _check_run_folder(folder), folder), _ADVICE_REMADE)
-        report = attrs.evolve(self._counts(), chunks_referenced=len(records))
+        report = attrs.evolve(await self._counts(), chunks_referenced=len(records))
         lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
         # Else long-term storage does not answer, which is one problem and not one for each chunk.
         if lengths is not None:
@@ -293,19 +295,23 @@ class _Examination:
         unconfirmed = "" if self._unconfirmed is None else self._unconfirmed.explanation
         return attrs.evolve(report, unconfirmed=unconfirmed, problems=tuple(self._problems))
 
-    def _counts(self) -> ContainerReport:
-        opened, state = self._snapshot.opened, self._snapshot.state
-        live = [self._snapshot.find(name) for name in state.segments.names("")]
-        return ContainerReport(
-            self._index,
-            epoch=opened.epoch,
-            groups=len(opened.groups),
-            segments=len(live),
-            bytes=sum(segment.length - segment.start_offset for segment in live),
-            unflushed_bytes=sum(
-                segment.length - max(segment.flushed, segment.start_offset) for segment in live
-            ),
-        )
+    async def _counts(self) -> ContainerReport:
+        opened = self._snapshot.opened
+        report = ContainerReport(self._index, epoch=opened.epoch, groups=len(opened.groups))
+        return await self._attempt(self._count_segments(report), _ADVICE_STORAGE) or report
+
+    async def _count_segments(self, report: ContainerReport) -> ContainerReport:
+        async with aclosing(self._snapshot.cold.live()) as pages:
+            async for page in pages:
+                size = sum(segment.length - segment.start_offset for segment in page)
+                unflushed = sum(s.length - max(s.flushed, s.start_offset) for s in page)
+                report = attrs.evolve(
+                    report,
+                    segments=report.segments + len(page),
+                    bytes=report.bytes + size,
+                    unflushed_bytes=report.unflushed_bytes + unflushed,
+                )
+        return report
 
     async def _attempt(self, step: Awaitable[T], advice: str) -> T | None:
         """The step's result, or None after its error was added to the problems."""

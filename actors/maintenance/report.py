@@ -15,7 +15,6 @@ from enum import Enum
 import attrs
 
 from ...journal.manifest.chain import runs_prefix
-from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import (
@@ -185,7 +184,7 @@ async def segment_layout(view: StoreView, name: str) -> SegmentLayout:
     """A segment's chunks in order. Raises ``SegmentNotFound``, ``DataCorruption`` if its chain is broken."""
     container = view.containers[view.container_of(name)]
     snapshot = await container.snapshot()
-    segment = snapshot.find(name)
+    segment = await snapshot.find(name)
     if not segment.has_record:
         return SegmentLayout(segment.info(container.index), None, ())
 
@@ -203,7 +202,7 @@ async def verify(
     wanted = set(names)
     # Before anything is read, which may take hours: a misspelt name fails at once.
     for name in names:
-        (await view.containers[view.container_of(name)].snapshot()).find(name)
+        await (await view.containers[view.container_of(name)].snapshot()).find(name)
 
     reports = [await _verify_repeatedly(view, container, wanted, progress) for container in view.containers]
     return VerifyReport(
@@ -349,8 +348,9 @@ async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIn
         for key, error in errors.items()
     ]
     positions: dict[str, _Position] = {}
+    names = {sid: name async for page in snapshot.cold.pages() for name, sid in page}
     for sid in await snapshot.storage.list():
-        segment = _name_of(snapshot, sid)
+        segment = names.get(sid, f"(id {sid:016x})")
         try:
             chain = await snapshot.storage.chunks(sid)
         except TierlogError as error:
@@ -384,12 +384,3 @@ async def chunk_records(
         else:
             records[record.name] = record
     return records, errors
-
-
-def _name_of(snapshot: ContainerSnapshot, sid: int) -> str:
-    """The name of a live segment, else the id: a merged one has chunks until its target is flushed, and its
-    name may be that of a new segment."""
-    segment = snapshot.state.segments.get(sid)
-    return (
-        segment.name if segment is not None and segment.status is SegmentStatus.LIVE else f"(id {sid:016x})"
-    )

@@ -98,7 +98,7 @@ class Reader:
         return found
 
     def _reloaded(self, segment: ReadableSegment) -> ReadableSegment:
-        """The segment's present object: an idle segment may have been evicted and loaded again."""
+        """The segment's present object: a cold segment may have been loaded meanwhile."""
         current = self._segment_of(segment.sid)
         if current is None:
             raise _deleted(segment)

@@ -166,7 +166,7 @@ class SegmentsConfig:
     """What a container keeps in memory about its segments."""
 
     active_max: int = _count(
-        25_000, 100, 10_000_000, "The most segments with state in memory; above it idle ones are evicted."
+        25_000, 100, 10_000_000, "The most segments with state in memory; above it idle ones leave it."
     )
 
 

@@ -44,6 +44,7 @@ from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.local_copies import ForeignCopies
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ..container.cold_segments import ColdSegments
 from ..container.local_disk import run_folder
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.operations.transactions import (
@@ -112,10 +113,12 @@ class ContainerSnapshot:
     metadata: LoggedMetadataStore
     storage: ChunkedSegmentStorage
     reader: Reader
+    cold: ColdSegments
 
-    def find(self, name: str, sid: int = 0) -> SegmentState:
-        """With ``sid`` a later segment of the same name is not found."""
-        segment = self.state.segments.find(name)
+    async def find(self, name: str, sid: int = 0) -> SegmentState:
+        """With ``sid`` a later segment of the same name is not found. Raises ``Unavailable`` if the segment
+        is cold and its rows cannot be read."""
+        segment = await self.cold.find(name)
         if segment is None:
             raise SegmentNotFound(f"no segment {name!r}", segment=name)
 
@@ -131,11 +134,9 @@ async def take_snapshot(
     ``StoreMismatch``, ``Unavailable``."""
     opened = await log.inspect()
     cache = TailCache(_CACHE_BYTES, None)
-    state = ContainerState(
-        index, opened.epoch, lambda segment: cache.open_segment(segment.sid, segment.flushed)
-    )
+    state = ContainerState(index, opened.epoch)
     publisher = Publisher(state, cache, due_bytes=sys.maxsize)
-    await Recovery(log, opened, state, publisher, cache, active_max=sys.maxsize).run()
+    await Recovery(log, opened, state, publisher, cache).run()
     cache.evict()  # bytes that were cached before replay found them flushed
     metadata = LoggedMetadataStore(state, _refuse_request, runs)
     # A log that was never opened has epoch 0, and nothing to read.
@@ -145,9 +146,12 @@ async def take_snapshot(
     )
     # The read-ahead is not run: a snapshot has no tasks, and each read goes to storage itself.
     reader = Reader(
-        cache, UnflushedBytes(cache, log), ReadAhead(storage.read, ReadAheadOptions()), state.segments.get
+        cache,
+        UnflushedBytes(cache, log),
+        ReadAhead(storage.read, ReadAheadOptions()),
+        state.segments.readable,
     )
-    return ContainerSnapshot(opened, state, cache, metadata, storage, reader)
+    return ContainerSnapshot(opened, state, cache, metadata, storage, reader, ColdSegments(state, runs))
 
 
 @attrs.frozen
@@ -272,12 +276,10 @@ class StoreView:
 
     async def segment_info(self, name: str) -> SegmentInfo:
         container = self._container(name)
-        return (await container.snapshot()).find(name).info(container.index)
+        return (await (await container.snapshot()).find(name)).info(container.index)
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        listings = [
-            (await container.snapshot()).state.segments.listing(prefix) for container in self.containers
-        ]
+        listings = [await (await container.snapshot()).cold.names(prefix) for container in self.containers]
         return await list_in_slices(merge(*listings))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
@@ -305,8 +307,8 @@ class StoreView:
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")
-        known = (await self._container(name).snapshot()).find(name).writers.get(writer)
-        return None if known is None else known.last_event
+        snapshot = await self._container(name).snapshot()
+        return (await snapshot.find(name)).last_event(writer)
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
         check_offset(offset)
@@ -317,14 +319,14 @@ class StoreView:
         container = self._container(name)
         snapshot = await container.snapshot()
         try:
-            return bytes(await snapshot.reader.read(snapshot.find(name, sid), offset, size))
+            return bytes(await snapshot.reader.read(await snapshot.find(name, sid), offset, size))
         except (DataCorruption, Unavailable):
             # A living owner may have deleted a chunk or a run that this snapshot still refers to.
             if not await container.refresh():
                 raise
 
         snapshot = await container.snapshot()
-        return bytes(await snapshot.reader.read(snapshot.find(name, sid), offset, size))
+        return bytes(await snapshot.reader.read(await snapshot.find(name, sid), offset, size))
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default 1
@@ -337,9 +339,9 @@ class StoreView:
         check_size(block_size, "block_size")
         container = self._container(name)
         # The segment, not the name: one that is created later under this name is another segment.
-        sid = (await container.snapshot()).find(name).sid
+        sid = (await (await container.snapshot()).find(name)).sid
         while True:
-            segment = (await container.snapshot()).find(name, sid)
+            segment = await (await container.snapshot()).find(name, sid)
             block = await self._read(name, offset, block_size, sid)
             if block:
                 offset += len(block)

@@ -71,7 +71,6 @@ from ..container.operations.attributes import AttributesRequest
 from ..container.operations.create import CreateRequest
 from ..container.operations.delete import DeleteRequest
 from ..container.operations.merge import MergeRequest
-from ..container.operations.queries import InfoRequest
 from ..container.operations.seal import SealRequest
 from ..container.operations.transactions import (
     AbortTransactionRequest,
@@ -81,7 +80,7 @@ from ..container.operations.transactions import (
     TransactionRequest,
 )
 from ..container.operations.truncate import TruncateRequest
-from ..container.operations.writers import ExpireWritersRequest, LastEventRequest
+from ..container.operations.writers import ExpireWritersRequest
 from ..container.requests import Request
 from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices, list_in_slices, turn_after
@@ -380,8 +379,7 @@ class SegmentStore(SegmentVerbs):
             del block  # the caller's, who may drop it: the next one may be long in coming
 
     async def segment_info(self, name: str) -> SegmentInfo:
-        info: SegmentInfo = await self._ask("segment_info", name, InfoRequest(name))
-        return info
+        return await self._call("segment_info", name, lambda owner: owner.info(name))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         check_range(start, end)
@@ -396,8 +394,7 @@ class SegmentStore(SegmentVerbs):
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")
-        number: int | None = await self._ask("last_event_number", name, LastEventRequest(name, writer))
-        return number
+        return await self._call("last_event_number", name, lambda owner: owner.last_event(name, writer))
 
     # --- transactions ----------------------------------------------------------------------------
 

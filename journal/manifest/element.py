@@ -10,9 +10,11 @@ and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has 
 itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle u64)``; and ``CRC32C u32``
 of everything before, which is the element's own CRC.
 
-The version is 1 if there are no runs and never were, else 2. Code that does not know version 2 reads no runs:
-its checkpoints would lack the tombstones of rows that runs have, and deleted records would come back. So it
-must refuse the folder."""
+The version is 1 if there are no runs and never were, else 2, or 3 if the runs have the names and images of
+all segments besides the records of long-term storage (rule M13). Code that does not know version 2 reads no
+runs: its checkpoints would lack the tombstones of rows that runs have, and deleted records would come back.
+Code that does not know version 3 would delete segments and leave their names in the runs. So both must refuse
+the folder."""
 
 from __future__ import annotations
 
@@ -35,8 +37,10 @@ ELEMENT_BYTES_MAX = 256 << 10
 RUN_LIST_BYTES_MAX = 240 << 10
 """The most bytes of the run list in an element (rule M12); the rest is for pins and the folder's location."""
 _MAGIC = 0x544C454C  # "TLEL"
-_WITHOUT_RUNS, _WITH_RUNS = 1, 2
+_WITHOUT_RUNS, _WITH_RUNS, _WITH_SEGMENTS = 1, 2, 3
 """Versions."""
+SEGMENTS = 1
+"""The ``schema`` of a run list that has the rows of segments."""
 _NO_RUNS, _INLINE = 0, 2
 """Forms of the run list."""
 _LOCATION_AT = 86
@@ -123,7 +127,7 @@ class Element:
     def encode(self) -> bytes:
         """The bytes of the object; the last four are the CRC."""
         owner, progress = self.owner, self.progress
-        version = _WITHOUT_RUNS if self.runs == RunList() else _WITH_RUNS
+        version = _WITHOUT_RUNS if self.runs == RunList() else _WITH_RUNS + self.runs.schema
         out = Encoder().u32(_MAGIC).u8(version).u8(self.kind).u64(self.n).u64(self.epoch)
         out.raw(owner.store).raw(owner.log).raw(owner.owner).raw(owner.folder).text(owner.location)
         out.u64(self.predecessor.n).u32(self.predecessor.crc).u64(self.time_ms)
@@ -147,9 +151,9 @@ class Element:
         check_crc(data)
         fields = Decoder(memoryview(data)[:-CRC_BYTES])
         magic, version = fields.u32(), fields.u8()
-        if magic == _MAGIC and version > _WITH_RUNS:
+        if magic == _MAGIC and version > _WITH_SEGMENTS:
             raise NewerFormat(f"element of version {version}")
-        if magic != _MAGIC or version not in (_WITHOUT_RUNS, _WITH_RUNS):
+        if magic != _MAGIC or version < _WITHOUT_RUNS:
             raise DecodeError(f"not an element of a version that this code knows: {magic:#x}, {version}")
 
         kind, n, epoch = fields.member(Kind), fields.u64(), fields.u64()
@@ -162,7 +166,7 @@ class Element:
             predecessor=Position(fields.u64(), fields.u32()),
             time_ms=fields.u64(),
             progress=Progress(*(fields.u64() for _ in attrs.fields(Progress))),
-            runs=_decode_runs(fields, known),
+            runs=_decode_runs(fields, known, SEGMENTS if version == _WITH_SEGMENTS else 0),
             pins=tuple(Pin(fields.text(), fields.u64()) for _ in range(fields.u32())),
         )
         fields.finish()
@@ -172,10 +176,10 @@ class Element:
         return element
 
 
-def _decode_runs(fields: Decoder, known: Mapping[bytes, RunEntry]) -> RunList:
+def _decode_runs(fields: Decoder, known: Mapping[bytes, RunEntry], schema: int) -> RunList:
     form = fields.u8()
     if form == _INLINE:
-        return RunList.decode(fields, known)
+        return RunList.decode(fields, known, schema)
 
     if form != _NO_RUNS or fields.u32() != 0:
         raise DecodeError(f"the run list has no form that this code knows: {form}")

@@ -1,15 +1,17 @@
 """A checkpoint: begin, parts, rows and pieces, end (rule C7).
 
-``CheckpointBegin`` fixes the sequence whose state the checkpoint holds. Parts carry segment images and
-transactions as they were at that sequence, ``CheckpointRows`` the rows of the system table that no run has
-and those that stay in memory (rule M8). Parts of earlier versions have all metadata records, as entries. An
-image too large for a part comes in consecutive pieces. ``CheckpointEnd`` makes the checkpoint valid and names
-the group where replay starts. A checkpoint without its end is ignored.
+``CheckpointBegin`` fixes the sequence whose state the checkpoint holds. ``CheckpointImages`` carries segment
+images as they were at that sequence, with the sequence of each one's last change; parts carry transactions,
+``CheckpointRows`` the rows of the system table that no run has and those that stay in memory (rule M8),
+``CheckpointCounters`` what cannot be counted there. Parts of earlier versions have images, and all metadata
+records as entries. An image too large for a part comes in consecutive pieces. ``CheckpointEnd`` makes the
+checkpoint valid and names the group where replay starts. A checkpoint without its end is ignored.
 
 Layouts: begin ``id u64``; part ``id u64, images u32 [blob], entries u32 [key text, version u64, value blob],
-transactions u32 [blob]``; rows ``id u64, count u32, count times (key blob, version u64, present u8, (value
-blob))``; piece ``id u64, last u8, data blob``;
-end ``id u64, begin group u64, begin sequence u64, last cycle (epoch u64, cycle u64, cut u64, full u8)``.
+transactions u32 [blob]``; images ``id u64, count u32, count times (version u64, image blob)``; rows ``id u64,
+count u32, count times (key blob, version u64, present u8, (value blob))``; counters ``id u64, segments u64``;
+piece ``id u64, last u8, data blob``; end ``id u64, begin group u64, begin sequence u64, last cycle (epoch
+u64, cycle u64, cut u64, full u8)``.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class CheckpointBegin(NamedTuple):
 class CheckpointPart(NamedTuple):
     checkpoint: int
     images: tuple[bytes, ...]
-    """Encoded ``SegmentImage`` records."""
+    """Encoded ``SegmentImage`` records, in parts of earlier versions."""
     entries: tuple[tuple[str, int, bytes], ...]
     """(key, version, encoded record) of chunk metadata."""
     transactions: tuple[bytes, ...] = ()
@@ -65,6 +67,38 @@ class CheckpointPart(NamedTuple):
         images = tuple(fields.blob() for _ in range(fields.u32()))
         entries = tuple((fields.text(), fields.u64(), fields.blob()) for _ in range(fields.u32()))
         return CheckpointPart(checkpoint, images, entries, tuple(fields.blob() for _ in range(fields.u32())))
+
+
+@operation(28)
+class CheckpointImages(NamedTuple):
+    checkpoint: int
+    images: tuple[tuple[int, bytes], ...]
+    """(sequence of the last change, encoded ``SegmentImage``)."""
+
+    def encode(self) -> bytes:
+        out = Encoder().u64(self.checkpoint).u32(len(self.images))
+        for version, image in self.images:
+            out.u64(version).blob(image)
+        return out.finish()
+
+    @staticmethod
+    def decode(fields: Decoder) -> CheckpointImages:
+        checkpoint, count = fields.u64(), fields.u32()
+        return CheckpointImages(checkpoint, tuple((fields.u64(), fields.blob()) for _ in range(count)))
+
+
+@operation(31)
+class CheckpointCounters(NamedTuple):
+    checkpoint: int
+    segments: int
+    """Live segments, those that are not in memory too."""
+
+    def encode(self) -> bytes:
+        return Encoder().u64(self.checkpoint).u64(self.segments).finish()
+
+    @staticmethod
+    def decode(fields: Decoder) -> CheckpointCounters:
+        return CheckpointCounters(fields.u64(), fields.u64())
 
 
 @operation(26)

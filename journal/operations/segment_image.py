@@ -18,6 +18,9 @@ from ...storage_backends.base.codec import Decoder, Encoder
 from .expire_writers import decode_writer, encode_writer
 from .update_attributes import decode_values, encode_values
 
+_HEAD = struct.Struct(">QBBQQQH")
+"""All before the name, and its length."""
+_NO_LISTS = bytes(14)
 _MERGE = struct.Struct(">3Q")
 MERGE_BYTES = _MERGE.size
 
@@ -81,8 +84,21 @@ def encode_image(image: SegmentImage, merges: Buffer | None = None) -> bytes:
     return out.u32(len(encoded) // MERGE_BYTES).raw(encoded).finish()
 
 
+def encode_plain_image(
+    sid: int, status: SegmentStatus, sealed: bool, length: int, start_offset: int, rolling: int, name: str
+) -> bytes:
+    """The same for an image without values, writers, expired writers and merges, packed at once."""
+    encoded = name.encode()
+    return _HEAD.pack(sid, status, sealed, length, start_offset, rolling, len(encoded)) + encoded + _NO_LISTS
+
+
 def encode_merges(merges: Iterable[MergedRange]) -> bytes:
     return b"".join(_MERGE.pack(*merge) for merge in merges)
+
+
+def sid_of_image(data: bytes) -> int:
+    """The id in an encoded image."""
+    return int.from_bytes(data[:8], "big")
 
 
 def decode_image(data: bytes) -> SegmentImage:

@@ -27,6 +27,8 @@ class RunList:
     changes_from: int = 0
     """The changes since an older version are not complete: merges have dropped tombstones up to this one
     (rule M7). Kept besides the entries, because a merge of tombstones may leave no run."""
+    schema: int = 0
+    """Which kinds of rows the runs have: a number of the table's owner, who keeps it beside the list."""
 
     def __attrs_post_init__(self) -> None:
         generations = self.generations()
@@ -55,7 +57,11 @@ class RunList:
         tombstones up to ``dropped_to``."""
         names = {run.name for run in removed}
         kept = (run for run in self.runs if run.name not in names)
-        return RunList([*kept, *added], max(self.changes_from, dropped_to))
+        return RunList([*kept, *added], max(self.changes_from, dropped_to), self.schema)
+
+    def published(self, runs: Sequence[RunEntry], schema: int) -> RunList:
+        """With the ``runs`` of a cycle, if it has any: then the list has all rows that ``schema`` means."""
+        return RunList([*self.runs, *runs], self.changes_from, schema) if runs else self
 
     def encode(self) -> bytes:
         fields = Encoder().u64(self.changes_from).u32(len(self.runs))
@@ -69,13 +75,15 @@ class RunList:
         return len(self.encode())
 
     @classmethod
-    def decode(cls, fields: Decoder, known: Mapping[bytes, RunEntry] = MappingProxyType({})) -> RunList:
+    def decode(
+        cls, fields: Decoder, known: Mapping[bytes, RunEntry] = MappingProxyType({}), schema: int = 0
+    ) -> RunList:
         """``known``: entries by their bytes, which are not decoded again. Raises ``DecodeError``."""
         changes_from = fields.u64()
         entries = (fields.blob() for _ in range(fields.u32()))
         runs = tuple(known.get(data) or RunEntry.decode(data) for data in entries)
         try:
-            decoded = cls(runs, changes_from)
+            decoded = cls(runs, changes_from, schema)
         except DataCorruption as error:
             raise DecodeError(error.reason) from error
         # Sorted again they would encode to other bytes than those that were read.

@@ -76,6 +76,12 @@ class Table:
         """Rows in memory."""
         return sum(len(memtable) for memtable in (self._memtable, *self._frozen))
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are rows that the runs do not have."""
+        clean_to = self._runs.clean_to
+        return any(each.max_version > clean_to for each in (self._memtable, *self._frozen))
+
     def put(self, rows: Iterable[Row]) -> None:
         """Add the rows of a commit, whose versions are greater than all before."""
         memtable = self._memtable
@@ -92,13 +98,19 @@ class Table:
             return next((row for each in self._frozen if (row := each.newest(key)) is not None), None)
         return row
 
-    def freeze(self) -> tuple[Memtable, ...]:
+    @property
+    def frozen_to(self) -> int:
+        """The version up to which all rows are frozen, or in runs."""
+        return self._memtable.after
+
+    def freeze(self, version: int = 0) -> tuple[Memtable, ...]:
         """End the present memtable, continue with an empty one, and return ``frozen``. One assignment,
-        however many rows there are."""
+        however many rows there are. All later rows will have versions above ``version``."""
+        self._version = max(self._version, version)
         if len(self._memtable):
             self._memtable.freeze()
             self._frozen = (self._memtable, *self._frozen)
-            self._memtable = Memtable(self._version)
+        self._memtable = Memtable(self._version)
         return self._frozen
 
     def divide(self, version: int) -> Iterator[None]:

@@ -39,7 +39,13 @@ from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.operation import HEAD, Operation, decode_operations, encode_operation
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
-from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, decode_image, encode_image
+from tierlog.journal.operations.segment_image import (
+    SegmentImage,
+    SegmentStatus,
+    decode_image,
+    encode_image,
+    sid_of_image,
+)
 from tierlog.journal.operations.transaction_image import (
     TransactionImage,
     TransactionStatus,
@@ -92,13 +98,19 @@ def _operation_targets() -> list[Target]:
     ]
 
 
+def _decode_image(data: bytes) -> SegmentImage:
+    image = decode_image(data)
+    assert sid_of_image(data) == image.sid
+    return image
+
+
 _GROUPS = [
     _encode_group((100, list(SAMPLES.values()))),
     _encode_group((1, [SAMPLES["append"], SAMPLES["append_by_writer"]])),
 ]
 _VOCABULARY = [
     *_operation_targets(),
-    Target("segment image", decode_image, [encode_image(IMAGE)], encode=encode_image, values=images),
+    Target("segment image", _decode_image, [encode_image(IMAGE)], encode=encode_image, values=images),
     Target(
         "transaction image",
         decode_transaction,
@@ -143,7 +155,7 @@ def _recovered(make: Callable[[Script], None]) -> Recovered:
 
 def _segments_of(recovered: Recovered) -> dict[str, Any]:
     state = recovered.parts.state
-    return {name: recovered.parts.segment(name).info(0) for name in state.segments.names("")}
+    return {name: recovered.parts.segment(name).info(0) for name in state.segments.names()}
 
 
 def _recover_group(data: bytes) -> object:

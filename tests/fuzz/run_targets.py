@@ -8,6 +8,14 @@ from hypothesis import strategies as st
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.sorted_runs import encode
+from tierlog.actors.container.segment_rows import (
+    NAME_PREFIX,
+    encode_image_row,
+    load_of_row,
+    name_of_row,
+    name_row,
+    sid_of_row,
+)
 from tierlog.actors.container.table_runs import epoch_of_copy
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import StoreMismatch
@@ -65,7 +73,43 @@ def _decode_trailer_body(body: bytes) -> Trailer:
     return trailer
 
 
+def _decode_image_row(data: bytes) -> tuple[int, bytes, bytes] | None:
+    load = load_of_row(Row(b"g:1", 1, data))
+    return load and (load.record_version, load.record, load.image)
+
+
+def _encode_image_row(row: tuple[int, bytes, bytes] | None) -> bytes:
+    assert row is not None
+    return encode_image_row(row[2], *row[:2])
+
+
+def _decode_name(data: bytes) -> tuple[str, int]:
+    row = Row(NAME_PREFIX + data[:-8], 1, data[-8:])
+    sid = sid_of_row(row)
+    assert sid is not None
+    return name_of_row(row), sid
+
+
+def _encode_name(named: tuple[str, int]) -> bytes:
+    row = name_row(named[0], 1, named[1])
+    return row.key[len(NAME_PREFIX) :] + (row.value or b"")
+
+
 RUN_TARGETS = (
+    Target(
+        "row of an image",
+        _decode_image_row,
+        [_encode_image_row((7, b"record", b"image"))],
+        encode=_encode_image_row,
+        values=st.tuples(st.integers(1, (1 << 64) - 1), st.binary(max_size=20), st.binary(max_size=20)),
+    ),
+    Target(
+        "row of a name",
+        _decode_name,
+        [_encode_name(("app/s", 7 << 32 | 3))],
+        encode=_encode_name,
+        values=st.tuples(st.text(max_size=20), st.integers(0, (1 << 64) - 1)),
+    ),
     Target(
         "name of a local copy",
         lambda data: epoch_of_copy(data.decode("latin-1")),

@@ -32,11 +32,12 @@ from .configuration import Pending
 from .intents import Memory, calls_of
 from .model_calls import Append, Info, NextBlock, Op, Read
 from .model_transactions import LookUp, listed
+from .parked import Ahead
 from .plan import Action, Verb
 from .process import Process
 from .run_state import Ending, Outcome, RunState
 from .tails import MissedWakeup, NoBlock, await_block
-from .view import View, observe
+from .view import View, observe, staged_names
 
 BLOCKS_MAX = 8
 BLOCK_SIZES = (50, 400, 5000)
@@ -142,12 +143,15 @@ class Client:
         self._run.expect_access(op, process.number)
         call = self._run.checkers[op.family].begin(op, process.number)
         self._run.trace.note(self.name, f"P{process.number} #{call.number} {op}")
+        ahead = Ahead.of(op, process)
         outcome = await self._run.attempt(process, f"{self.name} {op}", send, patience)
         if isinstance(outcome.value, NoBlock):
             outcome = attrs.evolve(outcome, ending=Ending.CANCELLED)
         self._run.trace.note(self.name, f"#{call.number} {_brief(outcome)}")
         self._run.check_no_theft(process)
         self._check_outcome(process, call, op, outcome)
+        if outcome.ending is Ending.ANSWERED:
+            ahead.check_decided(op)
         if outcome.ending in (Ending.ANSWERED, Ending.REFUSED):
             self._run.check_invariants(process)
         self._leave_if_replaced(process, outcome)
@@ -317,6 +321,19 @@ async def observe_family(run: RunState, process: Process, family: str) -> tuple[
     )
     if outcome.ending is Ending.ANSWERED:
         return outcome.value, ""
+    return None, f"{outcome.ending.value}: {outcome.value!r}"
+
+
+async def list_staged(run: RunState, process: Process, family: str) -> tuple[list[str] | None, str]:
+    """The staged segments that ``process`` has now, or why it shows nothing."""
+    outcome = await run.attempt(
+        process,
+        f"lists staged segments of {family}",
+        lambda store: staged_names(store, run.names_of(family)),
+        seconds=OBSERVATION_SECONDS,
+    )
+    if outcome.ending is Ending.ANSWERED:
+        return sorted(outcome.value), ""
     return None, f"{outcome.ending.value}: {outcome.value!r}"
 
 

@@ -15,8 +15,7 @@ import anyio.abc
 import attrs
 import trio
 
-from support.live_segments import live_ids
-from tierlog.journal.operations.segment_image import decode_image
+from support.live_segments import cold_images, live_ids
 from tierlog.storage_backends.base.transactions import is_staged
 
 from .clients import Client
@@ -339,15 +338,11 @@ def _stored(process: Process) -> list[tuple[str, int, int]]:
     found = []
     for container in process.containers():
         segments = container.state.segments
-        for name, sid in sorted(live_ids(segments).items()):
-            segment, image = segments.by_id.get(sid), segments.evicted.get(sid)
-            if image is not None:
-                evicted = decode_image(image)
-                found += (
-                    [(name, evicted.start_offset, evicted.length)]
-                    if evicted.length > evicted.start_offset
-                    else []
-                )
+        cold = cold_images(container)
+        for name, sid in sorted(live_ids(container).items()):
+            segment, image = segments.by_id.get(sid), cold.get(sid)
+            if image is not None and image.length > image.start_offset:
+                found.append((name, image.start_offset, image.length))
             if segment is None or segment.flushed <= segment.start_offset or is_staged(name):
                 continue
 

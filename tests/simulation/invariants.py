@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from support.live_segments import live_ids
+from support.live_segments import cold_images, live_ids
 from support.table_rows import records_of
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.segments import SegmentState
@@ -72,9 +72,10 @@ def seals_are_flushed_after_they_are_made(container: Container) -> Iterator[str]
 
 def names_lead_to_live_segments(container: Container) -> Iterator[str]:
     table = container.state.segments
-    for name, sid in live_ids(table).items():
+    cold = cold_images(container)
+    for name, sid in live_ids(container).items():
         segment = table.by_id.get(sid)
-        if segment is None and sid not in table.evicted:
+        if segment is None and (sid not in cold or cold[sid].name != name):
             yield f"{name!r} leads to {sid:#x}, which is unknown"
         if segment is not None and (segment.name != name or segment.status is not SegmentStatus.LIVE):
             yield f"{name!r} leads to {segment!r}"
@@ -82,7 +83,7 @@ def names_lead_to_live_segments(container: Container) -> Iterator[str]:
 
 def ids_are_of_owners_so_far(container: Container) -> Iterator[str]:
     state = container.state
-    for sid in (*state.segments.by_id, *state.segments.evicted):
+    for sid in (*state.segments.by_id, *cold_images(container)):
         if epoch_of(sid) > state.epoch:
             yield f"segment {sid:#x} was made by a later owner than epoch {state.epoch}"
 
@@ -103,7 +104,7 @@ def staged_segments_are_of_open_transactions(container: Container) -> Iterator[s
     """Rules T1 and T9: what a transaction staged ends with it, and every one that is there belongs to an open
     one."""
     segments, table = container.state.segments, container.state.transactions
-    named = {name: sid for name, sid in live_ids(segments).items() if is_staged(name)}
+    named = {name: sid for name, sid in live_ids(container).items() if is_staged(name)}
     for name in named:
         target, transaction = split_staged(name)
         record = table.find(target, transaction, segments.sid_of(target))

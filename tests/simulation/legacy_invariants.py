@@ -72,11 +72,7 @@ def _is_imported(containers: Sequence[Container], segment: LegacyFiles) -> bool:
 
 
 def _header_breaches(container: Container, contents: Contents, shown: View) -> Iterator[str]:
-    names = {
-        sid: name
-        for name, sid in live_ids(container.state.segments).items()
-        if name in shown and not is_staged(name)
-    }
+    names = {sid: name for name, sid in live_ids(container).items() if name in shown and not is_staged(name)}
     for record in segment_records(records_of(container)):
         name = names.get(record.segment)
         chunks = [chunk for _, chunk in chain(records_of(container), record)]

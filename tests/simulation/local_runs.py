@@ -1,6 +1,7 @@
 """What happens to the local copies of sorted runs, in seeds of their own: they are lost or damaged, the disk
 has no room for them, an opening stops before it looks for them while a newer owner works, and their records
-cannot be read while a batch of chunks is deleted (rules M6, G3).
+cannot be read while a batch of chunks is deleted (rules M6, G3). In other seeds reads of runs are slow, and
+calls wait for cold segments (rules M4, C4).
 
 These seeds have hardly any block cache, so that records are read. A missing copy is never an absent row.
 """
@@ -8,6 +9,7 @@ These seeds have hardly any block cache, so that records are read. A missing cop
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 
 import anyio.abc
@@ -17,11 +19,14 @@ from tierlog.actors.container.local_disk import run_folder
 from tierlog.journal.log.local_layout import log_folder
 from tierlog.storage_backends.sorted_runs.run_files import file_name
 
+from .clients import Client
 from .compound_faults import ProcessControl
 from .disk import SimulatedDisk
 from .faults import Fault, Kind, Nth, Target, Window
 from .file_layer import SimulatedFiles
 from .invariants import Broken
+from .model_calls import Append
+from .parked import waits_with
 from .plan import FaultKind, Plan, PlannedFault
 from .run_state import RunState
 from .settings import WalKind
@@ -31,6 +36,7 @@ LOCAL_RUNS = "+runs+"
 """A part of the name of each local copy."""
 _STORED_RUNS = "/runs/"
 """A part of the name of each run in long-term storage."""
+_RIVALS_MAX = 3
 
 
 def copies_on(disk: SimulatedDisk) -> list[str]:
@@ -49,6 +55,7 @@ class LocalRunFaults:
             FaultKind.RUNS_WITHOUT_ROOM: self._leave_no_room,
             FaultKind.FROZEN_OPENING: self._freeze_an_opening,
             FaultKind.UNREADABLE_RUNS: self._fail_reads_at_a_delete,
+            FaultKind.SLOW_RUNS: self._slow_down_reads,
         }
 
     def _lose_copies(self, fault: PlannedFault) -> None:
@@ -114,6 +121,28 @@ class LocalRunFaults:
 
         nth = Nth(random.randint(1, 4))
         self._site.faults.add(Fault(Target.CHUNKS, Kind.STALL, nth, ("delete",), seconds=0.0, then=fail))
+
+    def _slow_down_reads(self, fault: PlannedFault) -> None:
+        """And when a request that waits for a cold segment is also about one in memory, another call about
+        that one comes behind it."""
+        random, rivals = Random(f"fault {fault.chance}"), 0
+        visitor = Client(self._run.plan.clients, (), self._run)
+
+        def send_rival(number: int) -> None:
+            nonlocal rivals
+            process = self._site.processes[number - 1]
+            name = waits_with(process)
+            if process is self._run.current and name and rivals < _RIVALS_MAX and not self._run.is_over:
+                rivals += 1
+                append = Append(name, (f"<{fault.number}.{rivals}>".encode(),))
+                call = partial(visitor.visit, process, append)
+                self._tasks.start_soon(self._site.or_all_end, call)
+
+        late = random.choice((0.05, 0.3))
+        window = Window(fault.seconds, 1.0)
+        self._site.faults.add(
+            Fault(Target.FILES, Kind.STALL, window, ("Read",), part=LOCAL_RUNS, seconds=late, then=send_rival)
+        )
 
     def _kill_current(self) -> None:
         if self._run.current is not None:

@@ -15,9 +15,10 @@ import anyio.abc
 import trio
 
 from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.transactions import is_staged
 
 from .beside import BesideTheWriter
-from .clients import list_transactions, observe_family
+from .clients import list_staged, list_transactions, observe_family
 from .compound_faults import CompoundFaults
 from .disk import Keep
 from .faults import Fault, Kind, Nth, Target, Window, any_fault
@@ -28,6 +29,7 @@ from .plan import FaultKind, PlannedFault
 from .process import Process, ProcessDied
 from .records import OWN_CHUNKS
 from .run_state import Ending, RunState
+from .view import View
 from .world import FOLDER
 
 STARTS_BEFORE_HEALING = 4
@@ -361,13 +363,20 @@ class Nemesis:
         """Tell each checker what the new owner shows; or why it shows nothing."""
         run = self._run
         for family, checker in run.checkers.items():
-            view, problem = await observe_family(run, process, family)
-            if view is None:
-                return problem
-            # What earlier owners did by themselves is known before they are fenced.
-            problem = await list_transactions(run, process, family)
-            if problem:
-                return problem
+            view: View | None = None
+            staged: list[str] | None = None
+            # A lease may end while the transactions are listed.
+            while view is None or staged != sorted(filter(is_staged, view)):
+                view, problem = await observe_family(run, process, family)
+                if view is None:
+                    return problem
+                # What earlier owners did by themselves is known before they are fenced.
+                problem = await list_transactions(run, process, family)
+                if problem:
+                    return problem
+                staged, problem = await list_staged(run, process, family)
+                if staged is None:
+                    return problem
             run.pass_time(family)
             checker.fence(process.number, view)
         run.check_invariants(process)

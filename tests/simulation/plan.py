@@ -100,6 +100,8 @@ BESIDE_SHARE = 0.15
 """The share of the seeds with defrags or hanging calls beside the writer."""
 RUNS_SHARE = 0.2
 """The share of the other seeds with faults of local runs."""
+SLOW_SHARE = 0.15
+"""The share of the seeds without either with slow lookups of cold segments."""
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
 """A world without these has nothing to be wrong about."""
 
@@ -141,6 +143,7 @@ class FaultKind(StrEnum):
     RUNS_WITHOUT_ROOM = "no room for local runs for a while"
     FROZEN_OPENING = "failover in the middle of an opening"
     UNREADABLE_RUNS = "runs that cannot be read while chunks are deleted"
+    SLOW_RUNS = "slow reads of runs for a while"
 
 
 QUIET = (FaultKind.ADVANCE,)
@@ -173,7 +176,7 @@ RUNS = (
     FaultKind.UNREADABLE_RUNS,
 )
 """Carried out by themselves, in some other seeds (``local_runs.py``)."""
-ALL = tuple(kind for kind in FaultKind if kind not in (*BESIDE, *RUNS))
+ALL = tuple(kind for kind in FaultKind if kind not in (*BESIDE, *RUNS, FaultKind.SLOW_RUNS))
 
 
 @attrs.frozen
@@ -275,7 +278,8 @@ class _Planner:
         plan = Plan(self._seed, site, families, clients, tuple(actions), tuple(faults))
         plan = _with_legacy(plan, Random(f"older {self._seed}"))
         plan = _with_beside(plan, Random(f"beside the writer 587 {self._seed}"))
-        return _with_local_runs(plan, Random(f"local runs {self._seed}"))
+        plan = _with_local_runs(plan, Random(f"local runs {self._seed}"))
+        return _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -448,6 +452,29 @@ def _with_local_runs(plan: Plan, random: Random) -> Plan:
         for number in range(1, random.choice((4, 10)))
     )
     limits = attrs.evolve(plan.site.limits, table_cache_bytes=random.choice((0, 3000)))
+    return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), beside=faults)
+
+
+def _with_slow_runs(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with one segment in memory, hardly any block cache, and slow reads of runs: calls of
+    cold segments wait, and others about the same segments come behind them. As ``_with_beside``."""
+    if plan.beside or random.random() >= SLOW_SHARE:
+        return plan
+
+    last = plan.numbers[-1]
+    faults = tuple(
+        PlannedFault(
+            last + number,
+            kind=FaultKind.SLOW_RUNS,
+            count=random.randint(1, last),
+            seconds=random.choice((0.5, 2.0, 10.0)),
+            chance=random.getrandbits(32),
+        )
+        for number in range(1, 6)
+    )
+    limits = attrs.evolve(
+        plan.site.limits, active_segments=1, flush_age=0.2, table_cache_bytes=random.choice((0, 3000))
+    )
     return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), beside=faults)
 
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 
 from support.table_rows import records_of
 from tierlog.actors.container.container import Container
+from tierlog.actors.container.segment_rows import encode_image_row, image_key, load_of_row
 from tierlog.actors.container.state import RESIDENT_PREFIXES, ContainerState
+from tierlog.journal.operations.segment_image import SegmentStatus, decode_image
 from tierlog.storage_backends.segments.records.chunk import ChunkRecord, chunk_key
 from tierlog.storage_backends.segments.records.deferred_work import (
     DEFERRED_WORK_PREFIX,
@@ -25,7 +27,13 @@ from tierlog.storage_backends.segments.records.released import (
     released_key,
     released_names,
 )
-from tierlog.storage_backends.segments.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_key
+from tierlog.storage_backends.segments.records.segment import (
+    SEGMENT_PREFIX,
+    SegmentRecord,
+    segment_key,
+    segment_of_key,
+)
+from tierlog.storage_backends.sorted_runs.rows import Row
 
 Entries = Mapping[str, tuple[int, bytes]]
 CHUNK_PREFIX = chunk_key("")
@@ -94,7 +102,12 @@ def _deferred_chunks(entries: Entries) -> Iterator[tuple[DeferredWorkRecord, str
 def broken_records(container: Container) -> Iterator[str]:
     """A sentence for each thing that is wrong."""
     state, entries = container.state, records_of(container)
-    resident = {key: entry for key, entry in entries.items() if key.startswith(RESIDENT_PREFIXES)}
+    resident = {
+        key: entry
+        for key, entry in entries.items()
+        if key.startswith(RESIDENT_PREFIXES)
+        and (not key.startswith(SEGMENT_PREFIX) or segment_of_key(key) in state.segments)
+    }
     if dict(state.resident) != resident:
         yield f"resident are {sorted(state.resident)}, the table has {sorted(resident)}"
     reached: dict[str, int] = {}
@@ -124,6 +137,7 @@ def broken_records(container: Container) -> Iterator[str]:
 
     yield from _broken_indexes(entries)
     yield from _broken_releases(entries)
+    yield from _broken_segment_rows(state, entries)
 
 
 def _broken_segment(state: ContainerState, entries: Entries, record: SegmentRecord) -> Iterator[str]:
@@ -147,8 +161,52 @@ def _broken_segment(state: ContainerState, entries: Entries, record: SegmentReco
             f"{state.epoch}"
         )
 
-    if record.segment not in state.segments.by_id and record.segment not in state.segments.evicted:
+    if record.segment not in state.segments and image_key(record.segment).decode() not in entries:
         yield f"there is a record of segment {record.segment:#x}, which the container does not know"
+
+
+def _broken_segment_rows(state: ContainerState, entries: Entries) -> Iterator[str]:
+    """Rule M13: each name has a row, and each image that did not change since the runs before."""
+    segments = state.segments
+    rows = {key[2:]: int.from_bytes(value, "big") for key, (_, value) in entries.items() if key[:2] == "n:"}
+    if state.live_segments != len(rows):
+        yield f"{state.live_segments} live segments are counted, there are {len(rows)}"
+    images = {key: entry for key, entry in entries.items() if key.startswith("g:")}
+    names = {name: segments.sid_of(name) for name in segments.names()}
+    in_memory = {name: sid for name, sid in rows.items() if sid in segments}
+    if in_memory != names:
+        yield f"the segments in memory are {names}, the table has {in_memory}"
+    for name, sid in rows.items():
+        if sid not in segments:
+            yield from _broken_cold(name, sid, entries, images.pop(image_key(sid).decode(), None))
+    for sid in segments.ids():
+        key, image = image_key(sid).decode(), segments.versioned_image(sid)
+        row = images.pop(key, None)
+        assert image is not None
+        if sid not in segments.unpublished and image[0] <= state.clean_images_to:
+            expected = image[0], encode_image_row(image[1], *state.find_segment_record(sid))
+            if row != expected:
+                yield f"the image of segment {sid:#x} is {expected}, the table has {row}"
+    for key in images:
+        yield f"{key} is there, and its segment is not"
+
+
+def _broken_cold(name: str, sid: int, entries: Entries, entry: tuple[int, bytes] | None) -> Iterator[str]:
+    """Rule M4: what is cold is idle, and the runs have all of it."""
+    if entry is None:
+        yield f"segment {name!r}, {sid:#x}, is not in memory, and has no image"
+        return
+
+    load, record = load_of_row(Row(image_key(sid), *entry)), entries.get(segment_key(sid))
+    if load is None or (load.record_version, load.record) != record:
+        yield f"segment {name!r}, {sid:#x}, is cold with {load}, and its record is {record}"
+        return
+
+    image = decode_image(load.image)
+    if (image.sid, image.name, image.status, image.merges) != (sid, name, SegmentStatus.LIVE, ()):
+        yield f"segment {name!r}, {sid:#x}, has the image {image}"
+    if SegmentRecord.decode(load.record).length != image.length:
+        yield f"segment {name!r}, {sid:#x}, is cold with {image.length} bytes, and its record is {record}"
 
 
 def _broken_work(entries: Entries, work: DeferredWorkRecord) -> Iterator[str]:

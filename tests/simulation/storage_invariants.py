@@ -157,7 +157,7 @@ def check_stored(
 
 def _breaches(container: Container, contents: Contents, shown: View) -> Iterator[str]:
     records = {record.segment: record for record in segment_records(records_of(container))}
-    live = set(live_ids(container.state.segments).values())
+    live = set(live_ids(container).values())
     merged = {merge.source for segment in container.state.segments.by_id.values() for merge in segment.merges}
     yield from (
         f"there is a record of {sid:#x}, which is no segment any more"

@@ -15,6 +15,7 @@ from types import AsyncGeneratorType
 import attrs
 import trio
 
+from support.live_segments import cold_images
 from tierlog.actors.chunk_io.client import StorageClient
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.local_container import LocalContainer, RemoteContainer
@@ -128,18 +129,15 @@ class TailWatch:
                     else ""
                 )
             return "it is sealed" if segment.sealed and _is_at_rest(container) else ""
-        is_evicted = sid in container.state.segments.evicted
+        is_cold = sid in cold_images(container)
         return (
-            "it is gone"
-            if not is_evicted and _is_at_rest(container) and not _reads_storage(container)
-            else ""
+            "it is gone" if not is_cold and _is_at_rest(container) and not _reads_storage(container) else ""
         )
 
 
 def _loaded(container: Container, name: str) -> SegmentState | None:
-    """The segment, if it is not evicted: the check must not load it."""
-    sid = container.state.segments.sid_of(name)
-    return None if sid is None else container.state.segments.by_id.get(sid)
+    """The segment, if it is in memory: the check must not load it."""
+    return container.state.segments.in_memory(name)
 
 
 def _is_in_memory(container: Container, segment: SegmentState, offset: int) -> bool:

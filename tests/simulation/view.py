@@ -54,7 +54,7 @@ async def observe(
     """Read everything of a family. ``writers``: whom to ask about, by segment; ``targets``: what may have
     staged segments."""
     while True:
-        staged = await _staged(store, targets)
+        staged = await staged_names(store, targets)
         names = [*await ListNames(family).send(store), *staged]
         try:
             view = {name: await observe_segment(store, name, writers.get(name, ())) for name in names}
@@ -62,11 +62,11 @@ async def observe(
             if not is_staged(error.segment):
                 raise
             continue
-        if await _staged(store, targets) == staged:
+        if await staged_names(store, targets) == staged:
             return view
 
 
-async def _staged(store: SegmentStore, targets: Sequence[str]) -> list[str]:
+async def staged_names(store: SegmentStore, targets: Sequence[str]) -> list[str]:
     return [name for target in targets for name in await store.list_segments(f"{target}{STAGED}")]
 
 

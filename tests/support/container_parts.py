@@ -71,9 +71,7 @@ class Parts:
     """The cache spills nothing, so its log stays closed."""
 
     def __attrs_post_init__(self) -> None:
-        self.state = ContainerState(
-            epoch=1, on_load=lambda segment: self.cache.open_segment(segment.sid, segment.flushed)
-        )
+        self.state = ContainerState(epoch=1)
         self.unflushed = UnflushedBytes(self.cache, MemoryLogService().log("unread"))
         listeners = Listeners(segment_due=self.due.append)
         self.publisher = Publisher(self.state, self.cache, due_bytes=self.due_bytes, listeners=listeners)

@@ -151,13 +151,13 @@ CHECKPOINT = Scenario(
             }
         )
     ],
-    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1200, checkpoint_part=2),
+    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1600, checkpoint_part=2),
     reaches=[
         (
-            "Begin 2 > Logged CheckpointBegin > Logged CheckpointPart > Logged CheckpointPart > "
+            "Begin 2 > Logged CheckpointBegin > Logged CheckpointImages > Logged CheckpointImages > "
             "Logged CheckpointEnd"
         ),
-        "Logged CheckpointPart > Logged SealSegment > Logged CheckpointPart",
+        "Logged CheckpointImages > Logged SealSegment > Logged CheckpointImages",
     ],
 )
 CHUNKS = Scenario(
@@ -297,8 +297,9 @@ TRANSACTIONS = Scenario(
             "Logged AbortTransaction"
         ),
         (
-            "Logged CheckpointBegin > Logged CheckpointPart > Logged CommitTransaction > "
-            "Logged CheckpointPart > Logged CheckpointEnd"
+            "Logged CheckpointBegin > Logged CheckpointManifest > Logged CommitTransaction > "
+            "Logged CheckpointImages > Logged AbortTransaction > Logged CheckpointImages > "
+            "Logged CheckpointEnd"
         ),
         ("Logged CommitTransaction > Logged AbortTransaction > Logged CommitMetadata > Logged CycleComplete"),
     ],

@@ -26,6 +26,7 @@ from support.patience import scaled
 from support.table_rows import records_of
 from support.virtual import virtual_world
 from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.container.segment_rows import image_key, name_key
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import RESTORE_FOLDER, check_path
 from tierlog.actors.gc.collector import CollectorOptions
@@ -259,9 +260,10 @@ async def _records(owner: Container) -> set[str]:
     """The keys of all records that should be there once all deferred work that is due was done."""
     metadata, spacing = records_of(owner), owner.options.chunked.index_spacing
     expected = {key for key in metadata if key.startswith(("o:", CLAIM_PREFIX))}
-    for name in owner.state.segments.names(""):
+    for name in owner.state.segments.names():
         segment = owner.state.segments.find(name)
         assert segment is not None
+        expected |= {name_key(name).decode(), image_key(segment.sid).decode()}
         if not segment.has_record:
             continue
         record, chain = await owner.storage.info(segment.sid), await owner.storage.chunks(segment.sid)

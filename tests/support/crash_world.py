@@ -85,6 +85,7 @@ class Limits:
     """Bytes that the log keeps allocated, twice."""
     low_water: int = 0
     """Free bytes of the disk below which appends are refused."""
+    active_segments: int = 4
 
     def log(self, config: StoreConfig) -> LocalLogOptions:
         return LocalLogOptions(
@@ -102,7 +103,7 @@ class Limits:
             cache_bytes=1 << 20,
             flush_bytes=self.flush,
             admission=AdmissionOptions(soft_bytes=600_000, hard_bytes=900_000, segment_bytes=1 << 18),
-            active_segments_max=4,
+            active_segments_max=self.active_segments,
             checkpoint=CheckpointOptions(wal_bytes=self.checkpoint, pinned_groups_bytes=9000),
             collector=CollectorOptions(delay=0.0),
         )

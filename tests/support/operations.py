@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import attrs
 from hypothesis import strategies as st
 
-from tierlog.journal.manifest.element import Element, Kind, Owner, Pin, Position, Progress
+from tierlog.journal.manifest.element import SEGMENTS, Element, Kind, Owner, Pin, Position, Progress
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.checkpoint import (
     CheckpointBegin,
+    CheckpointCounters,
     CheckpointEnd,
+    CheckpointImages,
     CheckpointPart,
     CheckpointPiece,
     CheckpointRows,
@@ -25,6 +28,7 @@ from tierlog.journal.operations.expire_writers import ExpireWriters
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.import_segment import ImportSegment
+from tierlog.journal.operations.load_segment import LoadSegment, UnloadSegments
 from tierlog.journal.operations.log_element import (
     CheckpointManifest,
     Copied,
@@ -81,6 +85,8 @@ ELEMENT = Element(
     pins=(Pin("daily", 2),),
 )
 
+ELEMENT_WITH_SEGMENTS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=SEGMENTS))
+
 SAMPLES: dict[str, Operation] = {
     "abort_transaction": AbortTransaction(SID, "job-7", "größer als gedacht", (SID + 1, SID + 2)),
     "append": Append(SID, 4096, b"some bytes", b"", 0, 0),
@@ -89,7 +95,9 @@ SAMPLES: dict[str, Operation] = {
     "begin_transaction": BeginTransaction(SID, "job-7", ("query", 7), 3_600_000),
     "begin_transaction_without_token": BeginTransaction(SID, "job-7", None, 1_000),
     "checkpoint_begin": CheckpointBegin(9),
+    "checkpoint_counters": CheckpointCounters(9, 1_000_000),
     "checkpoint_end": CheckpointEnd(9, 40, 1234, CycleComplete(7, 3, 1200, True)),
+    "checkpoint_images": CheckpointImages(9, ((1233, b"image"), (7, b""))),
     "checkpoint_manifest": CheckpointManifest(9, ELEMENT.encode(), b""),
     "checkpoint_piece": CheckpointPiece(9, True, b"piece"),
     "checkpoint_part": CheckpointPart(
@@ -110,6 +118,7 @@ SAMPLES: dict[str, Operation] = {
     "forget_segment": ForgetSegment(SID),
     "forget_transactions": ForgetTransactions((("app/events", "job-7"), ("app/größe", "8"))),
     "import_segment": ImportSegment(_IMPORTED, (("s:1", b"record"), ("c:n", b""))),
+    "load_segment": LoadSegment(1233, b"image", 1200, b"record"),
     "log_element": LogElement(ELEMENT.encode()),
     "log_element_change": LogElementChange(
         b"begin", Copied(159, 1 << 17), b"changed", Copied(0, 20), b"\0CRC"
@@ -117,6 +126,7 @@ SAMPLES: dict[str, Operation] = {
     "merge_segments": MergeSegments(SID, 4096, ((SID + 1, 10), (SID + 2, 0)), (("txn", 5),)),
     "relog_data": RelogData(SID, 4096, b"some bytes"),
     "seal_segment": SealSegment(SID),
+    "unload_segments": UnloadSegments((SID, SID + 1)),
     "truncate_segment": TruncateSegment(SID, 4096),
     "update_attributes": UpdateAttributes(SID, (("txn", -1), ("größe", 1 << 40))),
 }
@@ -182,17 +192,19 @@ _summaries = st.builds(
     u32,
 )
 _run_lists = st.builds(
-    lambda cycles, names, summaries, changes_from: RunList(
+    lambda cycles, names, summaries, changes_from, schema: RunList(
         [
             RunEntry(f"r{name}", 1 << 32, name, name, cycle, cycle, summary)
             for cycle, name, summary in zip(cycles, names, summaries, strict=False)
         ],
         changes_from,
+        schema,
     ),
     st.lists(u64, max_size=3, unique=True),
     st.lists(u32, max_size=3),
     st.lists(_summaries, max_size=3),
     u64,
+    st.sampled_from((0, SEGMENTS)),
 )
 positions = st.builds(Position, u64, u32)
 ids = st.binary(min_size=16, max_size=16)
@@ -218,6 +230,8 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(BeginTransaction, u64, text, tokens, u64),
     st.builds(CheckpointBegin, u64),
     st.builds(CheckpointEnd, u64, u64, u64, cycles),
+    st.builds(CheckpointCounters, u64, u64),
+    st.builds(CheckpointImages, u64, st.lists(st.tuples(u64, data), max_size=3).map(tuple)),
     st.builds(CheckpointManifest, u64, data, data),
     st.builds(CheckpointPiece, u64, st.booleans(), data),
     st.builds(CheckpointPart, u64, blobs, st.lists(st.tuples(text, u64, data), max_size=3).map(tuple), blobs),
@@ -230,6 +244,8 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     cycles,
     st.builds(DeleteSegment, u64),
     st.builds(ElementCreated, positions),
+    st.builds(LoadSegment, u64, data, u64, data),
+    st.builds(UnloadSegments, sids),
     st.builds(LogElement, elements.map(lambda element: element.encode())),
     st.builds(LogElementChange, data, _copied, data, _copied, data),
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import attrs
 
 from support.container_parts import Parts
@@ -19,13 +17,13 @@ class Recovered:
     report: RecoveryReport
 
 
-async def recover(service: MemoryLogService, *, active_max: int = sys.maxsize) -> Recovered:
+async def recover(service: MemoryLogService) -> Recovered:
     """What a new owner of the log makes of it."""
     log = service.log("c")
     opened = await log.open()
     parts = Parts()
     parts.state.epoch = opened.epoch
-    recovery = Recovery(log, opened, parts.state, parts.publisher, parts.cache, active_max=active_max)
+    recovery = Recovery(log, opened, parts.state, parts.publisher, parts.cache)
     report = await recovery.run()
     return Recovered(parts, report)
 
@@ -51,11 +49,11 @@ class Script:
     def raw(self, payload: bytes, *, tag: int = 0, truncate_before: int = 0) -> None:
         self.groups.append(([payload], tag, truncate_before))
 
-    async def recover(self, *, active_max: int = sys.maxsize) -> Recovered:
+    async def recover(self) -> Recovered:
         log = self.service.log("c")
         await log.open()
         for buffers, tag, truncate_before in self.groups:
             await log.append(buffers, tag=tag, truncate_before=truncate_before)
         await log.truncate()
         await log.close()
-        return await recover(self.service, active_max=active_max)
+        return await recover(self.service)

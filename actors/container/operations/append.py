@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....journal.operations.append import Append, new_tuple
@@ -65,6 +66,9 @@ class AppendRequest(Request):
         self.event_count = event_count
         self.previous_event = previous_event
         self.expected_offset = expected_offset
+
+    def named(self) -> Sequence[str]:
+        return (self.name,)
 
 
 def decide_append(state: ContainerState, request: AppendRequest) -> Decision:

@@ -31,6 +31,9 @@ class AttributesRequest(Request):
         self.name = name
         self.updates = updates
 
+    def named(self) -> Sequence[str]:
+        return (self.name,)
+
     def takes_room(self, state: ContainerState) -> bool:
         return True
 

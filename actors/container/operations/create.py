@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....journal.operations.create_segment import CreateSegment
@@ -26,13 +27,16 @@ class CreateRequest(Request):
         self.name = name
         self.rolling_size = rolling_size
 
+    def named(self) -> Sequence[str]:
+        return (self.name,)
+
     def takes_room(self, state: ContainerState) -> bool:
         return state.segments.sid_of(self.name) is None
 
 
 def _decide(state: ContainerState, request: CreateRequest) -> Decision:
     refuse_staged(request.name, "stage_segment makes those")
-    if state.segments.find(request.name) is not None:
+    if state.has_name(request.name):
         raise SegmentExists(
             f"segment {request.name!r} exists already: use it with exist_ok=True (--exist-ok), or choose "
             f"another name",
@@ -45,7 +49,7 @@ def _decide(state: ContainerState, request: CreateRequest) -> Decision:
 
 def _apply(state: ContainerState, op: CreateSegment) -> None:
     state.count_segment_id(op.sid)
-    state.segments.add(SegmentState(op.sid, op.name, op.rolling_size))
+    state.add_segment(SegmentState(op.sid, op.name, op.rolling_size))
     if is_staged(op.name):
         state.transactions.stage(op.name, op.sid)
 

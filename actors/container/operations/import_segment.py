@@ -26,6 +26,7 @@ from ....storage_backends.segments.records import (
     released_key,
 )
 from ..requests import Request
+from ..segment_rows import name_key
 from ..segments import SegmentState
 from ..transaction_table import refuse_staged
 from .handlers import OperationHandler, RequestHandler
@@ -54,6 +55,9 @@ class ImportRequest(Request):
     seen: int = 0
     """The version of the view that was read, as in ``CommitMetadataRequest`` (rule M9). Answered with None if
     the lookup must be repeated."""
+
+    def named(self) -> Sequence[str]:
+        return (self.image.name,)
 
     @classmethod
     def of_chain(cls, name: str, chain: Chain, spacing: int) -> ImportRequest:
@@ -107,19 +111,24 @@ async def look_up_import(state: ContainerState, rows: LoggedMetadataStore, reque
 
     check_name_free(state, name)
     work = deferred_work_key(request.adopted, DeferredWorkKind.ADOPT)
-    imported = [imported_key(name)] if request.is_legacy else []
-    request.seen, found = await rows.look_up([work, *imported])
-    _check_not_imported(name, found)
+    free = [name_key(name).decode()]
+    free += [imported_key(name)] if request.is_legacy else []
+    request.seen, found = await rows.look_up([work, *free])
+    _check_not_found(name, found)
     if work not in found or DeferredWorkRecord.decode(found[work][1]).chunks != len(files):
         raise Unavailable(f"the records of {name!r} were removed before its import was complete: try again")
 
-    request.expected = {**dict.fromkeys(imported, 0), work: found[work][0]}
+    request.expected = {**dict.fromkeys(free, 0), work: found[work][0]}
 
 
 def check_name_free(state: ContainerState, name: str) -> None:
-    """Raises ``SegmentExists``."""
-    if state.segments.sid_of(name) is not None:
-        raise SegmentExists(f"segment {name!r} exists already; nothing was imported", segment=name)
+    """Raises ``SegmentExists`` if a segment in memory has the name."""
+    if state.segments.in_memory(name) is not None:
+        raise _exists(name)
+
+
+def _exists(name: str) -> SegmentExists:
+    return SegmentExists(f"segment {name!r} exists already; nothing was imported", segment=name)
 
 
 async def check_free(
@@ -135,10 +144,11 @@ async def check_free(
     before, if a segment has one of the files, or garbage collection will delete it (rule S19);
     ``Unavailable`` while an unfinished import is being removed."""
     check_name_free(state, name)
-    keys = [imported_key(name)] if is_legacy else []
+    keys = [name_key(name).decode()]
+    keys += [imported_key(name)] if is_legacy else []
     keys += [key for file in files for key in (chunk_key(file), released_key(file))]
     seen, found = await rows.look_up(keys)
-    _check_not_imported(name, found)
+    _check_not_found(name, found)
     for file in files:
         if chunk_key(file) in found:
             if file in await _first_adopted_chunks(rows):
@@ -152,7 +162,9 @@ async def check_free(
     return seen, dict.fromkeys(keys, 0)
 
 
-def _check_not_imported(name: str, found: Container[str]) -> None:
+def _check_not_found(name: str, found: Container[str]) -> None:
+    if name_key(name).decode() in found:
+        raise _exists(name)
     if imported_key(name) in found:
         raise InvalidArgument(
             f"{name!r} was imported or exported before, and has been deleted or merged since: its files are "
@@ -176,10 +188,9 @@ def _apply(state: ContainerState, op: ImportSegment) -> None:
     segment = SegmentState.from_image(op.image)
     # An image is of a durable state, and this one is not durable yet (C1).
     segment.durable_length = -1
-    segment.touched = state.sequence
     # Before it is added, because the table asks whether it is clean.
     state.load_record(segment)
-    state.segments.add(segment)
+    state.add_segment(segment)
 
 
 def _publish(publisher: Publisher, op: ImportSegment, group: int) -> None:

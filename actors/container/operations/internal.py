@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from ....journal.operations.barrier import Barrier
 from ....journal.operations.checkpoint import (
     CheckpointBegin,
+    CheckpointCounters,
     CheckpointEnd,
+    CheckpointImages,
     CheckpointPart,
     CheckpointPiece,
     CheckpointRows,
@@ -36,7 +38,7 @@ def _apply_cycle(state: ContainerState, op: CycleComplete) -> None:
 
 
 def _publish_cycle(publisher: Publisher, op: CycleComplete, group: int) -> None:
-    publisher.cycle_completed()
+    publisher.listeners.cycle_completed()
 
 
 def _apply_element(state: ContainerState, op: LogElement) -> None:
@@ -49,6 +51,10 @@ def _apply_change(state: ContainerState, op: LogElementChange) -> None:
 
 def _apply_created(state: ContainerState, op: ElementCreated) -> None:
     state.know_elements(state.manifest.created(op))
+
+
+def _publish_created(publisher: Publisher, op: ElementCreated, group: int) -> None:
+    publisher.runs_published()
 
 
 def _apply_relog(state: ContainerState, op: RelogData) -> None:
@@ -74,6 +80,8 @@ HANDLERS = (
     OperationHandler(Barrier),
     OperationHandler(CheckpointBegin),
     OperationHandler(CheckpointPart),
+    OperationHandler(CheckpointCounters),
+    OperationHandler(CheckpointImages),
     OperationHandler(CheckpointPiece),
     OperationHandler(CheckpointRows),
     OperationHandler(CheckpointEnd),
@@ -81,6 +89,6 @@ HANDLERS = (
     OperationHandler(CycleComplete, _apply_cycle, _publish_cycle),
     OperationHandler(LogElement, _apply_element),
     OperationHandler(LogElementChange, _apply_change),
-    OperationHandler(ElementCreated, _apply_created),
+    OperationHandler(ElementCreated, _apply_created, _publish_created),
     OperationHandler(RelogData, _apply_relog, _publish_relog),
 )

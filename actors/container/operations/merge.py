@@ -32,6 +32,9 @@ class MergeRequest(Request):
         self.sources = sources
         self.updates = updates
 
+    def named(self) -> Sequence[str]:
+        return (self.target, *self.sources)
+
 
 def _decide(state: ContainerState, request: MergeRequest) -> Decision:
     for name in (request.target, *request.sources):

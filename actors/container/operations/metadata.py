@@ -60,7 +60,7 @@ def _decide(state: ContainerState, request: CommitMetadataRequest) -> Decision:
 
     for key, value in request.writes.items():
         if key.startswith(SEGMENT_PREFIX):
-            segment = state.segments.get(segment_of_key(key))
+            segment = state.find_by_id(segment_of_key(key))
             # Deleted since the flush began: only the removal of its record may still be committed.
             if segment is None or (segment.status is SegmentStatus.DELETED and value is not None):
                 raise MetadataConflict(f"the segment of metadata {key!r} was deleted")
@@ -85,7 +85,7 @@ def _apply_record(state: ContainerState, sid: int, value: bytes | None) -> None:
     if value is None:
         segment.has_record = False
         if segment.status is SegmentStatus.MERGED:
-            state.segments.remove(sid)  # its chunks belong to the target's record now
+            state.remove_segment(sid)  # its chunks belong to the target's record now
         return
 
     segment.load_record(value)
@@ -113,7 +113,7 @@ def _publish_record(publisher: Publisher, sid: int) -> None:
 
 def _apply_forget(state: ContainerState, op: ForgetSegment) -> None:
     state.change(op.sid)
-    state.segments.remove(op.sid)
+    state.remove_segment(op.sid)
 
 
 def _publish_forget(publisher: Publisher, op: ForgetSegment, group: int) -> None:

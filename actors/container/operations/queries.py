@@ -16,16 +16,7 @@ class InfoRequest(NameRequest):
     """Answered with the segment's ``SegmentInfo``."""
 
     __slots__ = ()
-
-
-class ListRequest(Request):
-    """Answered with the names that begin with ``prefix``, sorted: those of this moment, whenever they are
-    iterated over."""
-
-    __slots__ = ("prefix",)
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    is_read = True
 
 
 class WaitDurableRequest(Request):
@@ -39,16 +30,11 @@ def _info(state: ContainerState, request: InfoRequest) -> Decision:
     return None, state.segments.require(request.name).info(state.container)
 
 
-def _list(state: ContainerState, request: ListRequest) -> Decision:
-    return None, state.segments.listing(request.prefix)
-
-
 def _wait_durable(state: ContainerState, request: WaitDurableRequest) -> Decision:
     return None, None
 
 
 HANDLERS = (
     RequestHandler(InfoRequest, _info),
-    RequestHandler(ListRequest, _list),
     RequestHandler(WaitDurableRequest, _wait_durable),
 )

@@ -53,6 +53,9 @@ class TransactionRequest(Request):
         self.target = target
         self.transaction = transaction
 
+    def named(self) -> Sequence[str]:
+        return (self.target,)
+
 
 class BeginTransactionRequest(TransactionRequest):
     """Answered with the ``TransactionInfo``: new, open already, or committed if its token's epoch is reached
@@ -287,6 +290,10 @@ def _decide_abort(state: ContainerState, request: AbortTransactionRequest) -> De
 
 
 def decide_transaction(state: ContainerState, request: TransactionRequest) -> Decision:
+    # A target of which transactions are known is in memory: the query loads nothing (rule M4).
+    if (request.target, request.transaction) not in state.transactions.records:
+        raise unknown(request.target, request.transaction)
+
     _, record = _find(state, request)
     if record is None:
         raise unknown(request.target, request.transaction)

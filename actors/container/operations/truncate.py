@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....journal.operations.truncate_segment import TruncateSegment
@@ -23,6 +24,9 @@ class TruncateRequest(Request):
     def __init__(self, name: str, offset: int) -> None:
         self.name = name
         self.offset = offset
+
+    def named(self) -> Sequence[str]:
+        return (self.name,)
 
 
 def _decide(state: ContainerState, request: TruncateRequest) -> Decision:

@@ -22,6 +22,9 @@ class ExpireWritersRequest(Request):
         self.name = name
         self.writers = writers
 
+    def named(self) -> Sequence[str]:
+        return (self.name,)
+
     def takes_room(self, state: ContainerState) -> bool:
         return True  # up to 4 MiB, which stay
 
@@ -30,10 +33,14 @@ class LastEventRequest(Request):
     """Answered with the writer's last event number in the segment, or None."""
 
     __slots__ = ("name", "writer")
+    is_read = True
 
     def __init__(self, name: str, writer: bytes) -> None:
         self.name = name
         self.writer = writer
+
+    def named(self) -> Sequence[str]:
+        return (self.name,)
 
 
 def _decide_expire(state: ContainerState, request: ExpireWritersRequest) -> Decision:
@@ -44,8 +51,7 @@ def _decide_expire(state: ContainerState, request: ExpireWritersRequest) -> Deci
 
 
 def _decide_last_event(state: ContainerState, request: LastEventRequest) -> Decision:
-    known = state.segments.require(request.name).writers.get(request.writer)
-    return None, None if known is None else known.last_event
+    return None, state.segments.require(request.name).last_event(request.writer)
 
 
 def _apply_expire(state: ContainerState, op: ExpireWriters) -> None:

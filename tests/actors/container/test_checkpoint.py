@@ -20,14 +20,17 @@ from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.metadata import CommitMetadataRequest
 from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.requests import LogRequest
+from tierlog.actors.container.segment_rows import name_key
 from tierlog.actors.container.segments import SegmentState
 from tierlog.journal.log.contract import DurableDataLog, LogStatistics
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import (
     CheckpointBegin,
+    CheckpointCounters,
     CheckpointEnd,
-    CheckpointPart,
+    CheckpointImages,
     CheckpointPiece,
+    CheckpointRows,
 )
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.segment_image import WriterState
@@ -87,9 +90,12 @@ async def test_a_checkpoint_is_begin_parts_and_end() -> None:
 
         assert ops[0] == CheckpointBegin(number)
         assert ops[1] == RelogData(world.parts.state.newest_segment, 0, b"")
-        assert isinstance(ops[2], CheckpointPart)
-        assert set(ops[2].images) == images
-        assert ops[3] == CheckpointEnd(number, 3, 3, world.parts.state.cycle)
+        assert ops[2] == CheckpointCounters(number, 2)
+        assert isinstance(ops[3], CheckpointImages)
+        assert {image for _, image in ops[3].images} == images
+        assert isinstance(ops[4], CheckpointRows)
+        assert {row.key for row in ops[4].rows} == {name_key("a"), name_key("b")}
+        assert ops[5] == CheckpointEnd(number, 3, 3, world.parts.state.cycle)
         assert world.parts.state.snapshot is None
 
 
@@ -123,7 +129,7 @@ async def test_a_checkpoint_that_failed_can_be_retried() -> None:
         failing = True
 
         async def ask(request: object, size: int) -> object:
-            if failing and isinstance(request, LogRequest) and isinstance(request.op, CheckpointPart):
+            if failing and isinstance(request, LogRequest) and isinstance(request.op, CheckpointImages):
                 raise Unavailable("mailbox closed")
             return await world.ask_internal(request, size)  # type: ignore[arg-type]
 
@@ -162,8 +168,9 @@ async def test_a_part_is_bounded_by_bytes_and_a_larger_image_comes_in_pieces(
         sizes = [stored.info.size for stored in world.service._states["c"].groups]
         kinds = {type(op) for _, group in world.groups() for op in group}
         assert max(sizes) < 6 << 20
-        assert {CheckpointPart, CheckpointPiece} <= kinds
-        assert checkpointer.statistics().last_bytes == sum(
+        assert {CheckpointImages, CheckpointPiece} <= kinds
+        names = sum(len(name_key(f"s{number}")) + 8 for number in range(6))
+        assert checkpointer.statistics().last_bytes == names + sum(
             len(segment.image()) for segment in world.parts.state.segments.by_id.values()
         )
 

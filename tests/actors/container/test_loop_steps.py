@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner
 from support.loop_steps import CallCounter, LongestSteps
+from support.patience import scaled
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.local_disk import RunFolder
 from tierlog.actors.container.pipeline import PipelineOptions
@@ -32,6 +34,7 @@ TIGHT = {"flush": 0.003, "list": 0.0007}
 limit tells the two apart from 20,000 on."""
 TOGETHER = 50
 FEW = 20
+WANTED = 1000
 ON_ORDER = attrs.evolve(
     OPTIONS,
     checkpoint=CheckpointOptions(wal_bytes=1 << 40),
@@ -163,6 +166,74 @@ async def test_other_tasks_run_between_steps_that_are_set_smaller() -> None:
 
     assert sequences[-1] - sequences[0] == 300
     assert max(after - before for before, after in pairwise(sequences)) < 100
+
+
+async def unload_idle(owner: Owner, kept: str) -> None:
+    """Return once most segments are cold."""
+    await owner.store.flush()
+    segments = owner.container.segments
+    with anyio.fail_after(scaled(60)):
+        while len(segments) > 2 * FEW:
+            await owner.store.append(kept, b"")  # a group, after which idle segments are looked for
+            await anyio.sleep(0.001)
+
+
+@asynccontextmanager
+async def owner_of_cold(names: list[str], runs: RunFolder) -> AsyncIterator[Owner]:
+    """Of idle segments, most of which will be cold."""
+    world = ContainerWorld(attrs.evolve(ON_ORDER, active_segments_max=FEW))
+    world.runs = runs
+    async with world.owner() as owner:
+        await together(owner.store.create_segment, ["kept", *names])
+        await owner.store.flush()
+        await together(lambda name: owner.store.append(name, b"x"), names)
+        yield owner
+
+
+async def load_at_once(owner: Owner, wanted: list[str], longest: LongestSteps) -> None:
+    with longest.of("unload"):
+        await unload_idle(owner, "kept")
+    appends = [BatchItem(name, b"y") for name in wanted]
+    with longest.of("load"):
+        await anyio.lowlevel.checkpoint()  # asyncio records no step that began before
+        outcomes = await owner.store.append_each(appends)
+    assert all(type(outcome) is int for outcome in outcomes)
+    assert all(owner.container.segments.in_memory(name) for name in wanted)
+    with longest.of("list of cold ones"):
+        await owner.store.list_segments()
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize(
+    "count",
+    [3_000, pytest.param(100_000, marks=[pytest.mark.extended, pytest.mark.timeout(600)])],
+)
+async def test_no_step_grows_with_the_number_of_cold_segments(count: int, tmp_path: Path) -> None:
+    """M4: many that are wanted together are looked up, loaded and decided in slices. M5: they are unloaded in
+    slices."""
+    names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
+    longest = LongestSteps()
+    async with owner_of_cold(names, local_runs(tmp_path)) as owner:
+        for attempt in longest.attempts():
+            await load_at_once(owner, names[attempt :: count // WANTED], longest)
+
+
+@pytest.mark.extended
+@pytest.mark.one_loop
+async def test_no_step_makes_more_calls_with_four_times_the_cold_segments(tmp_path: Path) -> None:
+    """As above, whatever else the machine does."""
+    found: list[dict[str, float]] = []
+    for count in (600, 2_400):
+        names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
+        async with owner_of_cold(names, local_runs(tmp_path / f"{count}")) as owner:
+            with CallCounter() as counter:
+                longest = LongestSteps(clock=counter)
+                await load_at_once(owner, names[: 3 * count // 4], longest)
+        found.append(longest.seconds)
+
+    few, many = found
+    grown = {phase: (few[phase], calls) for phase, calls in many.items() if calls > 1.5 * few[phase] + 1000}
+    assert grown == {}
 
 
 async def add_records(owner: Owner, first: int, count: int) -> None:

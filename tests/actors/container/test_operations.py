@@ -70,7 +70,9 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
     assert {record.__name__ for record in APPLY.keys() - CLIENT_OPERATIONS} == {
         "Barrier",
         "CheckpointBegin",
+        "CheckpointCounters",
         "CheckpointEnd",
+        "CheckpointImages",
         "CheckpointManifest",
         "CheckpointPart",
         "CheckpointRows",
@@ -82,6 +84,8 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "ForgetTransactions",
         "ImportSegment",
         "LogElement",
+        "LoadSegment",
         "LogElementChange",
         "RelogData",
+        "UnloadSegments",
     }

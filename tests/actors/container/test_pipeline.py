@@ -11,7 +11,7 @@ import pytest
 from support.container_parts import NAME, ROLLING, append, by_writer
 from support.pipeline import PipelineWorld
 from tierlog.actors.container.operations.create import CreateRequest
-from tierlog.actors.container.operations.queries import InfoRequest, ListRequest, WaitDurableRequest
+from tierlog.actors.container.operations.queries import InfoRequest, WaitDurableRequest
 from tierlog.actors.container.operations.writers import LastEventRequest
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.container.requests import LogRequest, Request, SnapshotRequest
@@ -62,7 +62,7 @@ async def test_an_answer_comes_when_its_group_is_durable() -> None:
 
 
 async def test_c1_every_answer_waits_for_its_dependencies() -> None:
-    """C1: also duplicates, refusals, info and lists."""
+    """C1: also duplicates, refusals and info."""
     async with PipelineWorld().running() as world:
         await created(world)
         world.log.hold()
@@ -74,7 +74,6 @@ async def test_c1_every_answer_waits_for_its_dependencies() -> None:
             world.post(append(NAME, b"x", expected_offset=0)),
             world.post(CreateRequest(NAME, ROLLING)),
             world.post(InfoRequest(NAME)),
-            world.post(ListRequest("")),
             world.post(LastEventRequest(NAME, b"w")),
             world.post(InfoRequest("no/such")),
             world.post(WaitDurableRequest(), lane=Lane.INTERNAL),
@@ -85,8 +84,7 @@ async def test_c1_every_answer_waits_for_its_dependencies() -> None:
         world.log.gate.set()
         assert await first.wait() == 0
         assert (await later[4].wait()).length == 1
-        assert list(await later[5].wait()) == [NAME]
-        assert [await outcome(later[place]) for place in (0, 3, 6, 7, 8)] == [
+        assert [await outcome(later[place]) for place in (0, 3, 5, 6, 7)] == [
             0,
             SegmentExists,
             1,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append
+from tierlog.actors.container.operations.cold import UnloadRequest
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
@@ -17,11 +18,14 @@ from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.operations.truncate import TruncateRequest
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import APPEND_BOUNDARY_BYTES
+from tierlog.journal.manifest.element import SEGMENTS
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.forget_segment import ForgetSegment
+from tierlog.journal.operations.load_segment import LoadSegment
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.storage_backends.segments.records.segment import segment_key
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 
 def test_nothing_is_readable_before_it_is_published() -> None:
@@ -333,52 +337,55 @@ def test_a_deleted_segment_is_restored_without_a_cache() -> None:
     assert segment.sid not in parts.cache
 
 
-# --- eviction -----------------------------------------------------------------------------------
+# --- unloading ----------------------------------------------------------------------------------
 
 
-def test_idle_segments_above_the_limit_are_evicted_with_a_margin() -> None:
+def unload_idle(parts: Parts, limit: int) -> None:
+    parts.state.table.use(RunList((), parts.state.sequence, SEGMENTS))
+    while (idle := parts.publisher.find_idle(limit)) is not None:
+        parts.do(UnloadRequest(idle))
+        parts.state.segments.visit_again(idle)
+
+
+def test_m5_idle_segments_above_the_limit_are_unloaded_with_a_margin() -> None:
     parts = Parts()
     for number in range(25):
         parts.create(f"s{number}")
         parts.flush(f"s{number}")
-    while parts.publisher.evict_idle(20):
-        pass
+    sids = list(parts.state.segments.by_id)
+    unload_idle(parts, 20)
 
     assert len(parts.state.segments.by_id) == 18
-    assert len(parts.state.segments) == 25
-    sid = next(iter(parts.state.segments.evicted))
-    assert sid not in parts.cache
+    assert [sid in parts.cache for sid in sids] == [sid in parts.state.segments for sid in sids]
 
 
-def test_a_loaded_segment_is_cached_from_its_flushed_offset_on() -> None:
+def test_m4_a_loaded_segment_is_cached_from_its_flushed_offset_on() -> None:
     parts = Parts()
     parts.create()
     parts.do(append(NAME, b"abc"))
-    parts.flush()
-    while parts.publisher.evict_idle(0):
-        pass
+    segment = parts.flush()
+    load = LoadSegment(segment.touched, segment.image(), *parts.state.resident[segment_key(segment.sid)])
+    unload_idle(parts, 0)
     assert not parts.state.segments.by_id
 
+    parts.log(load)
     parts.do(append(NAME, b"def"))
-    segment = parts.segment()
-    assert (segment.flushed, segment.durable_length) == (3, 6)
     assert parts.cache.slices(segment.sid, 3, 6) == [b"def"]
     assert parts.cache.pinned_bytes == 3
     parts.log(SealSegment(segment.sid))
-    assert segment.sealed
+    assert parts.segment().sealed
 
 
 def test_busy_segments_are_not_searched_again_after_every_group() -> None:
     parts = Parts()
     for number in range(12):
         parts.create(f"s{number}")
-    while parts.publisher.evict_idle(10):
-        pass
+    unload_idle(parts, 10)
+    parts.state.find_cached = lambda runs, key: (True, None)
     parts.flush("s0")
     assert not parts.publisher.has_too_many(10)
     assert len(parts.state.segments.by_id) == 12
 
     parts.create("s12", "s13")
-    while parts.publisher.evict_idle(10):
-        pass
+    unload_idle(parts, 10)
     assert len(parts.state.segments.by_id) == 13

@@ -13,7 +13,6 @@ from support.operations import SAMPLES
 from support.recovered import Script
 from support.table_rows import records_in_memory
 from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
-from tierlog.actors.container.publish import Publisher
 from tierlog.actors.container.recovery import Recovery
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import NO_CYCLE
@@ -37,7 +36,6 @@ from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import MergedRange, SegmentStatus
 from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
 from tierlog.storage_backends.base.ids import segment_id
-from tierlog.storage_backends.segments.records.segment import segment_key
 
 pytestmark = pytest.mark.anyio
 
@@ -80,40 +78,6 @@ def checkpoint(
     script.group(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before or begin_group)
 
 
-async def test_idle_segments_above_the_limit_are_restored_as_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C4: an opening needs no more memory than the owner before it had, even before it evicts any."""
-    monkeypatch.setattr(Publisher, "evict_idle", lambda self, limit: False)
-    script = Script()
-    sids = [segment_id(1, number) for number in range(1, 401)]
-    images = [image_of(3, sid=sid, name=f"s{sid}") for sid in sids]
-    entries = tuple((segment_key(sid), 1, record(3, sid)[1]) for sid in sids)
-    checkpoint(script, *images, entries=entries)
-    script.group(SealSegment(sids[-1]))
-    recovered = await script.recover(active_max=100)
-    segments = recovered.parts.state.segments
-
-    assert len(segments) == 400
-    assert len(segments.by_id) <= 101
-    assert segments.by_id[sids[-1]].sealed
-    assert segments.evicted[next(iter(segments.evicted))] in images
-    assert not any(sid in recovered.parts.cache for sid in segments.evicted)
-
-
-async def test_segments_that_replay_made_idle_are_evicted() -> None:
-    script = Script()
-    for number in range(1, 201):
-        sid = segment_id(1, number)
-        script.group(
-            CreateSegment(sid, f"s{number}", ROLLING),
-            data_at(0, b"abc", sid),
-            CommitMetadata((record(3, sid),)),
-        )
-    recovered = await script.recover(active_max=50)
-
-    assert len(recovered.parts.state.segments) == 200
-    assert len(recovered.parts.state.segments.by_id) <= 51
-
-
 async def test_a_checkpoint_with_an_image_in_pieces_is_loaded() -> None:
     script = Script()
     image = image_of(0, attributes={"a": 1})
@@ -141,7 +105,7 @@ async def test_a_checkpoint_stands_for_everything_before_it() -> None:
     assert recovered.report.operations == 3, "part, end and the append"
     assert recovered.parts.state.sequence == 6
     assert recovered.parts.state.cycle == CYCLE
-    assert records_in_memory(recovered.parts.state) == {key: (3, value)}
+    assert records_in_memory(recovered.parts.state)[key] == (3, value)
     assert (segment.flushed, segment.length, segment.durable_length) == (3, 6, 6)
     assert recovered.parts.content(SID) == b""
     assert recovered.parts.cache.slices(SID, 3, 6) == [b"def"]
@@ -229,7 +193,7 @@ async def test_merges_that_are_not_spliced_come_back_with_their_sources() -> Non
     checkpoint(script, merged, source, truncate_before=1)
     recovered = await script.recover()
 
-    assert recovered.parts.state.segments.names("") == [NAME]
+    assert recovered.parts.state.segments.names() == [NAME]
     assert recovered.parts.content(SID) == b"tt"
     assert recovered.parts.content(OTHER) == b"sss"
     assert recovered.parts.cache.slices(SID, 5, 6) == [b"u"]
@@ -377,7 +341,7 @@ async def test_the_checkpoint_is_found_without_reading_every_group() -> None:
     opened = await log.open()
     parts.state.epoch = opened.epoch
     counted = attrs.evolve(opened, groups=Groups())
-    recovery = Recovery(log, counted, parts.state, parts.publisher, parts.cache, active_max=100)
+    recovery = Recovery(log, counted, parts.state, parts.publisher, parts.cache)
     report = await recovery.run()
 
     assert (report.checkpoint_sequence, reads) == (21, [])

@@ -1,20 +1,31 @@
-"""The segment table: names, ids, eviction of idle segments."""
+"""The segment table: names, ids, and idle segments that leave memory."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 
-from support.container_parts import NAME, Parts, append, by_writer
+from support.container_parts import NAME, ROLLING, Parts, append, by_writer
 from support.operations import images
 from tierlog.actors.container.operations.attributes import AttributesRequest
+from tierlog.actors.container.operations.cold import UnloadRequest
+from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.transactions import BeginTransactionRequest
 from tierlog.actors.container.operations.writers import ExpireWritersRequest
-from tierlog.actors.container.segments import SegmentState, SegmentTable
+from tierlog.actors.container.segments import NotLoaded, SegmentState, SegmentTable
+from tierlog.journal.manifest.element import SEGMENTS
+from tierlog.journal.operations.forget_segment import ForgetSegment
+from tierlog.journal.operations.load_segment import LoadSegment, UnloadSegments
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, encode_image
+from tierlog.storage_backends.base.errors import SegmentExists, SegmentNotFound
 from tierlog.storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from tierlog.storage_backends.segments.records.segment import segment_key
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 
 @given(images)
@@ -77,79 +88,131 @@ def idle(parts: Parts, name: str) -> SegmentState:
     return parts.flush(name)
 
 
-def test_an_evicted_segment_is_loaded_in_the_step_that_needs_it() -> None:
-    """C4: nothing waits, so no operation can overtake another."""
+def published(parts: Parts) -> None:
+    """The runs have all images and names."""
+    parts.state.table.use(RunList((), parts.state.sequence, SEGMENTS))
+
+
+def load_of(parts: Parts, segment: SegmentState) -> LoadSegment:
+    version, record = parts.state.resident[segment_key(segment.sid)]
+    return LoadSegment(segment.touched, segment.image(), version, record)
+
+
+def test_m4_a_segment_that_is_unloaded_and_loaded_is_as_before() -> None:
     parts = Parts()
     before = idle(parts, NAME)
+    published(parts)
+    load = load_of(parts, before)
     fields = {
         name: getattr(before, name)
         for name in SegmentState.__slots__
-        if name not in ("append_boundaries", "log_references", "touched", "waiter")
+        if name not in ("__weakref__", "append_boundaries", "log_references", "seen", "waiter")
     }
 
-    assert parts.state.segments.evict(10) == [before.sid]
-    assert before.sid not in parts.state.segments.by_id
-    assert parts.do(by_writer(b"abc", 1, 3)) == 0, "a repeat is recognised"
+    assert parts.operations(UnloadRequest([before.sid, 99]))[0] == [UnloadSegments((before.sid,))]
+    parts.do(UnloadRequest([before.sid, 99]))
+    assert before.sid not in parts.state.segments
+    assert before.sid not in parts.cache
+    assert not parts.state.resident
+    with pytest.raises(NotLoaded, match=NAME):
+        parts.decide(by_writer(b"abc", 1, 3))
+    parts.log(load)
     after = parts.segment()
     assert after is not before
     assert {name: getattr(after, name) for name in fields} == fields
+    assert parts.do(by_writer(b"abc", 1, 3)) == 0, "a repeat is recognised"
     assert parts.do(by_writer(b"e", 4)) == 4
     assert after.touched == parts.state.sequence
 
 
 @pytest.mark.parametrize(
-    "why", ["unflushed", "waited for", "merged into", "deleted", "truncated since", "not durable"]
+    "why",
+    [
+        "unflushed",
+        "waited for",
+        "merged into",
+        "deleted",
+        "truncated since",
+        "not durable",
+        "not in a run",
+        "target",
+    ],
 )
-def test_a_segment_with_state_beyond_its_image_is_not_evicted(why: str) -> None:
+def test_m4_a_segment_with_state_beyond_the_runs_is_not_unloaded(why: str) -> None:
     parts = Parts()
     segment = idle(parts, NAME)
+    if why != "not in a run":
+        published(parts)
     if why == "unflushed":
         parts.do(append(NAME, b"x"))
     elif why == "waited for":
         segment.waiter = Bell()  # type: ignore[assignment]
     elif why == "merged into":
+        parts.state.looked_up = {"s": False}
         parts.create("s")
         parts.do(append("s", b"x"), SealRequest("s"), MergeRequest(NAME, ["s"], []))
     elif why == "deleted":
         parts.do(DeleteRequest(NAME))
     elif why == "truncated since":
         segment.start_offset = 1
-    else:
+    elif why == "not durable":
         parts.decide(append(NAME, b""))
         segment.durable_length -= 1
+    elif why == "target":
+        parts.do(BeginTransactionRequest(NAME, "t", None, 1000))
 
-    assert parts.state.segments.evict(10) == []
+    assert parts.operations(UnloadRequest([segment.sid])) == ([], None)
 
 
-def test_segments_that_changed_since_the_last_visit_stay() -> None:
+def test_segments_that_changed_since_the_last_visit_are_not_idle() -> None:
     parts = Parts()
     segments = [idle(parts, name) for name in "abc"]
-    assert parts.state.segments.evict(3) == []
+    assert parts.state.segments.find_idle(3) == []
     parts.do(AttributesRequest("a", [AttributeUpdate("a", 6)]))
 
-    assert parts.state.segments.evict(3) == [segments[1].sid, segments[2].sid]
-    assert list(parts.state.segments.by_id) == [segments[0].sid]
+    found = parts.state.segments.find_idle(3)
+    assert found == [segments[1].sid, segments[2].sid]
+    parts.state.segments.visit_again(found)
+    assert parts.state.segments.find_idle(3) == [segments[0].sid, *found]
 
 
-def test_one_step_of_eviction_encodes_a_bounded_number_of_bytes() -> None:
+def test_m4_a_name_that_is_not_in_memory_must_be_looked_up() -> None:
+    """Unless the memtable, or the cache, shows whether there is such a segment."""
     parts = Parts()
-    for number in range(100):
-        segment = idle(parts, f"s{number}")
-        segment.attributes = {f"{index:0200}": index for index in range(100)}
-    parts.state.segments.evict(100)
+    segment = idle(parts, NAME)
+    published(parts)
+    parts.do(UnloadRequest([segment.sid]))
+    for name in (NAME, "no/such"):
+        with pytest.raises(NotLoaded):
+            parts.decide(append(name, b"x"))
+        with pytest.raises(NotLoaded):
+            parts.decide(CreateRequest(name, ROLLING))
+    parts.state.looked_up = {NAME: True, "no/such": False}
+    with pytest.raises(SegmentExists):
+        parts.decide(CreateRequest(NAME, ROLLING))
+    parts.state.looked_up = {"no/such": False}
+    parts.create("no/such")
+    parts.state.looked_up = {}
+    parts.do(DeleteRequest("no/such"))
+    with pytest.raises(SegmentNotFound):
+        parts.decide(append("no/such", b"x"))
 
-    assert 5 < len(parts.state.segments.evict(100)) < 20
 
-
-def test_an_evicted_name_is_still_taken_and_listed() -> None:
+def test_m4_readers_of_a_cold_segment_go_on_when_it_is_loaded() -> None:
     parts = Parts()
-    idle(parts, NAME)
-    parts.state.segments.evict(2)
-
-    assert parts.state.segments.names("") == [NAME]
-    assert len(parts.state.segments) == 1
-    with pytest.raises(ValueError, match="in the table already"):
-        parts.state.segments.add(SegmentState(99, NAME, 10))
+    segment = idle(parts, NAME)
+    published(parts)
+    table, load = parts.state.segments, load_of(parts, segment)
+    parts.do(UnloadRequest([segment.sid]))
+    assert table.readable(segment.sid) is segment
+    waiter: Any = Bell()
+    segment.waiter = waiter
+    parts.log(load)
+    assert table.readable(segment.sid) is parts.segment() is not segment
+    assert parts.segment().waiter is waiter
+    parts.do(DeleteRequest(NAME))
+    parts.log(ForgetSegment(segment.sid))
+    assert table.readable(segment.sid) is None
 
 
 def test_a_waiter_is_woken_once() -> None:

@@ -64,7 +64,7 @@ async def test_m10_a_cycle_without_dirty_rows_publishes_no_run() -> None:
     async with world.owner() as owner:
         await fill(owner, *NAMES)
         before = owner.container.state.manifest.highest_cycle
-        await owner.store.update_attributes(NAMES[0], [AttributeUpdate("a", 1, AttributeUpdateKind.REPLACE)])
+        await owner.store.begin_transaction(NAMES[0], "t")
         await owner.store.flush()
         assert owner.container.state.manifest.highest_cycle == before + 1
         assert len(runs_in(world)) == 1
@@ -253,6 +253,22 @@ async def test_m12_a_flush_publishes_what_had_no_room_though_nothing_has_changed
         world.chunks.calls.clear()
         await owner.store.flush()
         assert not world.chunks.calls
+
+
+async def test_m12_a_flush_publishes_images_that_had_no_room_though_no_row_waits() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await fill(owner, *NAMES)
+        world.chunks.script = fill_up
+        await owner.store.update_attributes(NAMES[0], [AttributeUpdate("a", 1, AttributeUpdateKind.REPLACE)])
+        await owner.store.flush()
+        state = owner.container.state
+        segment = state.segments.in_memory(NAMES[0])
+        assert segment is not None
+        assert segment.touched > state.clean_images_to
+        world.chunks.script = None
+        await owner.store.flush()
+        assert segment.touched <= state.clean_images_to
 
 
 async def test_m10_of_several_runs_of_a_cycle_all_are_published_or_none(

@@ -8,6 +8,7 @@ import pytest
 
 from support.container_parts import NAME, ROLLING, Parts, append, refused
 from tierlog.actors.container.operations.attributes import AttributesRequest
+from tierlog.actors.container.operations.cold import UnloadRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.operations.transactions import (
@@ -21,6 +22,7 @@ from tierlog.actors.container.operations.transactions import (
 )
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.state import ContainerState
+from tierlog.journal.manifest.element import SEGMENTS
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.commit_transaction import CommitTransaction
@@ -45,6 +47,7 @@ from tierlog.storage_backends.base.transactions import (
     TransactionToken,
     staged_name,
 )
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 TOKEN = TransactionToken("q", 7)
 LEASE = 60_000
@@ -205,7 +208,7 @@ def test_t4_the_second_commit_under_one_token_applies_nothing_and_ends_its_trans
     assert parts.do(commit(("p", 5), transaction="again")) == CommitResult(False, None, 0)
     assert parts.segment().length == 7
     assert "had been committed before" in parts.do(ask("again")).reason
-    assert parts.state.segments.names("") == [NAME]
+    assert parts.state.segments.names() == [NAME]
 
 
 def test_t4_the_token_may_come_with_the_commit_alone() -> None:
@@ -277,15 +280,17 @@ def test_t5_only_the_very_tombstone_is_forgotten() -> None:
 # --- the table ----------------------------------------------------------------------------------
 
 
-def test_staged_segments_that_were_evicted_are_found_and_measured() -> None:
+def test_m4_staged_segments_and_targets_of_known_transactions_stay_in_memory() -> None:
+    """Their decisions need whether the target is live, and how long the parts are."""
     parts = staged_parts()
-    for name in parts.state.segments.names(""):
+    for name in parts.state.segments.names():
         parts.flush(name)
-    assert len(parts.state.segments.evict(10)) == 3
-
-    assert parts.state.segments.length_of(parts.state.segments.sid_of(staged_name(NAME, "t", "q")) or 0) == 5
-    assert len(parts.state.segments.by_id) == 0
+    parts.state.table.use(RunList((), parts.state.sequence, SEGMENTS))
+    sids = list(parts.state.segments.by_id)
+    assert len(sids) == 3
+    assert parts.operations(UnloadRequest(sids)) == ([], None)
     assert parts.do(commit(("p", 3), ("q", 5))) == CommitResult(True, 4, 8)
+    assert parts.operations(UnloadRequest(sids)) == ([], None)
 
 
 SID, STAGED = 1 << 32 | 1, staged_name(NAME, "t", "p")

@@ -40,7 +40,7 @@ def world() -> ContainerWorld:
 async def backed_up(world: ContainerWorld, owner: Owner, options: BackupOptions = OPTIONS) -> Manifest:
     container = owner.container
     source = BackupSource(
-        container.index, container.state.epoch, container.state, container.metadata, container.storage
+        container.index, container.state.epoch, container.cold, container.metadata, container.storage
     )
     return await create_backup([source], world.chunks, options)
 

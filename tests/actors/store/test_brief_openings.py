@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import anyio
+import attrs
 import pytest
 from simulation.disk import SimulatedDisk
 from simulation.file_layer import SimulatedFiles
@@ -139,15 +140,18 @@ async def test_w6_a_checkpoint_above_the_reserve_is_not_begun() -> None:
     disk = SimulatedDisk(Random(1), capacity=8 << 20)
     names = [f"a/{number:0100}" for number in range(300)]
 
+    # All of them stay in memory: a checkpoint has no others.
+    limits = attrs.evolve(PATIENT, active_segments=len(names))
+
     async def fill(store: SegmentStore) -> None:
         for name in names:
             await store.create_segment(name)
         await store.append(names[0], b"abc")
         await store.flush()
 
-    await live_and_end(SimulatedFiles(disk), 0, Ending(), fill, PATIENT)
+    await live_and_end(SimulatedFiles(disk), 0, Ending(), fill, limits)
     disk.allocate(disk.create("/filler"), disk.free() - (8 << 10))
-    async with opened(SimulatedFiles(disk), 1, PATIENT) as store:
+    async with opened(SimulatedFiles(disk), 1, limits) as store:
         await anyio.wait_all_tasks_blocked()
         assert await store.read(names[0], 0, 3) == b"abc"
         statistics = store.local_containers[0].statistics()

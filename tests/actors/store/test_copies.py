@@ -28,6 +28,7 @@ from support.container_world import (
     until,
     virtual_time,
 )
+from support.live_segments import cold_images
 from support.stores import make
 from support.table_rows import simulated_runs
 from support.table_runs import UNMERGED
@@ -358,7 +359,7 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_its_evict
     newer, world.logs = world.chunk_names, backup
     world.chunks.script = listings_of_chunks_fail
     async with world.owner() as owner:
-        assert len(owner.container.segments.evicted) >= 2
+        assert len(cold_images(owner.container)) >= 2
         if verb == "append":
             await owner.store.append("s", bytes(300_000))
         else:

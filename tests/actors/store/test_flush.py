@@ -20,6 +20,7 @@ from support.container_world import (
     until,
     virtual_time,
 )
+from support.live_segments import cold_images
 from support.stores import follow, make
 from tierlog import AttributeUpdate, AttributeUpdateKind, Throttled
 from tierlog.actors.container.admission import AdmissionOptions
@@ -460,7 +461,7 @@ async def test_the_next_operations_of_an_evicted_segment_keep_their_order() -> N
             await make(owner.store, f"s{number}", b"0")
         await owner.store.flush()
         await owner.store.append("s19", b"1")
-        assert len(owner.container.state.segments.evicted) >= 15
+        assert len(cold_images(owner.container)) >= 15
         offsets: list[int | None] = []
 
         async def append(number: int) -> None:
@@ -490,7 +491,7 @@ async def test_tails_that_were_given_up_keep_no_segment_in_memory() -> None:
             await owner.store.flush()
             await anyio.sleep(100)
 
-        assert len(owner.container.state.segments.evicted) >= 15
+        assert len(cold_images(owner.container)) >= 15
         await owner.store.append("s0", b"y")
 
 

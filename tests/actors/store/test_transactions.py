@@ -51,7 +51,7 @@ def assert_nothing_left(owner: Owner, names: list[str]) -> None:
     """T9: no segment, record, chunk or cached byte but those of ``names``."""
     container = owner.container
     live = {container.state.segments.sid_of(name) for name in names}
-    assert set(container.state.segments.names("")) == set(names)
+    assert set(container.state.segments.names()) == set(names)
     assert set(container.state.segments.by_id) == live
     assert recorded_segments(container) == live
     assert all(int(chunk.split("/")[2], 16) for chunk in referenced_chunks(container))

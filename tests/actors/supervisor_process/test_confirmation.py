@@ -15,6 +15,7 @@ import pytest
 import tierlog
 from support.command_line import Run, is_one_line
 from support.live_service import SyncOwnService, name_in, wait_until
+from tierlog.actors.cli.output import show_bytes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -61,7 +62,7 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         refused = run(*confirm)
         assert "it is a copy or an old backup" in refused.out
-        assert f"Let the store delete 2 unreferenced objects, {size} B?" in refused.err
+        assert f"Let the store delete 2 unreferenced objects, {show_bytes(size)}?" in refused.err
         assert (refused.code, refused.err.endswith("error: nothing was confirmed\n")) == (1, True)
         assert (files_of(chunks), files_of(runs)) == ([unknown, known], [run_file])
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from hypothesis import given
 
-from support.operations import ELEMENT, elements
+from support.operations import ELEMENT, ELEMENT_WITH_SEGMENTS, elements
 from tierlog.journal.manifest import element as element_module
 from tierlog.journal.manifest.element import Element, Position, position_of
 from tierlog.storage_backends.base.checksum import crc32c
@@ -17,6 +17,7 @@ from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 _FOLDER = Path(__file__).parents[2] / "golden"
 GOLDEN = bytes.fromhex((_FOLDER / "element_v2.hex").read_text())
+GOLDEN_WITH_SEGMENTS = bytes.fromhex((_FOLDER / "element_v3.hex").read_text())
 GOLDEN_WITHOUT_RUNS = bytes.fromhex((_FOLDER / "element_v1.hex").read_text())
 WITHOUT_RUNS = attrs.evolve(ELEMENT, runs=RunList())
 
@@ -38,6 +39,20 @@ def test_an_element_without_runs_has_its_golden_bytes() -> None:
     assert Element.decode(GOLDEN_WITHOUT_RUNS) == WITHOUT_RUNS
 
 
+def test_an_element_whose_runs_have_segments_has_its_golden_bytes() -> None:
+    assert ELEMENT_WITH_SEGMENTS.encode() == GOLDEN_WITH_SEGMENTS
+    assert Element.decode(GOLDEN_WITH_SEGMENTS) == ELEMENT_WITH_SEGMENTS
+
+
+def test_m13_earlier_code_which_publishes_no_segments_refuses_an_element_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It writes no tombstones for names: deleted segments came back."""
+    monkeypatch.setattr(element_module, "_WITH_SEGMENTS", 2)
+    with pytest.raises(DecodeError, match="element of version 3"):
+        Element.decode(GOLDEN_WITH_SEGMENTS)
+
+
 @pytest.mark.parametrize(
     "runs",
     [ELEMENT.runs, RunList((), 8)],
@@ -48,7 +63,7 @@ def test_m8_earlier_code_which_reads_no_runs_refuses_an_element_with_runs(
 ) -> None:
     """Its checkpoints would lack the tombstones of rows that runs have: deleted records came back."""
     with_runs, without = attrs.evolve(ELEMENT, runs=runs).encode(), WITHOUT_RUNS.encode()
-    monkeypatch.setattr(element_module, "_WITH_RUNS", 1)  # earlier code knows version 1 only
+    monkeypatch.setattr(element_module, "_WITH_SEGMENTS", 1)  # earlier code knows version 1 only
     assert Element.decode(without) == WITHOUT_RUNS
     with pytest.raises(DecodeError, match="element of version 2"):
         Element.decode(with_runs)
@@ -116,7 +131,7 @@ def test_every_shortened_element_is_noticed() -> None:
     ("position", "value", "reason"),
     [
         (0, 0, "not an element"),
-        (4, 3, "element of version 3"),
+        (4, 4, "element of version 4"),
         (4, 0, "of a version"),
         (5, 9, "Kind at 5 is 9"),
         (-1, 7, "left over|wanted"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from tierlog.actors.container import cold_segments
 from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.confirmation import Confirmation
 from tierlog.actors.container.leases import Leases
@@ -16,7 +17,7 @@ from tierlog.actors.container.operations import append, import_segment, transact
 from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
-from tierlog.actors.container.segments import SegmentState, SegmentTable
+from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.sources import (
     ContainerCollectorSource,
 )
@@ -179,12 +180,6 @@ def pipeline_waits_for_memory(plant: Planter) -> None:
 def checkpoint_is_not_fixed_at_its_begin(plant: Planter) -> None:
     """A checkpoint shows a segment as it is when it is encoded, and recovery applies an operation twice."""
     plant(FrozenView.before_change, lambda original, self, key: None)
-
-
-@mutant("C4")
-def evicted_segment_forgets_its_record(plant: Planter) -> None:
-    """A segment that comes back seems to have nothing in long-term storage."""
-    plant(ContainerState.load_record, lambda original, self, segment: None)
 
 
 @mutant("C10")
@@ -447,7 +442,7 @@ def late_puts_are_not_looked_for(plant: Planter) -> None:
 @mutant("T1")
 def staged_segments_are_listed(plant: Planter) -> None:
     """A listing shows segments that nobody may use, and that vanish."""
-    plant(SegmentTable.listing, lambda original, self, prefix: iter(self.names(prefix)))
+    plant(cold_segments.is_listed, lambda original, name, prefix: True)
 
 
 @mutant("T2")

@@ -8,9 +8,15 @@ from typing import Any
 import attrs
 
 from tierlog.actors.container.manifest_state import ManifestState
+from tierlog.actors.container.parked import ParkedRequests
+from tierlog.actors.container.segment_rows import ImageRows
+from tierlog.actors.container.segments import NotLoaded, SegmentState
+from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.table_runs import TableRuns
+from tierlog.journal.manifest.element import SEGMENTS
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import Unavailable
+from tierlog.storage_backends.base.transactions import is_staged
 from tierlog.storage_backends.sorted_runs import compaction_policy, lookup, put, run_files
 from tierlog.storage_backends.sorted_runs.compaction_policy import Merge
 from tierlog.storage_backends.sorted_runs.reader import RunReader
@@ -60,12 +66,12 @@ def tombstones_go_while_older_runs_have_the_row(plant: Planter) -> None:
 def rows_are_clean_before_their_element_counts(plant: Planter) -> None:
     """After a crash, or a failed flush, records are lost that only a run without an element has."""
 
-    async def write(original: Any, self: TableRuns, runs: list[RunEntry]) -> bool:
-        has_room: bool = await original(self, runs)
-        self._state.table.use(self._state.table.runs.replaced((), runs))
+    async def write(original: Any, self: TableRuns, dirty: Any, runs: list[RunEntry]) -> bool:
+        has_room: bool = await original(self, dirty, runs)
+        self._state.table.use(self._state.table.runs.published(runs, SEGMENTS))
         return has_room
 
-    plant(TableRuns._write_dirty_rows, write)
+    plant(TableRuns._write_rows, write)
 
 
 @mutant("M10")
@@ -86,3 +92,45 @@ def runs_in_use_are_collected(plant: Planter) -> None:
         return ()
 
     plant(ManifestState.runs_among, among)
+
+
+@mutant("M13")
+def image_that_changed_meanwhile_is_clean(plant: Planter) -> None:
+    """A segment that was appended to while its run was written keeps an old image in the runs."""
+
+    def row(original: Any, self: ImageRows, sid: int) -> Any:
+        found = original(self, sid)
+        self._segments.unpublished.pop(sid, None)
+        return found
+
+    plant(ImageRows._row, row)
+
+
+@mutant("C4")
+def request_behind_a_parked_one_overtakes_it(plant: Planter) -> None:
+    """An append is applied before the merge that was sent first."""
+    plant(ParkedRequests.is_blocked, lambda original, self, request: False)
+
+
+@mutant("M4")
+def what_must_be_looked_up_is_absent(plant: Planter) -> None:
+    """Cold segments are not found, and others get their names, unless the cache has their rows."""
+
+    def has_cold(original: Any, self: ContainerState, *arguments: Any, **options: Any) -> bool:
+        try:
+            found: bool = original(self, *arguments, **options)
+        except NotLoaded:
+            return False
+        return found
+
+    plant(ContainerState._has_cold, has_cold)
+
+
+@mutant("M5")
+def segment_is_unloaded_before_its_run_counts(plant: Planter) -> None:
+    """What changed since the newest run is forgotten."""
+
+    def can_unload(original: Any, self: ContainerState, segment: SegmentState) -> bool:
+        return segment.is_idle and segment.touched > 0 and not is_staged(segment.name)
+
+    plant(ContainerState.can_unload, can_unload)

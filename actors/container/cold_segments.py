@@ -1,0 +1,144 @@
+"""Cold segments: those that are not in memory, looked up in the system table (rules M4, M13). What is found
+here changes nothing: reads, infos and listings load no segment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+import attrs
+
+from ...journal.operations.load_segment import LoadSegment
+from ...storage_backends.base.codec import DecodeError
+from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.sorted_runs.lookup import find_rows
+from ...storage_backends.sorted_runs.reader import RunReader
+from ...storage_backends.sorted_runs.rows import Row, prefix_end
+from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from ...storage_backends.sorted_runs.table import TableView
+from .segment_rows import image_key, load_of_row, loaded, name_key, name_of_row, sid_of_row
+from .segments import SegmentState
+from .state import ContainerState
+
+R = TypeVar("R")
+T = TypeVar("T")
+_PAGE = PageLimits(512)
+
+
+@attrs.frozen
+class Lookup:
+    """What one view of the system table has."""
+
+    clean_to: int
+    """The runs of the view have the rows up to this version. The lookup is valid until they have more: until
+    then all segments that were cold are, or have a row or an image in memory."""
+    sids: dict[str, int | None]
+    """By name; None if there is no such segment."""
+    loads: dict[int, LoadSegment | None]
+    """By id; None if there is no such segment, or it was in memory."""
+
+
+class ColdSegments:
+    def __init__(self, state: ContainerState, runs: RunReader) -> None:
+        self._state = state
+        self._runs = runs
+
+    async def look_up(self, names: Iterable[str], sids: Iterable[int] = ()) -> Lookup:
+        """Segments by name and by id, as of one view. Raises ``Unavailable``, ``DataCorruption``."""
+        with self._state.table.view() as view:
+            found = await self._sids(view, tuple(names))
+            keys = {sid: image_key(sid) for sid in (*sids, *found.values()) if sid is not None}
+            rows = await self._find(view, tuple(keys.values()))
+            loads = {sid: _decoded(load_of_row, rows.get(key)) for sid, key in keys.items()}
+            return Lookup(view.runs.clean_to, found, loads)
+
+    async def _sids(self, view: TableView, names: Sequence[str]) -> dict[str, int | None]:
+        rows = await self._find(view, [name_key(name) for name in names])
+        return {name: _decoded(sid_of_row, rows.get(name_key(name))) for name in names}
+
+    async def _find(self, view: TableView, keys: Sequence[bytes]) -> dict[bytes, Row]:
+        return await find_rows(view, self._runs, keys) if keys else {}
+
+    async def find(self, name: str) -> SegmentState | None:
+        """The segment of that name as of now, for readers; None if there is none. Its creation is durable, if
+        it is cold. Raises ``Unavailable``, ``DataCorruption``."""
+        segments, table = self._state.segments, self._state.table
+        while (segment := segments.in_memory(name)) is None:
+            lookup = await self.look_up((name,))
+            sid = lookup.sids[name]
+            row = table.find_in_memory(name_key(name))
+            # Otherwise it may have been loaded, changed and unloaded, or deleted, since.
+            if table.runs.clean_to == lookup.clean_to and (row is None or sid_of_row(row) == sid):
+                if sid is None:
+                    return None
+                if segments.in_memory(name) is None:
+                    return segments.note_reader(self._found(name, sid, lookup))
+
+        return segment
+
+    @staticmethod
+    def _found(name: str, sid: int, lookup: Lookup) -> SegmentState:
+        load = lookup.loads[sid]
+        if load is None:
+            raise DataCorruption(f"the runs have segment {name!r}, and not its image", file=f"{sid:#x}")
+        return _decoded(loaded, load)
+
+    async def sid_of(self, name: str) -> int | None:
+        """The id of the live segment of that name, as of now."""
+        if (sid := self._state.segments.sid_of(name)) is not None:
+            return sid
+
+        with self._state.table.view() as view:
+            return (await self._sids(view, (name,)))[name]
+
+    async def lengths(self, sids: Iterable[int]) -> dict[int, int]:
+        """Of the cold ones among these segments."""
+        segments = self._state.segments
+        # The image of one that is in memory may be older: also if it is deleted, or merged.
+        lookup = await self.look_up((), (sid for sid in sids if sid not in segments))
+        return {sid: _decoded(loaded, load).length for sid, load in lookup.loads.items() if load is not None}
+
+    async def names(self, prefix: str) -> list[str]:
+        """The names that a listing shows, as of now, in order: staged ones only if ``prefix`` names them
+        (rule T1)."""
+        names: list[str] = []
+        async with aclosing(self.pages(prefix)) as pages:
+            async for page in pages:
+                names += (name for name, _ in page if is_listed(name, prefix))
+        return names
+
+    async def live(self) -> AsyncGenerator[list[SegmentState], None]:
+        """All live segments of a state that does not change, in the order of their names."""
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                lookup = await self.look_up((), (sid for _, sid in page if sid not in self._state.segments))
+                yield [self._state.segments.get(sid) or self._found(name, sid, lookup) for name, sid in page]
+
+    async def pages(self, prefix: str = "") -> AsyncGenerator[list[tuple[str, int]], None]:
+        """Names that begin with ``prefix``, and ids, as of the first page, in order."""
+        start: bytes | None = name_key(prefix)
+        end = prefix_end(name_key(prefix))
+        with self._state.table.view() as view:
+            while start is not None:
+                page = await scan_rows(view, self._runs, KeyRange(start, end), _PAGE)
+                yield [
+                    (_decoded(name_of_row, row), sid)
+                    for row in page.rows
+                    if (sid := _decoded(sid_of_row, row)) is not None
+                ]
+                start = page.resume
+
+
+def _decoded(decode: Callable[[R], T], row: R) -> T:
+    """Raises ``DataCorruption``."""
+    try:
+        return decode(row)
+    except DecodeError as error:
+        raise DataCorruption(f"a row of the system table does not decode: {error}", file=repr(row)) from error
+
+
+def is_listed(name: str, prefix: str) -> bool:
+    """Whether a listing of ``prefix`` shows a name (rule T1)."""
+    return is_staged(prefix) or not is_staged(name)

@@ -1,0 +1,133 @@
+"""The loader: looks up the cold segments that requests wait for, and has the pipeline load them (rule M4).
+
+Owns: lookups, their repetition, and the errors of those that fail. Does not own: the order of the requests
+(``parked.py``), decisions (the pipeline). A lookup is valid if no rows were released after it (rule M9). A
+load is logged with all that was read, so replay reads no run.
+
+Cancellation: the requests that wait are answered by the pipeline's end. Crash: a load is in the log, or
+nothing has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from ...journal.operations.load_segment import LoadSegment
+from ...storage_backends.base.errors import TierlogError, Unavailable
+from ...storage_backends.base.statistics import counter, gauge
+from .cold_segments import ColdSegments, Lookup
+from .parked import ATTEMPTS_MAX, Parked, ParkedRequests
+from .segment_rows import image_key, name_key, sid_of_row
+from .segments import NotLoaded
+from .state import ContainerState
+
+_BATCH = 256
+_LOADED_BYTES_MAX = 4 << 20
+"""Of the images that one lookup loads: the others wait for the next one."""
+
+
+@attrs.frozen
+class LoaderStatistics:
+    loaded: int = attrs.field(metadata=counter("Segments loaded from the runs of the system table."))
+    waiting: int = attrs.field(metadata=gauge("Requests that wait for segments to be loaded."))
+    waiting_bytes: int = attrs.field(metadata=gauge("Bytes of these requests."))
+
+
+@attrs.frozen
+class Resumed:
+    """What the pipeline does after a lookup."""
+
+    loads: list[LoadSegment]
+    known: dict[str | int, bool]
+    """Which of the names and ids there are."""
+    ready: list[Parked]
+    failed: list[tuple[Parked, TierlogError]]
+
+
+class Loader:
+    def __init__(self, state: ContainerState, cold: ColdSegments, parked: ParkedRequests) -> None:
+        self._state = state
+        self._cold = cold
+        self.parked = parked
+        self._wake = anyio.Event()
+        self._loaded = 0
+
+    def wake(self) -> None:
+        """Requests wait that need a lookup."""
+        self._wake.set()
+
+    async def run(self, resume: Callable[[Resumed], Iterator[None]]) -> None:
+        """Look up what is needed, until cancelled."""
+        while True:
+            self._wake = anyio.Event()
+            while wanted := self.parked.wanted(_BATCH):
+                for _ in resume(await self._look_up(wanted)):
+                    await anyio.lowlevel.checkpoint()
+            await self._wake.wait()
+
+    async def _look_up(self, wanted: Sequence[Parked]) -> Resumed:
+        missing = [parked.missing for parked in wanted if parked.missing is not None]
+        try:
+            lookup = await self._cold.look_up(
+                dict.fromkeys(each.name for each in missing if each.name),
+                dict.fromkeys(each.sid for each in missing if each.sid),
+            )
+        except TierlogError as error:
+            if len(wanted) == 1:
+                return Resumed([], {}, [], [(wanted[0], error)])
+            # One that cannot be read keeps no other one waiting.
+            return await self._look_up(wanted[:1])
+
+        return self._decide(wanted, lookup)
+
+    def _decide(self, wanted: Sequence[Parked], lookup: Lookup) -> Resumed:
+        """What the lookup means now, in the step in which the pipeline resumes."""
+        resumed = Resumed([], {}, [], [])
+        loads: dict[int, None] = {}
+        size = 0
+        for parked in wanted:
+            assert parked.missing is not None
+            if size >= _LOADED_BYTES_MAX:
+                break
+            before = len(resumed.loads)
+            if self._settle(parked.missing, lookup, resumed, loads):
+                resumed.ready.append(parked)
+                size += sum(len(op.image) for op in resumed.loads[before:])
+                continue
+
+            parked.attempts += 1
+            if parked.attempts >= ATTEMPTS_MAX:
+                error = Unavailable("runs were published during each attempt to load a segment: try again")
+                resumed.failed.append((parked, error))
+        self._loaded += len(resumed.loads)
+        return resumed
+
+    def _settle(self, missing: NotLoaded, lookup: Lookup, resumed: Resumed, loads: dict[int, None]) -> bool:
+        """Whether the request can be decided; False if the lookup must be repeated."""
+        segments, table = self._state.segments, self._state.table
+        key = name_key(missing.name) if missing.name else image_key(missing.sid)
+        row = table.find_in_memory(key)
+        is_in_memory = missing.sid in segments or segments.in_memory(missing.name) is not None
+        if is_in_memory or (row is not None and row.value is None):
+            return True  # loaded or created, or deleted, since
+        if table.runs.clean_to != lookup.clean_to:
+            return False
+
+        sid = missing.sid or (lookup.sids[missing.name] if row is None else sid_of_row(row))
+        load = None if sid is None else lookup.loads.get(sid)
+        what = missing.name or missing.sid
+        resumed.known[what] = load is not None
+        if sid is None or (missing.sid and load is None):
+            return True
+        if load is None:
+            return False
+        if missing.needs_image and sid not in loads:
+            loads[sid] = None
+            resumed.loads.append(load)
+        return True
+
+    def statistics(self) -> LoaderStatistics:
+        return LoaderStatistics(self._loaded, len(self.parked), self.parked.size)

@@ -1,0 +1,332 @@
+"""Cold segments end to end: they leave memory, are read where they are, and are loaded when something changes
+them (rules M4, M5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import attrs
+import pytest
+from simulation.records import broken_records
+
+from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, virtual_time
+from support.live_segments import cold_images
+from support.stores import make
+from tierlog import AttributeUpdate, AttributeUpdateKind
+from tierlog.actors.container import pipeline
+from tierlog.actors.container.cold_segments import ColdSegments
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.parked import ParkedOptions
+from tierlog.journal.log.contract import GroupInfo
+from tierlog.journal.log.memory import _LogState
+from tierlog.storage_backends.base.errors import SegmentExists, SegmentNotFound, Throttled, Unavailable
+from tierlog.storage_backends.chunks.memory import MemoryChunk
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+COLD = attrs.evolve(OPTIONS, active_segments_max=1)
+NAMES = [f"app/{number}" for number in range(10)]
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def is_cold(owner: Owner, name: str) -> bool:
+    return owner.container.segments.in_memory(name) is None
+
+
+@asynccontextmanager
+async def cold_owner(world: ContainerWorld) -> AsyncIterator[Owner]:
+    """Of ten segments, nine or ten of which are cold."""
+    async with world.owner() as owner:
+        for name in NAMES:
+            await make(owner.store, name, name.encode())
+        await owner.store.append(NAMES[0], b"!", writer_id="w", event_number=7)
+        await go_cold(owner)
+        assert len(cold_images(owner.container)) >= 9
+        yield owner
+
+
+async def go_cold(owner: Owner) -> None:
+    await owner.store.flush()
+    await anyio.sleep(1)
+    await owner.store.append(NAMES[9], b"")  # a group, after which idle segments are looked for
+    await anyio.sleep(1)
+
+
+class Gate:
+    """Lookups of cold segments wait until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = anyio.Event()
+        self.lookups = 0
+        look_up = ColdSegments.look_up
+
+        async def wait(cold: ColdSegments, *arguments: Any) -> Any:
+            self.lookups += bool(arguments[0])
+            found = await look_up(cold, *arguments)
+            await self.opened.wait()
+            return found
+
+        monkeypatch.setattr(ColdSegments, "look_up", wait)
+
+
+async def test_m4_reads_infos_and_listings_of_cold_segments_load_nothing() -> None:
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        store, before = owner.store, set(owner.container.segments.by_id)
+        appended = owner.log_bytes
+        assert await store.list_segments("app/") == NAMES
+        for name in NAMES[1:]:
+            assert await read_all(store, name) == name.encode()
+            assert (await store.segment_info(name)).length == len(name)
+        assert await store.last_event_number(NAMES[0], "w") == 7
+        assert set(owner.container.segments.by_id) == before
+        assert owner.log_bytes == appended
+        for call in (store.segment_info("no/such"), store.last_event_number("no/such", "w")):
+            with pytest.raises(SegmentNotFound):
+                await call
+
+
+async def test_m4_every_change_of_a_cold_segment_loads_it() -> None:
+    world = ContainerWorld(COLD)
+    async with cold_owner(world) as owner:
+        store = owner.store
+        assert await store.append(NAMES[0], b"?", writer_id="w", event_number=7) == len(NAMES[0]), "a repeat"
+        assert await store.append(NAMES[1], b"more") == len(NAMES[1])
+        await store.update_attributes(NAMES[2], [AttributeUpdate("a", 1, AttributeUpdateKind.REPLACE)])
+        await store.truncate_segment(NAMES[3], 2)
+        await store.delete_segment(NAMES[4])
+        await store.seal_segment(NAMES[5])
+        assert await store.merge_segments(NAMES[6], [NAMES[5]]) == len(NAMES[6])
+        with pytest.raises(SegmentExists):
+            await store.create_segment(NAMES[7])
+        await store.create_segment(NAMES[4])
+        assert await store.list_segments() == [name for name in NAMES if name != NAMES[5]]
+        await go_cold(owner)
+        assert not list(broken_records(owner.container))
+    async with world.owner() as owner:
+        store = owner.store
+        assert await read_all(store, NAMES[1]) == NAMES[1].encode() + b"more"
+        assert (await store.segment_info(NAMES[2])).attributes == {"a": 1}
+        assert (await store.segment_info(NAMES[3])).start_offset == 2
+        assert (await store.segment_info(NAMES[4])).length == 0
+        assert await read_all(store, NAMES[6]) == (NAMES[6] + NAMES[5]).encode()
+        assert not list(broken_records(owner.container))
+
+
+async def test_m4_replay_has_the_segments_in_memory_that_the_owner_had() -> None:
+    world = ContainerWorld(COLD)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        for name in NAMES:
+            await make(owner.store, name, name.encode())
+        await go_cold(owner)
+        await owner.store.append(NAMES[3], b"more")
+        await owner.checkpoint()
+        await owner.store.append(NAMES[4], b"more")
+        before = set(owner.container.segments.by_id)
+        await owner.crash()
+    world.chunks.script = None
+    async with world.owner() as owner:
+        assert before <= {*owner.container.segments.by_id, *cold_images(owner.container)}
+        assert owner.container.segments.in_memory(NAMES[4]) is not None
+        assert len(cold_images(owner.container)) >= 7
+        assert await read_all(owner.store, NAMES[4]) == NAMES[4].encode() + b"more"
+
+
+async def test_c4_nothing_overtakes_a_request_that_waits_for_a_cold_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A merge into a segment in memory waits for its source, and an append to the target behind it."""
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        store = owner.store
+        await store.seal_segment(NAMES[1])
+        await go_cold(owner)
+        await store.append(NAMES[2], b"-")
+        assert is_cold(owner, NAMES[1])
+        assert not is_cold(owner, NAMES[2])
+        gate, order = Gate(monkeypatch), []
+
+        async def run(what: str, call: Awaitable[object]) -> None:
+            order.append((what, await call))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, "merge", store.merge_segments(NAMES[2], [NAMES[1]]))
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(run, "append", store.append(NAMES[2], b"+"))
+            tasks.start_soon(run, "other", store.append(NAMES[9], b"+"))
+            await anyio.wait_all_tasks_blocked()
+            assert "append" not in [what for what, _ in order]
+            gate.opened.set()
+        length = len(NAMES[2]) + 1
+        assert dict(order)["merge"] == length
+        assert dict(order)["append"] == length + len(NAMES[1])
+
+
+async def test_c4_a_read_behind_a_request_that_waits_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a segment in memory. It was asked again and again."""
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        store = owner.store
+        await store.append(NAMES[2], b"-")
+        await store.seal_segment(NAMES[1])
+        await go_cold(owner)
+        await store.append(NAMES[2], b"-")
+        gate, asked, lengths = Gate(monkeypatch), 0, []
+        find_durable = Container.find_durable
+
+        async def count(container: Container, *arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return await find_durable(container, *arguments)
+
+        monkeypatch.setattr(Container, "find_durable", count)
+
+        async def read() -> None:
+            lengths.append((await store.segment_info(NAMES[2])).length)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.merge_segments, NAMES[2], [NAMES[1]])
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(read)
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            assert not lengths
+            gate.opened.set()
+        assert lengths == [len(NAMES[2]) + 2 + len(NAMES[1])]
+        assert asked == 0
+
+
+async def test_m4_many_that_wait_are_loaded_and_decided_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "_LOADED_BYTES", 1)
+    monkeypatch.setattr(pipeline, "_STEP", 2)
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        gate = Gate(monkeypatch)
+        lengths: dict[str, int | None] = {}
+
+        async def append(name: str, data: bytes) -> None:
+            lengths[f"{name}{data!r}"] = await owner.store.append(name, data)
+
+        async with anyio.create_task_group() as tasks:
+            for data in (b"1", b"2", b"3"):
+                for name in NAMES[:8]:
+                    tasks.start_soon(append, name, data)
+                await anyio.wait_all_tasks_blocked()
+            assert not lengths
+            gate.opened.set()
+        assert [lengths[f"{name}{data!r}"] for name in NAMES[1:8] for data in (b"1", b"2", b"3")] == [
+            len(name) + more for name in NAMES[1:8] for more in range(3)
+        ]
+        assert not list(broken_records(owner.container))
+
+
+async def test_m4_requests_beyond_the_budget_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = ContainerWorld(attrs.evolve(COLD, parked=ParkedOptions(count=2)))
+    async with cold_owner(world) as owner:
+        gate = Gate(monkeypatch)
+        offsets: dict[bytes, int | None] = {}
+
+        async def append(data: bytes) -> None:
+            offsets[data] = await owner.store.append(NAMES[1], data)
+
+        async with anyio.create_task_group() as tasks:
+            for data in (b"1", b"2"):
+                tasks.start_soon(append, data)
+                await anyio.wait_all_tasks_blocked()
+            with pytest.raises(Throttled):
+                await owner.store.append(NAMES[2], b"x")
+            gate.opened.set()
+        assert offsets == {b"1": len(NAMES[1]), b"2": len(NAMES[1]) + 1}
+        assert gate.lookups == 1, "both waited for one"
+        await owner.store.append(NAMES[2], b"x")
+
+
+async def test_m4_what_cannot_be_read_is_unavailable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        look_up = ColdSegments.look_up
+
+        async def fail(cold: ColdSegments, *arguments: Any) -> Any:
+            raise Unavailable("long-term storage does not answer")
+
+        monkeypatch.setattr(ColdSegments, "look_up", fail)
+        began = anyio.current_time()
+        for call in (owner.store.append(NAMES[1], b"x"), owner.store.segment_info(NAMES[1])):
+            with pytest.raises(Unavailable):
+                await call
+        assert anyio.current_time() == began
+        monkeypatch.setattr(ColdSegments, "look_up", look_up)
+        assert await owner.store.append(NAMES[1], b"x") == len(NAMES[1])
+
+
+async def test_m4_a_segment_that_changed_during_its_lookup_is_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader's lookup is under way while the segment is loaded, changed, published and unloaded."""
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        gate = Gate(monkeypatch)
+        async with anyio.create_task_group() as tasks:
+            infos: list[int] = []
+
+            async def read() -> None:
+                infos.append((await owner.store.segment_info(NAMES[1])).length)
+
+            tasks.start_soon(read)
+            await anyio.wait_all_tasks_blocked()
+            opened, gate.opened = gate.opened, anyio.Event()
+            gate.opened.set()
+            await owner.store.append(NAMES[1], b"more")
+            await go_cold(owner)
+            opened.set()
+        assert infos == [len(NAMES[1]) + 4] or is_cold(owner, NAMES[1])
+        assert (await owner.store.segment_info(NAMES[1])).length == len(NAMES[1]) + 4
+
+
+async def test_m4_a_stopping_container_answers_requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        Gate(monkeypatch)
+        errors: list[BaseException] = []
+
+        async def append() -> None:
+            try:
+                await owner.store.append(NAMES[1], b"x")
+            except Unavailable as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(append)
+            await anyio.wait_all_tasks_blocked()
+            await owner.stop()
+        assert len(errors) == 1
+
+
+@pytest.mark.parametrize("golden", ["container_without_tables", "container_without_segment_rows"])
+async def test_m5_a_folder_of_an_earlier_version_goes_cold(golden: str) -> None:
+    world = ContainerWorld(COLD)
+    kept = json.loads((GOLDEN / f"{golden}.json").read_text())
+    journal = world.logs._states["c0"] = _LogState(kept["epoch"])
+    for *info, payload in kept["groups"]:
+        journal.add(GroupInfo(*info), bytes.fromhex(payload))
+    for name, content in kept["objects"].items():
+        world.memory.chunks[name] = MemoryChunk(bytearray.fromhex(content))
+
+    contents: dict[str, bytes] = {}
+    for _ in range(3):
+        async with world.owner() as owner:
+            for name in await owner.store.list_segments():
+                found = await read_all(owner.store, name, (await owner.store.segment_info(name)).start_offset)
+                assert contents.setdefault(name, found) == found
+            await owner.store.create_segment("new", exist_ok=True)
+            await owner.store.flush()
+            await anyio.sleep(1)
+            await owner.store.append("new", b"")
+            await owner.store.flush()
+            await anyio.sleep(1)
+            await owner.store.append("new", b"")
+            await anyio.sleep(1)
+            assert {"app/a", "app/b", "app/c"} <= {*contents}
+            assert cold_images(owner.container)
+            assert not list(broken_records(owner.container))
+        contents.pop("new", None)
