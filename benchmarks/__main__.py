@@ -21,6 +21,7 @@ from rich.console import Console
 
 from benchmarks import (
     appends,
+    chain,
     history,
     http_parked,
     metadata,
@@ -28,6 +29,7 @@ from benchmarks import (
     recovery,
     report,
     s3,
+    segments,
     service,
     sorted_runs,
     spark,
@@ -44,6 +46,8 @@ MODULES = (
     metadata,
     sorted_runs,
     starting,
+    segments,
+    chain,
     service,
     http_parked,
     s3,
@@ -56,7 +60,7 @@ BEGINNINGS = ("warming up", "round 1 of 1")
 DESCRIPTION = """\
 Benchmarks of the embedded store. Each figure alternates with a reference (store, reference, ...), and the
 ratio is the median of the rounds' ratios, so a busy machine slows both sides alike. Written data is read
-back; a benchmark whose data is missing fails. Without names all run, in about two minutes (a few more with
+back; a benchmark whose data is missing fails. Without names all run, in about four minutes (a few more with
 Spark).
 """
 
@@ -66,6 +70,8 @@ examples:
   scripts/bench append_1k recovery       two of them
   scripts/bench --json > figures.jsonl   one object a line: name, value, unit, reference, ratio,
                                          goal, lower_is_better, goal_of (ratio or value)
+  scripts/bench --segments 1000000 segments_open segments_memory
+                                         both with a million segments, made once for the two
   scripts/bench --backend trio           the same on trio
   scripts/bench --quick                  seconds instead of minutes; shows that all run, without
                                          meaningful figures
@@ -104,6 +110,12 @@ def parser() -> Parser:
         type=int,
         metavar="N",
         help="data of spark_write, spark_read and historical_read (default: about 1000)",
+    )
+    made.add_argument(
+        "--segments",
+        type=int,
+        metavar="N",
+        help="segments of segments_open and the like, at least 1500 (default: 10000)",
     )
     made.add_argument(
         "--data",
@@ -189,7 +201,12 @@ def run_one(benchmark: Benchmark, folder: str, options: argparse.Namespace, back
     own = f"{folder}/{benchmark.name}"
     os.mkdir(own)
     setting = Setting(
-        own, options.quick, backend, lambda text: show_progress(benchmark.name, text), options.megabytes
+        own,
+        options.quick,
+        backend,
+        lambda text: show_progress(benchmark.name, text),
+        options.megabytes,
+        options.segments,
     )
     loop, _, variant = backend.partition("+")
     try:

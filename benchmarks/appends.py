@@ -180,8 +180,22 @@ async def sequential(setting: Setting) -> Sequence[Pair]:
 
 async def segments_1000(setting: Setting) -> Sequence[Pair]:
     """The same load on one segment, and on a thousand segments of the same container."""
-    names = [f"bench/many-{number:04d}" for number in range(setting.size(1000, 50))]
-    load = Load(256, setting.size(20_480, 512), payloads(1024))
+    return await _spread(
+        setting, setting.size(1000, 50), Load(256, setting.size(20_480, 512), payloads(1024)), 6
+    )
+
+
+async def segments_at_once(setting: Setting) -> Sequence[Pair]:
+    """As many appends in flight as there are segments."""
+    count = min(setting.segments or setting.size(5000, 50), 25_000)
+    return await _spread(setting, count, Load(count, 4 * count, payloads(1024)), 3, flush=True)
+
+
+async def _spread(
+    setting: Setting, segments: int, load: Load, rounds: int, *, flush: bool = False
+) -> Sequence[Pair]:
+    """A load in turns on one segment, and on ``segments`` of the same container; ``flush``: off the clock."""
+    names = [f"bench/many-{number:05d}" for number in range(segments)]
     async with store_in(setting.fresh("segments")) as store:
         await _create(store, [SEGMENT, *names])
         position = 0
@@ -193,6 +207,8 @@ async def segments_1000(setting: Setting) -> Sequence[Pair]:
 
         def measure(append: Append, segments: list[str]) -> Measure:
             async def rate() -> float:
+                if flush:
+                    await store.flush()
                 before = await _total(store, segments)
                 seconds, _ = await load.drive(append)
                 if await _total(store, segments) - before != load.total * 1024:
@@ -202,7 +218,10 @@ async def segments_1000(setting: Setting) -> Sequence[Pair]:
             return rate
 
         return await alternate(
-            setting, measure(spread, names), measure(lambda item: store.append(SEGMENT, item), [SEGMENT]), 6
+            setting,
+            measure(spread, names),
+            measure(lambda item: store.append(SEGMENT, item), [SEGMENT]),
+            rounds,
         )
 
 
@@ -213,7 +232,7 @@ async def _create(store: tierlog.SegmentStore, names: Sequence[str]) -> None:
 
 
 async def _total(store: tierlog.SegmentStore, names: Sequence[str]) -> int:
-    return sum([(await store.segment_info(name)).length for name in names[:: max(1, len(names) // 1000)]])
+    return sum([(await store.segment_info(name)).length for name in names])
 
 
 _FLUSH = (
@@ -276,5 +295,15 @@ BENCHMARKS = (
         "appends/s",
         0.8,
         segments_1000,
+    ),
+    Benchmark(
+        "segments_at_once",
+        "appends of 1 KiB, one in flight for each of 5,000 segments",
+        "Or of as many segments as --segments says, up to 25,000, which is how many may be in memory by "
+        "default. Against as many appends in flight to one segment of the same container. Flushed off the "
+        "clock.",
+        "appends/s",
+        0.7,
+        segments_at_once,
     ),
 )

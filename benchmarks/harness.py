@@ -68,6 +68,8 @@ class Setting:
     progress: Callable[[str], None]
     megabytes: int | None = None
     """The data size of bulk benchmarks, in place of their own."""
+    segments: int | None = None
+    """How many segments the benchmarks of very many have, in place of their own number."""
 
     def megabytes_of(self, full: int, quick: int) -> int:
         return self.size(full, quick) if self.megabytes is None else self.megabytes
@@ -79,6 +81,10 @@ class Setting:
     def fresh(self, name: str) -> str:
         """A new, empty folder."""
         return tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder)
+
+    def shared(self, name: str) -> str:
+        """A path that all benchmarks of a run share: the first that needs what is there makes it."""
+        return f"{os.path.dirname(self.folder)}/{name}"
 
 
 @attrs.frozen

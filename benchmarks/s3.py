@@ -56,14 +56,14 @@ class Load:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
-    """The URL of an empty server; the environment has credentials meanwhile."""
+def server(*arguments: str) -> Iterator[str]:
+    """The URL of a server, empty unless ``arguments`` say else; the environment has credentials meanwhile."""
     credentials = {
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    command = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), *arguments]
     with (
         mock.patch.dict(os.environ, credentials),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
@@ -74,7 +74,7 @@ def _server() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def _storage(url: str) -> AsyncIterator[ChunkStorage]:
+async def storage_at(url: str) -> AsyncIterator[ChunkStorage]:
     from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
     from tierlog.storage_backends.chunks.s3_location import S3Location
     from tierlog.storage_backends.chunks.s3_requests import S3Options
@@ -127,8 +127,8 @@ async def _measured(
     setting: Setting, rounds: Callable[[Rounds], Awaitable[Sequence[Pair]]]
 ) -> Sequence[Pair]:
     load = Load(setting.size(240, 16), payloads(OBJECT_BYTES, 16))
-    with _server() as url:
-        async with _storage(url) as storage, Bare(url).running() as bare:
+    with server() as url:
+        async with storage_at(url) as storage, Bare(url).running() as bare:
             return await rounds(Rounds(setting, load, storage, bare))
 
 
@@ -195,7 +195,7 @@ async def s3_get(setting: Setting) -> Sequence[Pair]:
     return await _measured(setting, Rounds.gets)
 
 
-def _missing() -> str:
+def missing() -> str:
     return "" if find_spec("aiobotocore") else "it needs aiobotocore: pip install 'tierlog[s3]'"
 
 
@@ -211,7 +211,7 @@ BENCHMARKS = (
         "MB/s",
         0.85,
         s3_put,
-        missing=_missing,
+        missing=missing,
     ),
     Benchmark(
         "s3_get",
@@ -220,6 +220,6 @@ BENCHMARKS = (
         "MB/s",
         0.85,
         s3_get,
-        missing=_missing,
+        missing=missing,
     ),
 )

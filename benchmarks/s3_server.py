@@ -1,10 +1,17 @@
 """An object server in memory that answers fast: the requests of the S3 benchmarks and no others, so that the
-clients are what is measured. Prints its URL and serves until it is terminated."""
+clients are what is measured. Prints its URL and serves until it is terminated.
+
+With arguments it waits so many seconds before each answer, and begins with the files of a folder as objects
+below ``bench/``."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
+import sys
 from email.utils import formatdate
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -12,6 +19,9 @@ import uvicorn
 from sortedcontainers import SortedDict
 
 OBJECTS: SortedDict[str, bytes] = SortedDict()
+LATENCY = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
+_PAGE = 1000
+"""Keys in one answer, as of S3."""
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -22,6 +32,8 @@ async def serve_request(scope: Any, receive: Any, send: Any) -> None:
         body += message.get("body", b"")
         more = message.get("more_body", False)
     headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    if LATENCY:
+        await asyncio.sleep(LATENCY)
     status, added, data = _answer(
         scope["method"], scope["path"], scope["query_string"].decode(), headers, bytes(body)
     )
@@ -34,11 +46,7 @@ async def serve_request(scope: Any, receive: Any, send: Any) -> None:
 def _answer(method: str, path: str, query: str, headers: dict[str, str], body: bytes) -> Answer:
     key = path.lstrip("/").partition("/")[2]
     if not key:
-        return (
-            200,
-            {},
-            _listing(parse_qs(query).get("prefix", [""])[0]) if "list-type" in query else b"<Uploads/>",
-        )
+        return 200, {}, _listing(query) if "list-type" in query else b"<Uploads/>"
     if method == "PUT":
         if headers.get("if-none-match") == "*" and key in OBJECTS:
             return 412, {}, b""
@@ -57,13 +65,34 @@ def _answer(method: str, path: str, query: str, headers: dict[str, str], body: b
     return 206, {"content-range": f"bytes {first}-{first + len(part) - 1}/{len(found)}"}, part
 
 
-def _listing(prefix: str) -> bytes:
-    keys = [key for key in OBJECTS.irange(prefix) if key.startswith(prefix)]
-    items = "".join(f"<Contents><Key>{key}</Key><Size>{len(OBJECTS[key])}</Size></Contents>" for key in keys)
-    return f"<ListBucketResult>{items}</ListBucketResult>".encode()
+def _listing(query: str) -> bytes:
+    asked = {name: values[0] for name, values in parse_qs(query).items()}
+    prefix = asked.get("prefix", "")
+    after = asked.get("continuation-token") or asked.get("start-after", "")
+    from_prefix = (key for key in OBJECTS.irange(max(prefix, after)) if key > after)
+    keys = [key for key in islice(from_prefix, _PAGE + 1) if key.startswith(prefix)]
+    more = ""
+    if len(keys) > _PAGE:
+        more = (
+            f"<IsTruncated>true</IsTruncated><NextContinuationToken>{keys[_PAGE - 1]}</NextContinuationToken>"
+        )
+    items = "".join(
+        f"<Contents><Key>{key}</Key><Size>{len(OBJECTS[key])}</Size></Contents>" for key in keys[:_PAGE]
+    )
+    return f"<ListBucketResult>{more}{items}</ListBucketResult>".encode()
+
+
+def _load(folder: str) -> None:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            with open(path, "rb") as stream:
+                OBJECTS[f"bench/{os.path.relpath(path, folder)}"] = stream.read()
 
 
 def main() -> None:
+    if len(sys.argv) > 2:
+        _load(sys.argv[2])
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     uvicorn.Server(uvicorn.Config(serve_request, lifespan="off", log_level="error")).run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""Benchmarks of sorted runs: encoding, lookups, and the memory of a table of a million rows.
+"""Benchmarks of sorted runs: encoding, lookups, merges, and the memory of a table of a million rows.
 
 The rows are like those of a container's metadata: keys of 18 bytes that begin alike, values of 60. SQLite is
 the reference, in the same process, with the same rows.
@@ -16,11 +16,13 @@ from functools import partial
 
 import anyio
 
-from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate
+from benchmarks.appends import Load
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads, store_in
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.sorted_runs import merge_helper
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
+from tierlog.storage_backends.sorted_runs.compaction_policy import next_merge
 from tierlog.storage_backends.sorted_runs.encoder import RunEncoder
 from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
 from tierlog.storage_backends.sorted_runs.lookup import find_row, find_rows
@@ -34,6 +36,8 @@ from tierlog.storage_backends.sorted_runs.table import Table
 ROWS = 1_000_000
 RUNS = 10
 LOOKUPS = 20_000
+CYCLES = 2_000
+SEGMENT = "bench/appends"
 CACHE = 32 << 20
 VALUE = bytes(range(60))
 _CREATE = "CREATE TABLE rows (key BLOB PRIMARY KEY, version INTEGER, value BLOB) WITHOUT ROWID"
@@ -124,6 +128,13 @@ async def lookup(setting: Setting) -> Sequence[Pair]:
         return await alternate(setting, value, reference, 5)
 
 
+async def _merge(table: Table, copies: LocalCopies, files: LocalFiles) -> None:
+    order = MergeOrder(copies.folder, [[run] for run in table.runs], 0, "merged")
+    runs = await merge_helper.merge(order, files)
+    if sum(run.summary.rows for run in runs) != sum(run.summary.rows for run in table.runs):
+        raise BenchmarkError("a merge has lost rows")
+
+
 async def merge_beside(setting: Setting) -> Sequence[Pair]:
     """Wake-ups of a task of the same loop."""
     files = LocalFiles()
@@ -131,10 +142,7 @@ async def merge_beside(setting: Setting) -> Sequence[Pair]:
     seconds = setting.size(3, 1) / 3
 
     async def merge_once() -> None:
-        order = MergeOrder(copies.folder, [[run] for run in table.runs], 0, "merged")
-        runs = await merge_helper.merge(order, files)
-        if sum(run.summary.rows for run in runs) != sum(run.summary.rows for run in table.runs):
-            raise BenchmarkError("a merge has lost rows")
+        await _merge(table, copies, files)
 
     async def wait() -> None:
         await anyio.sleep(seconds)
@@ -156,6 +164,69 @@ async def merge_beside(setting: Setting) -> Sequence[Pair]:
         return count / (time.perf_counter() - begin)
 
     return await alternate(setting, partial(wake_ups, merge_once), partial(wake_ups, wait), 5)
+
+
+async def appends_beside(setting: Setting) -> Sequence[Pair]:
+    """Merges follow each other as long as the appends take."""
+    files = LocalFiles()
+    table, _, copies = await _table(setting, setting.size(ROWS // 4, 2000))
+    load = Load(256, setting.size(40_960, 512), payloads(1024))
+
+    async with store_in(setting.fresh("store")) as store:
+        await store.create_segment(SEGMENT)
+
+        async def append_all() -> float:
+            seconds, _ = await load.drive(partial(store.append, SEGMENT))
+            return load.total / seconds
+
+        async def merge_on() -> None:
+            while True:
+                await _merge(table, copies, files)
+
+        async def value() -> float:
+            async with anyio.create_task_group() as group:
+                group.start_soon(merge_on)
+                rate = await append_all()
+                group.cancel_scope.cancel()
+            return rate
+
+        return await alternate(setting, value, append_all, 5)
+
+
+async def amplification(setting: Setting) -> Sequence[Pair]:
+    """Runs are rows and encoded lengths, without files: only the policy decides what is written."""
+    dice = random.Random(7)
+    held: dict[RunEntry, dict[bytes, Row]] = {}
+    runs = RunList()
+    published = merged = new = 0
+    for cycle in range(1, setting.size(CYCLES, 100) + 1):
+        numbers = [dice.randrange(new + 1) for _ in range(50)] + list(range(new, new + 50))
+        new += 50
+        rows = {key: Row(key, cycle, VALUE) for key in map(_key, numbers)}
+        run = _encoded(rows, cycle, cycle)
+        held[run] = rows
+        published += run.length
+        runs = runs.replaced((), [run])
+        while (merge := next_merge(runs)) is not None:
+            rows = {}
+            for run in reversed(merge.runs):  # the newest last
+                rows |= held.pop(run)
+            run = _encoded(rows, merge.runs[-1].first_cycle, merge.runs[0].last_cycle)
+            held[run] = rows
+            merged += run.length
+            runs = merge.applied_to(runs, [run])
+    if len(set[bytes]().union(*held.values())) != new:
+        raise BenchmarkError("rows are missing from the merged runs")
+
+    return [Pair((published + merged) / 1e6, published / 1e6)]
+
+
+def _encoded(rows: dict[bytes, Row], first_cycle: int, last_cycle: int) -> RunEntry:
+    encoder = RunEncoder()
+    for key in sorted(rows):
+        encoder.add(rows[key])
+    name = f"runs/{first_cycle}-{last_cycle}"
+    return RunEntry.of(name, encoder.finish(), first_cycle, last_cycle)
 
 
 async def memory(setting: Setting) -> Sequence[Pair]:
@@ -215,6 +286,25 @@ BENCHMARKS = (
         "wake-ups/s",
         0.85,
         merge_beside,
+    ),
+    Benchmark(
+        "sorted_run_appends",
+        "appends of 1 KiB beside merges of ten runs",
+        "256 in flight to one segment, while a helper process merges 250,000 rows over and over. Against the "
+        "same appends alone.",
+        "appends/s",
+        0.85,
+        appends_beside,
+    ),
+    Benchmark(
+        "sorted_run_amplification",
+        "bytes written for a table of 2,000 cycles, each of 100 rows",
+        "Half of the rows of a cycle are new, the others have keys of earlier ones. Encoded in memory, by "
+        "cycles and by the merges that are due after them. Against the bytes that the cycles write.",
+        "MB",
+        5.0,
+        amplification,
+        lower_is_better=True,
     ),
     Benchmark(
         "sorted_run_memory",
