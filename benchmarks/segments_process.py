@@ -86,8 +86,8 @@ def statistics_of(store: tierlog.SegmentStore) -> Any:
 if __name__ == "__main__":
     backend, _, variant = sys.argv[5].partition("+")
     options = {"use_uvloop": True} if variant else {}
-    print(
-        json.dumps(
-            anyio.run(main, sys.argv[1], *map(int, sys.argv[2:5]), backend=backend, backend_options=options)
-        )
+    segments, active_max, appends = map(int, sys.argv[2:5])
+    found = anyio.run(
+        main, sys.argv[1], segments, active_max, appends, backend=backend, backend_options=options
     )
+    print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""Commands about the system tables: list and verify their sorted runs."""
+"""Commands about the system tables: what they have where; list and verify their sorted runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .options import DEFAULT_DATA, Data, Json, container_option
 from .running import execute, viewing
 
 if TYPE_CHECKING:
-    from ..maintenance.tables import ListedRun, TableReport
+    from ..maintenance.tables import Generation, ListedRun, TableInfo, TableReport
 
 Container = Annotated[int | None, container_option("table")]
 
@@ -33,6 +33,28 @@ def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DAT
     else:
         headers = ("container", "cycles", "rows", "tombstones", "size", "local", "run")
         output.print_table(headers, [_row(each) for each in listed], ("tombstones",))
+
+
+def info(container: Container = None, json: Json = False, data: Data = DEFAULT_DATA) -> None:
+    """Show what each container's system table has in memory and in sorted runs, and what is left to do.
+
+    `waiting` are rows in memory that no run has yet: the next full flush publishes them. Below each container
+    are its generations, the runs of one flush or one merge, the newest first; `merge due` are the runs and
+    bytes that the next merge takes, and `missing` are local copies that an owner fetches. Of an open store
+    it is what the log shows; its metrics are in docs/observability.md.
+    """
+    from ..maintenance.tables import describe_tables
+
+    async def command() -> list[TableInfo]:
+        async with viewing(data) as view:
+            return await describe_tables(view, container)
+
+    tables = execute(command)
+    if json:
+        output.print_json([_table_fields(each) for each in tables])
+    else:
+        headers = ("container", "what", "runs", "rows", "size", "missing")
+        output.print_table(headers, [row for each in tables for row in _table_rows(each)], ("missing",))
 
 
 def verify(container: Container = None, json: Json = False, data: Data = DEFAULT_DATA) -> None:
@@ -80,4 +102,58 @@ def _fields(listed: ListedRun) -> dict[str, Any]:
         "max_version": summary.max_version,
         "crc": f"{run.crc:08x}",
         "local": listed.is_local,
+    }
+
+
+def _table_rows(table: TableInfo) -> list[tuple[object, ...]]:
+    """Without what is empty."""
+    index = table.container
+    rows: list[tuple[object, ...]] = [
+        (index, output.count(table.segments, "segment"), "", "", "", ""),
+        (index, "waiting", "", table.rows, output.show_bytes(table.row_bytes), ""),
+    ]
+    rows += [
+        (
+            index,
+            f"cycle {_cycles(each)}",
+            len(each.runs),
+            each.rows,
+            output.show_bytes(each.size),
+            _missing(each) or "",
+        )
+        for each in table.generations
+    ]
+    if table.due_runs:
+        rows.append((index, "merge due", table.due_runs, "", output.show_bytes(table.due_bytes), ""))
+    return rows
+
+
+def _cycles(generation: Generation) -> str:
+    first, last = generation.cycles
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
+def _missing(generation: Generation) -> int:
+    return sum(not each.is_local for each in generation.runs)
+
+
+def _table_fields(table: TableInfo) -> dict[str, Any]:
+    return {
+        "container": table.container,
+        "segments": table.segments,
+        "waiting_rows": table.rows,
+        "waiting_bytes": table.row_bytes,
+        "due_runs": table.due_runs,
+        "due_bytes": table.due_bytes,
+        "generations": [
+            {
+                "first_cycle": each.cycles[0],
+                "last_cycle": each.cycles[1],
+                "runs": len(each.runs),
+                "rows": each.rows,
+                "bytes": each.size,
+                "missing_copies": _missing(each),
+            }
+            for each in table.generations
+        ],
     }

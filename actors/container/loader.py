@@ -32,6 +32,12 @@ _LOADED_BYTES_MAX = 4 << 20
 @attrs.frozen
 class LoaderStatistics:
     loaded: int = attrs.field(metadata=counter("Segments loaded from the runs of the system table."))
+    lookups: int = attrs.field(
+        metadata=counter("Lookups for requests that wait for segments, each for up to 256 of them.")
+    )
+    lookup_seconds: float = attrs.field(
+        metadata=counter("Total seconds from the beginning of these lookups to the decision of the requests.")
+    )
     waiting: int = attrs.field(metadata=gauge("Requests that wait for segments to be loaded."))
     waiting_bytes: int = attrs.field(metadata=gauge("Bytes of these requests."))
 
@@ -53,7 +59,8 @@ class Loader:
         self._cold = cold
         self.parked = parked
         self._wake = anyio.Event()
-        self._loaded = 0
+        self._loaded = self._lookups = 0
+        self._lookup_seconds = 0.0
 
     def wake(self) -> None:
         """Requests wait that need a lookup."""
@@ -64,8 +71,11 @@ class Loader:
         while True:
             self._wake = anyio.Event()
             while wanted := self.parked.wanted(_BATCH):
+                begin = anyio.current_time()
                 for _ in resume(await self._look_up(wanted)):
                     await anyio.lowlevel.checkpoint()
+                self._lookups += 1
+                self._lookup_seconds += anyio.current_time() - begin
             await self._wake.wait()
 
     async def _look_up(self, wanted: Sequence[Parked]) -> Resumed:
@@ -130,4 +140,6 @@ class Loader:
         return True
 
     def statistics(self) -> LoaderStatistics:
-        return LoaderStatistics(self._loaded, len(self.parked), self.parked.size)
+        return LoaderStatistics(
+            self._loaded, self._lookups, self._lookup_seconds, len(self.parked), self.parked.size
+        )

@@ -73,6 +73,9 @@ class TableStatistics:
         metadata=gauge("Resident records: in memory also once a run has them.")
     )
     runs: int = attrs.field(metadata=gauge("Sorted runs of the system table."))
+    run_rows: int = attrs.field(
+        metadata=gauge("Rows of these runs, each as often as it is in one of them; tombstones count.")
+    )
     run_bytes: int = attrs.field(metadata=gauge("Bytes of the sorted runs of the system table."))
     list_bytes: int = attrs.field(
         metadata=gauge(f"Bytes of the run list in an element, which has room for {RUN_LIST_BYTES_MAX}.")
@@ -85,6 +88,7 @@ class TableStatistics:
     merges: int = attrs.field(metadata=counter("Merges of runs completed."))
     merged_bytes: int = attrs.field(metadata=counter("Bytes of runs written by merges."))
     due_runs: int = attrs.field(metadata=gauge("Runs that the next merge takes; 0 if none is due."))
+    due_bytes: int = attrs.field(metadata=gauge("Bytes of the runs that the next merge takes."))
     cache: BlockCacheStatistics
     copies: LocalCopyStatistics
 
@@ -459,6 +463,7 @@ class TableRuns:
             row_bytes=table.memory,
             resident_records=len(self._state.resident),
             runs=len(table.runs),
+            run_rows=sum(run.summary.rows for run in table.runs),
             run_bytes=sum(run.length for run in table.runs),
             list_bytes=table.runs.size,
             published=self._published,
@@ -467,6 +472,7 @@ class TableRuns:
             merges=self._merges,
             merged_bytes=self._merged_bytes,
             due_runs=0 if due is None else len(due.runs),
+            due_bytes=0 if due is None else sum(run.length for run in due.runs),
             cache=self._container.runs.statistics(),
             copies=self._copies.statistics(),
         )

@@ -3,16 +3,18 @@ their objects and local copies is sound. It is read-only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import attrs
 
 from ...journal.manifest.chain import ChainProblem, runs_prefix
+from ...journal.manifest.element import RUN_LIST_BYTES_MAX
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
 from ...storage_backends.base.files import Files
 from ...storage_backends.sorted_runs.block_cache import BlockCache
+from ...storage_backends.sorted_runs.compaction_policy import next_merge
 from ...storage_backends.sorted_runs.reader import RunReader, RunSource, StoredRuns
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_files import file_name, path_of, read_range
@@ -48,8 +50,75 @@ async def list_runs(view: StoreView, container: int | None = None) -> list[Liste
         each = view.containers[index]
         runs = (await each.snapshot()).state.table.runs
         sizes = await _sizes_of_copies(each)
-        found += [ListedRun(index, run, sizes.get(file_name(run)) == run.length) for run in runs]
+        found += [_listed(each, run, sizes) for run in runs]
     return found
+
+
+@attrs.frozen
+class Generation:
+    """The runs of one cycle, or of one merge."""
+
+    runs: tuple[ListedRun, ...]
+
+    @property
+    def cycles(self) -> tuple[int, int]:
+        """The first and the last flush cycle whose rows it has."""
+        return self.runs[0].run.first_cycle, self.runs[0].run.last_cycle
+
+    @property
+    def rows(self) -> int:
+        """Tombstones count."""
+        return sum(each.run.summary.rows for each in self.runs)
+
+    @property
+    def size(self) -> int:
+        return sum(each.run.length for each in self.runs)
+
+
+@attrs.frozen
+class TableInfo:
+    """A container's system table as of one moment of its log."""
+
+    container: int
+    segments: int
+    """Live segments, also those that only the runs have."""
+    rows: int
+    """Rows in memory: those that no run has yet."""
+    row_bytes: int
+    """Bytes of memory that these rows take, about."""
+    generations: tuple[Generation, ...]
+    """From new to old."""
+    due_runs: int
+    """Runs that the next merge takes."""
+    due_bytes: int
+
+
+async def describe_tables(view: StoreView, container: int | None = None) -> list[TableInfo]:
+    """The table of ``container``, or all. Raises what ``list_runs`` raises."""
+    return [await _describe(view.containers[index]) for index in container_numbers(view, container)]
+
+
+async def _describe(container: ContainerView) -> TableInfo:
+    state = (await container.snapshot()).state
+    sizes = await _sizes_of_copies(container)
+    due = next_merge(state.table.runs, list_bytes=RUN_LIST_BYTES_MAX // 2)
+    merged = due.runs if due is not None else []
+    return TableInfo(
+        container.index,
+        state.live_segments,
+        state.table.rows,
+        state.table.memory,
+        tuple(
+            Generation(tuple(_listed(container, run, sizes) for run in generation))
+            for generation in state.table.runs.generations()
+        ),
+        len(merged),
+        sum(run.length for run in merged),
+    )
+
+
+def _listed(container: ContainerView, run: RunEntry, sizes: Mapping[str, int]) -> ListedRun:
+    return ListedRun(container.index, run, sizes.get(file_name(run)) == run.length)
 
 
 @attrs.frozen

@@ -13,8 +13,10 @@ import pytest
 import tierlog
 from support.command_line import Run, is_one_line
 from support.folders import fingerprint, flip_bit
+from tierlog.actors.maintenance import tables
 from tierlog.actors.maintenance.tables import TableReport, verify_runs
 from tierlog.actors.store.read_only import open_reader
+from tierlog.storage_backends.sorted_runs.compaction_policy import next_merge
 
 
 @pytest.fixture
@@ -56,6 +58,50 @@ def test_runs_are_listed_newest_first(run: Run, store: Path) -> None:
     assert table[0].split() == ["container", "cycles", "rows", "tombstones", "size", "local", "run"]
     assert table[1].split()[-2:] == ["yes", found[0]["run"].rpartition("/")[2]]
     assert fingerprint(store) == before
+
+
+@pytest.fixture
+def flushed(folder: Path) -> Path:
+    """One container with the runs of three full flushes, and a segment that was created since."""
+
+    async def make() -> None:
+        async with tierlog.open_store(folder, containers=1) as store:
+            for number in range(3):
+                await store.create_segment(f"s{number}")
+                await store.flush()
+            await store.create_segment("waits")
+
+    anyio.run(make)
+    return folder
+
+
+def test_a_table_is_shown_with_its_generations_and_what_waits(run: Run, flushed: Path) -> None:
+    files(flushed, "local")[0].unlink()  # of the oldest run
+    before = fingerprint(flushed)
+    (found,) = json.loads(run("tables", "info", "--json").out)
+    generations = found["generations"]
+    assert (found["container"], found["segments"], found["due_runs"], found["due_bytes"]) == (0, 4, 0, 0)
+    assert found["waiting_rows"] > 0
+    assert found["waiting_bytes"] > 0
+    assert [each["missing_copies"] for each in generations] == [0, 0, 1]
+    assert all(each["rows"] > 0 and each["bytes"] > 0 and each["runs"] == 1 for each in generations)
+    lines = run("tables", "info", "--container", "0").out.splitlines()
+    assert lines[0].split() == ["container", "what", "runs", "rows", "size", "missing"]
+    assert lines[1].split() == ["0", "4", "segments"]
+    assert lines[2].split()[:2] == ["0", "waiting"]
+    newest = generations[0]
+    assert lines[3].split()[:5] == ["0", "cycle", str(newest["first_cycle"]), "1", str(newest["rows"])]
+    assert lines[-1].split()[-1] == "1"
+    assert fingerprint(flushed) == before
+
+
+def test_the_merge_that_is_due_is_shown(run: Run, flushed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner makes it at once, so to the view two generations are enough, as if the run list were full."""
+    monkeypatch.setattr(tables, "next_merge", lambda runs, **_: next_merge(runs, list_bytes=0))
+    (table,) = json.loads(run("tables", "info", "--json").out)
+    sizes = [each["bytes"] for each in table["generations"]]
+    assert (table["due_runs"], table["due_bytes"]) == (3, sum(sizes))
+    assert run("tables", "info").out.splitlines()[-1].split()[:4] == ["0", "merge", "due", "3"]
 
 
 def test_sound_runs_are_verified(run: Run, store: Path) -> None:

@@ -91,6 +91,19 @@ async def test_m4_reads_infos_and_listings_of_cold_segments_load_nothing() -> No
                 await call
 
 
+async def test_lookups_of_cold_segments_are_counted_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        before = owner.container.statistics().loader
+        gate = Gate(monkeypatch)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(owner.store.append, NAMES[1], b"more")
+            await anyio.sleep(2)
+            gate.opened.set()
+        after = owner.container.statistics().loader
+        assert (after.loaded - before.loaded, after.lookups - before.lookups) == (1, 1)
+        assert after.lookup_seconds - before.lookup_seconds == pytest.approx(2)
+
+
 async def test_m4_every_change_of_a_cold_segment_loads_it() -> None:
     world = ContainerWorld(COLD)
     async with cold_owner(world) as owner:
