@@ -93,14 +93,16 @@ class SpilledRounds:
 
             await self._flushes.run(tasks, list(prefixes.values()))
             for sid, prefix in prefixes.items():
-                segment = self._segment_of(sid)
-                if segment is None or prefix.limit is None or segment.flushed < prefix.limit:
-                    del oldest[sid]  # late, failed, or changed meanwhile
                 if sid in self._flushes:
+                    # Not in the next round, though these bytes may be flushed already: a late flush releases
+                    # what is loaded at its end.
+                    del oldest[sid]
                     late.append(sid)
                     continue
 
-                # A late flush, skipped above, still reads its bytes and releases them at its end.
+                segment = self._segment_of(sid)
+                if segment is None or prefix.limit is None or segment.flushed < prefix.limit:
+                    del oldest[sid]  # failed, or changed meanwhile
                 self._flusher.release(sid)
                 if (error := self._flushes.errors.get(sid)) is not None:
                     failed.update(dict.fromkeys(_with_targets([sid], targets), error))
