@@ -28,7 +28,14 @@ import attrs
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ClosedError, NotOwner, SegmentNotFound, TierlogError, Unavailable
+from ...storage_backends.base.errors import (
+    ClosedError,
+    NotOwner,
+    SegmentNotFound,
+    StorageFull,
+    TierlogError,
+    Unavailable,
+)
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.transactions import TransactionInfo, is_staged
 from ...storage_backends.base.world import World
@@ -380,7 +387,12 @@ class Container:
         """Put a client's request of ``size`` bytes into the pipeline and return its answer. Cancelled: the
         outcome is unknown."""
         if request.takes_room(self.state):
-            await self._components.admission.require_room(size)
+            try:
+                await self._components.admission.require_room(size)
+            except StorageFull:
+                # A segment that exists takes no room, cold or not: the answer is that it exists.
+                if not isinstance(request, CreateRequest) or not await self._has_segment(request.name):
+                    raise
         return await (self._ask(request, size) if self.legacy is None else self._ask_or_import(request, size))
 
     async def _ask(self, request: Request, size: int) -> Any:

@@ -25,7 +25,13 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.container.parked import ParkedOptions
 from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.log.memory import _LogState
-from tierlog.storage_backends.base.errors import SegmentExists, SegmentNotFound, Throttled, Unavailable
+from tierlog.storage_backends.base.errors import (
+    SegmentExists,
+    SegmentNotFound,
+    StorageFull,
+    Throttled,
+    Unavailable,
+)
 from tierlog.storage_backends.chunks.memory import MemoryChunk
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -102,6 +108,24 @@ async def test_lookups_of_cold_segments_are_counted_and_timed(monkeypatch: pytes
         after = owner.container.statistics().loader
         assert (after.loaded - before.loaded, after.lookups - before.lookups) == (1, 1)
         assert after.lookup_seconds - before.lookup_seconds == pytest.approx(2)
+
+
+async def test_w6_a_cold_segment_that_exists_is_no_addition_to_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A repeated create was refused as if it took room."""
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        log = owner.container.log
+        monkeypatch.setattr(log, "has_room", lambda size: False)
+        monkeypatch.setattr(log, "room_error", lambda: StorageFull("no room"))
+        before = owner.log_bytes
+        assert is_cold(owner, NAMES[1])
+        with pytest.raises(SegmentExists):
+            await owner.store.create_segment(NAMES[1])
+        await owner.store.create_segment(NAMES[1], exist_ok=True)
+        with pytest.raises(StorageFull):
+            await owner.store.create_segment("new")
+        assert (is_cold(owner, NAMES[1]), owner.log_bytes) == (True, before)
 
 
 async def test_m4_every_change_of_a_cold_segment_loads_it() -> None:
