@@ -6,16 +6,23 @@ created before it began. An element that is deleted between listing and reading 
 from __future__ import annotations
 
 from contextlib import aclosing, suppress
+from functools import partial
 
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
+from ...storage_backends.base.parallel import in_parallel
 from .element import CONTAINERS_PREFIX, ELEMENT_BYTES_MAX, Element, Position, check_crc, position_of
 
 _ATTEMPTS_MAX = 10
 """Times that a chain is listed whose newest element vanishes each time."""
+
+_READS_MAX = 16
+"""Elements that are read at a time."""
+_PART = 256
+"""Elements that are read before they are checked."""
 
 
 def journal_prefix(container: int) -> str:
@@ -145,20 +152,31 @@ async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
     """Read all elements and check that each continues the one before, if that is still there."""
     elements: list[StoredElement] = []
     problems: list[ChainProblem] = []
-    for n in reversed(await list_elements(chunks, container)):
-        try:
-            found = await read_element(chunks, container, n)
-        except ChunkNotFound:
-            continue
-        except DataCorruption as error:
-            problems.append(ChainProblem(error.file, error.reason, error.offset, n))
-            continue
-
-        # The walk goes on after a break: an operator needs to see what both histories have.
-        if elements and (message := _break_between(found, elements[-1].element)):
-            problems.append(ChainProblem(element_name(container, n), message))
-        elements.append(found)
+    numbers = await list_elements(chunks, container)
+    # Thousands, if none could be deleted for long: one after the other they would take minutes.
+    reads = [partial(_read_or_problem, chunks, container, n) for n in reversed(numbers)]
+    for start in range(0, len(reads), _PART):
+        for found in await in_parallel(_READS_MAX, reads[start : start + _PART]):
+            if isinstance(found, ChainProblem):
+                problems.append(found)
+            elif found is not None:
+                # The walk goes on after a break: an operator needs to see what both histories have.
+                if elements and (message := _break_between(found, elements[-1].element)):
+                    problems.append(ChainProblem(element_name(container, found.n), message))
+                elements.append(found)
     return ChainReport(container, tuple(elements), tuple(problems))
+
+
+async def _read_or_problem(
+    chunks: ChunkStorage, container: int, n: int
+) -> StoredElement | ChainProblem | None:
+    """None if it was deleted since it was listed."""
+    try:
+        return await read_element(chunks, container, n)
+    except ChunkNotFound:
+        return None
+    except DataCorruption as error:
+        return ChainProblem(error.file, error.reason, error.offset, n)
 
 
 def _break_between(older: StoredElement, newer: Element) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio.lowlevel
 import attrs
 import pytest
 
@@ -83,6 +84,34 @@ async def test_a_chain_is_read_as_far_as_it_stands() -> None:
     assert report.problems == ()
     await chunks.delete(element_name(3, 5))
     assert (await read_chain(chunks, 3)).problems == ()
+
+
+async def test_the_elements_of_a_long_chain_are_read_many_at_a_time() -> None:
+    """Nothing could be deleted for long: one after the other, 10,000 take six minutes from S3."""
+
+    class Slow(MemoryChunkStorage):
+        running = most = 0
+
+        async def _read(self, name: str, offset: int, size: int) -> bytes:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            for _ in range(5):
+                await anyio.lowlevel.checkpoint()
+            self.running -= 1
+            return await super()._read(name, offset, size)
+
+    state = MemoryChunkState()
+    filled = MemoryChunkStorage(state)
+    await filled.open()
+    for each in (*chain(1, 300), *chain(302, 600)):
+        await filled.create_with_content(element_name(3, each.n), [each.encode()])
+    await filled.create_with_content(element_name(3, 301), [b"damaged"])
+    slow = Slow(state)
+    await slow.open()
+    report = await read_chain(slow, 3)
+    assert [each.n for each in report.elements] == [n for n in range(600, 0, -1) if n != 301]
+    assert [each.n for each in report.unreadable] == [301]
+    assert 8 <= slow.most <= 16
 
 
 async def test_an_element_that_does_not_follow_the_one_before_is_reported() -> None:
