@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .storage_backends.base.errors import (
         AttributeConflict,
         BadOffset,
+        ChangesIncomplete,
         ClosedError,
         ConfigError,
         DataCorruption,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         SegmentTruncated,
         StorageFull,
         StoreMismatch,
+        TableConflict,
         Throttled,
         TierlogError,
         TooLarge,
@@ -48,8 +50,18 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownWriter,
         Unsupported,
+        WrongSegmentKind,
     )
     from .storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
+    from .storage_backends.base.table import Table, TableTransaction
+    from .storage_backends.base.tables import (
+        ABSENT,
+        ChangesPage,
+        TableChange,
+        TablePage,
+        TableRow,
+        TableUpdate,
+    )
     from .storage_backends.base.transactions import (
         CommitResult,
         StagedPart,
@@ -76,6 +88,15 @@ _HOMES = {
     "storage_backends.base.arguments": ("WriterId",),
     "storage_backends.base.verbs": ("SegmentVerbs",),
     "storage_backends.base.segments": ("AttributeUpdate", "AttributeUpdateKind", "SegmentInfo"),
+    "storage_backends.base.table": ("Table", "TableTransaction"),
+    "storage_backends.base.tables": (
+        "ABSENT",
+        "ChangesPage",
+        "TableChange",
+        "TablePage",
+        "TableRow",
+        "TableUpdate",
+    ),
     "storage_backends.base.transactions": (
         "CommitResult",
         "StagedPart",
@@ -86,11 +107,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "ABSENT",
     "AttributeConflict",
     "AttributeUpdate",
     "AttributeUpdateKind",
     "BadOffset",
     "BatchItem",
+    "ChangesIncomplete",
+    "ChangesPage",
     "Client",
     "ClientStatistics",
     "ClosedError",
@@ -117,6 +141,13 @@ __all__ = [
     "StoreMismatch",
     "StoreStatistics",
     "SyncClient",
+    "Table",
+    "TableChange",
+    "TableConflict",
+    "TablePage",
+    "TableRow",
+    "TableTransaction",
+    "TableUpdate",
     "Throttled",
     "TooLarge",
     "TierlogError",
@@ -129,6 +160,7 @@ __all__ = [
     "UnknownWriter",
     "Unsupported",
     "WriterId",
+    "WrongSegmentKind",
     "connect",
     "connect_sync",
     "events",

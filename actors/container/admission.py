@@ -38,6 +38,8 @@ class AdmissionOptions:
     row_bytes: int = 512 << 20
     """Bytes of records in memory above which appends are refused: far more than a flush cycle makes, so runs
     cannot be published (rule M12)."""
+    row_cycle_bytes: int = 32 << 20
+    """Bytes of records in memory that make a flush cycle due (rule M18)."""
     delay_max: float = 2.0
     """Seconds that an append waits just below the hard limit."""
     space_interval: float = 1.0

@@ -25,6 +25,7 @@ from .pipeline import Pipeline, PipelineHooks
 from .publish import Listeners, Publisher
 from .sources import ContainerCollectorSource, ContainerFlushSource
 from .table_runs import TableRuns
+from .tables import Tables
 
 if TYPE_CHECKING:
     from .container import Container
@@ -47,6 +48,7 @@ class ContainerComponents:
     imports: SegmentImporter
     table_runs: TableRuns
     loader: Loader
+    tables: Tables
 
 
 def build_components(container: Container) -> ContainerComponents:
@@ -79,7 +81,8 @@ def build_components(container: Container) -> ContainerComponents:
         view, flusher, storage, collector, ownership.prove, table_runs.complete_cycle, options.writer
     )
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
-    listeners = _listeners(container, writer, leases)
+    tables = Tables(container)
+    listeners = _listeners(container, writer, leases, tables)
     publisher = Publisher(
         state,
         cache,
@@ -115,13 +118,18 @@ def build_components(container: Container) -> ContainerComponents:
         ),
         table_runs=table_runs,
         loader=loader,
+        tables=tables,
     )
 
 
-def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> Listeners:
+def _listeners(container: Container, writer: StorageWriter, leases: Leases, tables: Tables) -> Listeners:
     legacy, segments = container.legacy, container.state.segments
     if legacy is None:
-        return Listeners(segment_due=writer.segment_due, transaction_changed=leases.note)
+        return Listeners(
+            segment_due=writer.segment_due,
+            transaction_changed=leases.note,
+            table_deleted=tables.table_deleted,
+        )
 
     def record_changed(sid: int) -> None:
         segment = segments.get(sid)
@@ -133,4 +141,5 @@ def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> L
         transaction_changed=leases.note,
         record_changed=record_changed,
         cycle_completed=legacy.cycle_completed,
+        table_deleted=tables.table_deleted,
     )

@@ -72,6 +72,7 @@ from .operations.append import AppendRequest
 from .operations.cold import UnloadRequest
 from .operations.create import CreateRequest
 from .operations.queries import InfoRequest, WaitDurableRequest
+from .operations.table import UpdateTableRequest
 from .operations.transactions import ListTransactionsRequest, TransactionRequest
 from .operations.writers import LastEventRequest
 from .owner import Identity
@@ -86,6 +87,7 @@ from .shared_store_record import SharedStoreRecord
 from .sources import ContainerManifestSource
 from .state import ContainerState
 from .statistics import ContainerStatistics
+from .tables import Tables
 from .transaction_table import Key
 
 _log = get_logger("container")
@@ -302,6 +304,7 @@ class Container:
                 helpers.start_soon(protect(self._unload_idle), components.publisher)
                 helpers.start_soon(protect(components.loader.run), components.pipeline.resume)
                 helpers.start_soon(protect(components.table_runs.run))
+                helpers.start_soon(protect(components.tables.run))
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()
@@ -370,6 +373,8 @@ class Container:
         components = self._components
         # In the step of the publishing: the age of what is not flushed begins with it (F5).
         components.writer.operations_logged()
+        if components.tables.is_cycle_due(self.options.admission.row_cycle_bytes):
+            components.writer.request_cycle()
         if components.publisher.has_too_many(self.options.active_segments_max):
             self._unloading_due.set()
         # On a full disk after every group: a checkpoint lets log files go.
@@ -521,6 +526,20 @@ class Container:
         request.reply = self._make_answer()
         await self.mailbox.put(request, request.size)
 
+    @property
+    def tables(self) -> Tables:
+        return self._components.tables
+
+    async def ask_update(self, request: UpdateTableRequest, charge: int) -> Any:
+        """Admit an update of a table, which counts as ``charge`` bytes in the mailbox, and return its
+        answer."""
+        await self._components.admission.admit(request.name, request.size)
+        return await self._ask(request, charge)
+
+    async def wait_progress(self) -> None:
+        """Return after the next flush cycle, or another step that freed memory."""
+        await self._components.writer.progress.wait()
+
     async def log_operation(self, op: Operation) -> Any:
         """Log an internal operation; returns its answer once it is durable."""
         return await self.ask_internal(LogRequest(op), 64)
@@ -571,20 +590,27 @@ class Container:
             raise SegmentNotFound.replaced(name)
         return segment
 
+    async def find_kind(self, name: str, sid: int = 0, *, is_table: bool = False) -> SegmentState:
+        """``find_durable`` of a segment with bytes, or of a table (rule M14)."""
+        segment = await self.find_durable(name, sid)
+        if segment.is_table != is_table:
+            await self.wait_durable()
+        return segment.of_kind(is_table=is_table)
+
     async def _find(self, name: str) -> SegmentState | None:
         segment = self.segments.in_memory(name)
         return await self._as_owner(self.cold.find(name)) if segment is None else segment
 
     async def read(self, name: str, offset: int, size: int, sid: int = 0) -> Buffer:
         """Durable bytes, possibly a view of more of them; ``b""`` at the tail."""
-        segment = await self.find_durable(name, sid)
+        segment = await self.find_kind(name, sid)
         if offset < segment.start_offset:
             await self.wait_durable()  # the truncation may not be durable yet
         return await self._as_owner(self._components.reader.read(segment, offset, size))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         """The offsets in ``start .. end`` at which durable appends begin (rule S5)."""
-        segment = await self.find_durable(name)
+        segment = await self.find_kind(name)
         return await self._as_owner(self._components.append_starts.find(segment, start, end))
 
     async def _as_owner(self, answer: Awaitable[T]) -> T:
@@ -605,7 +631,7 @@ class Container:
 
         Raises ``SegmentNotFound`` if it is deleted meanwhile, ``Unavailable`` if the container stops.
         """
-        segment: SegmentState | None = await self.find_durable(name, sid)
+        segment: SegmentState | None = await self.find_kind(name, sid)
         assert segment is not None
         sid = segment.sid
         while True:
@@ -659,4 +685,5 @@ class Container:
             journal=self.ownership.statistics(),
             table=components.table_runs.statistics(),
             loader=components.loader.statistics(),
+            user_tables=components.tables.statistics(),
         )

@@ -12,6 +12,7 @@ import attrs
 
 from ...storage_backends.base.errors import Throttled
 from .operations.append import AppendRequest
+from .operations.table import UpdateTableRequest
 from .requests import Request
 from .segments import NotLoaded
 
@@ -38,7 +39,8 @@ class Parked:
 
     @property
     def size(self) -> int:
-        return _OVERHEAD + (self.request.size if isinstance(self.request, AppendRequest) else 0)
+        request = self.request
+        return _OVERHEAD + (request.size if isinstance(request, (AppendRequest, UpdateTableRequest)) else 0)
 
 
 class ParkedRequests:

@@ -20,11 +20,12 @@ from ...journal.operations.segment_image import (
     SegmentImage,
     SegmentStatus,
     WriterState,
+    encode_flags,
     encode_image,
     encode_merges,
     encode_plain_image,
 )
-from ...storage_backends.base.errors import SegmentNotFound
+from ...storage_backends.base.errors import SegmentNotFound, WrongSegmentKind
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.sorted_dict import FrozenView, SortedKeys
@@ -53,6 +54,7 @@ class SegmentState:
         "flushed_start",
         "has_record",
         "is_listed",
+        "is_table",
         "length",
         "log_references",
         "merges",
@@ -68,10 +70,12 @@ class SegmentState:
         "writers",
     )
 
-    def __init__(self, sid: int, name: str, rolling_size: int) -> None:
+    def __init__(self, sid: int, name: str, rolling_size: int, *, is_table: bool = False) -> None:
         self.sid = sid
         self.name = name
         self.rolling_size = rolling_size
+        self.is_table = is_table
+        """Its length stays 0: its rows are in the system table (rule M14)."""
         self.status = SegmentStatus.LIVE
         self.length = 0
         self.durable_length = -1
@@ -140,6 +144,12 @@ class SegmentState:
     def is_idle(self) -> bool:
         """Everything about it is in its image and in its record in long-term storage."""
         return self.durable_length == self.length and self.waiter is None and self.is_clean
+
+    def of_kind(self, *, is_table: bool) -> SegmentState:
+        """The segment, which the caller expects to be a table, or to have bytes (rule M14)."""
+        if self.is_table != is_table:
+            raise WrongSegmentKind.of(self.name, is_table=self.is_table)
+        return self
 
     def wake(self) -> None:
         if self.waiter is not None:
@@ -218,6 +228,7 @@ class SegmentState:
             attributes=dict(self.attributes),
             flushed_length=self.flushed,
             container=container,
+            is_table=self.is_table,
         )
 
     def last_event(self, writer: bytes) -> int | None:
@@ -232,7 +243,7 @@ class SegmentState:
             return encode_plain_image(
                 self.sid,
                 self.status,
-                self.sealed,
+                encode_flags(self.sealed, self.is_table),
                 self.length,
                 self.start_offset,
                 self.rolling_size,
@@ -253,13 +264,14 @@ class SegmentState:
                 tuple(self.writers.items()),
                 tuple(self.expired),
                 tuple(self.merges),
+                self.is_table,
             ),
             self.encoded_merges,
         )
 
     @classmethod
     def from_image(cls, image: SegmentImage, version: int = 0) -> SegmentState:
-        segment = cls(image.sid, image.name, image.rolling_size)
+        segment = cls(image.sid, image.name, image.rolling_size, is_table=image.is_table)
         segment.touched = version
         segment.status = image.status
         segment.sealed = image.sealed
@@ -338,6 +350,10 @@ class SegmentTable:
             raise SegmentNotFound(f"no segment {name!r}", segment=name)
 
         return segment
+
+    def require_bytes(self, name: str) -> SegmentState:
+        """A segment of bytes. Raises ``NotLoaded``."""
+        return self.require(name).of_kind(is_table=False)
 
     def in_memory(self, name: str) -> SegmentState | None:
         """The segment of that name, if it is in memory."""

@@ -35,6 +35,7 @@ from .transaction_table import TransactionTable
 RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY)
 """Of records that synchronous steps need: those of the segments in memory, to claim long-term storage, and to
 delete."""
+_RESIDENT_KEYS = tuple(prefix.encode() for prefix in RESIDENT_PREFIXES)
 NO_CYCLE = CycleComplete(0, 0, 0, False)
 _Item = tuple[str, int, Any]
 """A record of a snapshot: the list of ``Records`` that it goes to, its size in bytes, and itself."""
@@ -364,8 +365,9 @@ class ContainerState:
         """Recovery: add a row of a checkpoint, whose elements are known."""
         if row.version > self.table.runs.clean_to:
             self.table.put((row,))
-        if (key := row.key.decode()).startswith(RESIDENT_PREFIXES):
-            self._keep_resident(key, row.version, row.value)
+        # The keys of other rows need not be text.
+        if row.key.startswith(_RESIDENT_KEYS):
+            self._keep_resident(row.key.decode(), row.version, row.value)
 
     def restore(self, segment: SegmentState) -> None:
         """Recovery: add a segment of a checkpoint. Its metadata entries and transactions are restored

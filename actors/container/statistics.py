@@ -21,6 +21,7 @@ from .ownership import JournalStatistics
 from .pipeline import PipelineStatistics
 from .recovery import RecoveryReport
 from .table_runs import TableStatistics
+from .tables import TablesStatistics
 
 
 @attrs.frozen
@@ -45,3 +46,4 @@ class ContainerStatistics:
     journal: JournalStatistics
     table: TableStatistics
     loader: LoaderStatistics
+    user_tables: TablesStatistics

@@ -46,9 +46,11 @@ from ...storage_backends.base.errors import (
     TierlogError,
     TooLarge,
     Unavailable,
+    WrongSegmentKind,
 )
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
 from ...storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ...storage_backends.base.table import Table
 from ...storage_backends.base.transactions import (
     LEASE_DEFAULT,
     LEASE_MAX,
@@ -82,10 +84,12 @@ from ..container.operations.transactions import (
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
 from ..container.requests import Request
+from ..container.tables import Tables
 from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices, list_in_slices, turn_after
 from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
+from .tables import StoreTables
 
 T = TypeVar("T")
 _CACHED_NAMES_MAX = 65_536
@@ -141,6 +145,7 @@ class SegmentStore(SegmentVerbs):
         self._cached_indexes: dict[str, int] = {}
         self._guard = UseGuard("store")
         self._closed = False
+        self._tables = StoreTables(self._call_tables, append_bytes_max)
 
     def __repr__(self) -> str:
         return f"<SegmentStore {len(self._containers)} containers{', closed' if self._closed else ''}>"
@@ -160,6 +165,20 @@ class SegmentStore(SegmentVerbs):
         except SegmentExists:
             if not exist_ok:
                 raise
+
+    async def create_table(self, name: str, *, exist_ok: bool = False) -> None:
+        request = CreateRequest(name, self._rolling_sizes.default, is_table=True)
+        try:
+            await self._ask("create_table", name, request)
+        except SegmentExists:
+            if not exist_ok:
+                raise
+            if not (await self.segment_info(name)).is_table:
+                raise WrongSegmentKind.of(name, is_table=False) from None
+
+    def table(self, name: str) -> Table:
+        check_segment_name(name)
+        return Table(self._tables, name)
 
     @overload
     async def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int: ...
@@ -540,6 +559,9 @@ class SegmentStore(SegmentVerbs):
 
         with self._span(f"tierlog.{verb}", {"container": container.index, "segment": name}):
             return await container.call(act)
+
+    async def _call_tables(self, verb: str, name: str, act: Callable[[Tables], Awaitable[T]]) -> T:
+        return await self._call(verb, name, lambda owner: act(owner.tables))
 
     async def _call_each(self, act: Callable[[Container], Awaitable[T]]) -> list[T]:
         self._checked_containers()

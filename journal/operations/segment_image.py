@@ -1,9 +1,9 @@
 """SegmentImage: what a checkpoint keeps of one segment. It is not an operation; ``CheckpointPart`` carries
 it.
 
-Layout: ``sid u64, status u8, sealed u8, length u64, start u64, rolling u64, name text, attribute values,
+Layout: ``sid u64, status u8, flags u8, length u64, start u64, rolling u64, name text, attribute values,
 writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source
-u64, length u64]``.
+u64, length u64]``. Flags: 1 sealed, 2 a table; earlier code refuses the second.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.codec import Decoder, Encoder
+from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from .expire_writers import decode_writer, encode_writer
 from .update_attributes import decode_values, encode_values
 
+SEALED_FLAG, TABLE_FLAG = 1, 2
 _HEAD = struct.Struct(">QBBQQQH")
 """All before the name, and its length."""
 _NO_LISTS = bytes(14)
@@ -64,11 +65,13 @@ class SegmentImage(NamedTuple):
     writers: tuple[tuple[bytes, WriterState], ...]
     expired: tuple[bytes, ...]
     merges: tuple[MergedRange, ...]
+    is_table: bool = False
+    """It has rows, in the system table, and no bytes (rule M14)."""
 
 
 def encode_image(image: SegmentImage, merges: Buffer | None = None) -> bytes:
     """``merges``: the image's, encoded before by ``encode_merges``."""
-    out = Encoder().u64(image.sid).u8(image.status).u8(image.sealed)
+    out = Encoder().u64(image.sid).u8(image.status).u8(encode_flags(image.sealed, image.is_table))
     out.u64(image.length).u64(image.start_offset).u64(image.rolling_size).text(image.name)
     encode_values(out, image.values)
     out.u32(len(image.writers))
@@ -84,12 +87,16 @@ def encode_image(image: SegmentImage, merges: Buffer | None = None) -> bytes:
     return out.u32(len(encoded) // MERGE_BYTES).raw(encoded).finish()
 
 
+def encode_flags(sealed: bool, is_table: bool) -> int:
+    return SEALED_FLAG * sealed | TABLE_FLAG * is_table
+
+
 def encode_plain_image(
-    sid: int, status: SegmentStatus, sealed: bool, length: int, start_offset: int, rolling: int, name: str
+    sid: int, status: SegmentStatus, flags: int, length: int, start_offset: int, rolling: int, name: str
 ) -> bytes:
     """The same for an image without values, writers, expired writers and merges, packed at once."""
     encoded = name.encode()
-    return _HEAD.pack(sid, status, sealed, length, start_offset, rolling, len(encoded)) + encoded + _NO_LISTS
+    return _HEAD.pack(sid, status, flags, length, start_offset, rolling, len(encoded)) + encoded + _NO_LISTS
 
 
 def encode_merges(merges: Iterable[MergedRange]) -> bytes:
@@ -103,7 +110,9 @@ def sid_of_image(data: bytes) -> int:
 
 def decode_image(data: bytes) -> SegmentImage:
     fields = Decoder(data)
-    sid, status, sealed = fields.u64(), fields.member(SegmentStatus), fields.flag()
+    sid, status, flags = fields.u64(), fields.member(SegmentStatus), fields.u8()
+    if flags & ~(SEALED_FLAG | TABLE_FLAG):
+        raise DecodeError(f"the flags of segment {sid:#x} are {flags}")
     length, start_offset, rolling_size = fields.u64(), fields.u64(), fields.u64()
     name, values = fields.text(), decode_values(fields)
     writers = tuple(
@@ -114,5 +123,16 @@ def decode_image(data: bytes) -> SegmentImage:
     merges = tuple(map(MergedRange._make, _MERGE.iter_unpack(fields.raw(MERGE_BYTES * fields.u32()))))
     fields.finish()
     return SegmentImage(
-        sid, status, sealed, length, start_offset, rolling_size, name, values, writers, expired, merges
+        sid,
+        status,
+        bool(flags & SEALED_FLAG),
+        length,
+        start_offset,
+        rolling_size,
+        name,
+        values,
+        writers,
+        expired,
+        merges,
+        bool(flags & TABLE_FLAG),
     )

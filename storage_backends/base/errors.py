@@ -145,6 +145,63 @@ class AttributeConflict(SegmentError):
     code = "attribute-conflict"
 
 
+class WrongSegmentKind(SegmentError):
+    """The call is for segments of bytes, and the segment is a table, or the other way round. Nothing was
+    done; use the verbs of its kind."""
+
+    code = "wrong-segment-kind"
+
+    @classmethod
+    def of(cls, name: str, *, is_table: bool) -> WrongSegmentKind:
+        """``is_table``: the segment is a table."""
+        what = (
+            f"{name!r} is a table, which has rows and no bytes: use store.table"
+            if is_table
+            else f"{name!r} is a segment of bytes and not a table: create_table makes those"
+        )
+        return cls(what, segment=name)
+
+
+class TableConflict(SegmentError):
+    """A key of a table has another version than the update expects. Nothing was applied; read the key and
+    decide again.
+
+    ``key`` is the first such key (``key_hex`` in hex), ``expected`` the version given and ``present`` the
+    one that it has; 0 means no row.
+    """
+
+    code = "table-conflict"
+
+    def __init__(
+        self, message: str, *, segment: str = "", key_hex: str = "", expected: int, present: int
+    ) -> None:
+        super().__init__(message, segment=segment)
+        self.key_hex = key_hex
+        self.expected = expected
+        self.present = present
+
+    @property
+    def key(self) -> bytes:
+        try:
+            return bytes.fromhex(self.key_hex)
+        except ValueError:  # an answer that was damaged on its way
+            return b""
+
+
+class ChangesIncomplete(SegmentError):
+    """The table does not know all changes since that version any more: forget its rows, and start over with
+    the changes since version 0, which are all rows.
+
+    ``complete_since`` is the least version since which all changes are known.
+    """
+
+    code = "changes-incomplete"
+
+    def __init__(self, message: str, *, segment: str = "", complete_since: int = 0) -> None:
+        super().__init__(message, segment=segment)
+        self.complete_since = complete_since
+
+
 class OutOfOrder(SegmentError):
     """An idempotent append arrived before its predecessor (rule C3). Nothing was applied; send the events
     after ``last_event_number``, the writer's last applied event, and then this one."""

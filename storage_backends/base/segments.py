@@ -92,6 +92,8 @@ class SegmentInfo:
     """The segment is in long-term storage up to this offset; the rest is in the write-ahead log and the
     cache."""
     container: int
+    is_table: bool = False
+    """It was made by ``create_table``: it has rows and no bytes."""
 
 
 def _as_object(value: object) -> object:

@@ -57,14 +57,25 @@ class Page:
     """Where the next page starts; None if there is nothing more."""
 
 
-async def scan_rows(view: TableView, reader: RunReader, keys: KeyRange, limits: PageLimits) -> Page:
-    """A page of the live rows in ``keys``, in order. Raises ``Unavailable`` if a run cannot be read, and
-    ``DataCorruption``."""
+async def scan_rows(
+    view: TableView,
+    reader: RunReader,
+    keys: KeyRange,
+    limits: PageLimits,
+    *,
+    changed_after: int | None = None,
+) -> Page:
+    """A page of the live rows in ``keys``, in order; with ``changed_after`` of the rows with a greater
+    version, tombstones included. Raises ``Unavailable`` if a run cannot be read, and ``DataCorruption``."""
+    least = -1 if changed_after is None else changed_after
     cursors: list[_MemtableCursor | _RunCursor] = [
-        _MemtableCursor(memtable, keys, view.version) for memtable in view.memtables
+        _MemtableCursor(memtable, keys, view.version)
+        for memtable in view.memtables
+        if memtable.max_version > least
     ]
     for generation in view.runs.generations():
-        runs = [run for run in generation if keys.overlaps(run)]
+        # A newer row of the same key is in another one, which is read.
+        runs = [run for run in generation if keys.overlaps(run) and run.summary.max_version > least]
         if runs:
             cursors.append(_RunCursor(reader, runs, keys))
 
@@ -76,10 +87,10 @@ async def scan_rows(view: TableView, reader: RunReader, keys: KeyRange, limits: 
             merger.feed(source, await cursors[source].batch())
         for row in merger.rows():
             considered += 1
-            # A tombstone hides older rows, and is none of the page's.
-            if row.value is not None:
+            # A tombstone hides older rows, and is none of a page of live ones.
+            if row.version > least and (row.value is not None or changed_after is not None):
                 rows.append(row)
-                size += len(row.key) + len(row.value)
+                size += len(row.key) + len(row.value or b"")
                 if len(rows) >= limits.rows or size >= limits.size:
                     # By key and not by position: blocks and runs may be others by then.
                     return Page(rows, successor(row.key))

@@ -77,6 +77,11 @@ class Table:
         return sum(len(memtable) for memtable in (self._memtable, *self._frozen))
 
     @property
+    def unfrozen_memory(self) -> int:
+        """Bytes of the rows that are not frozen, about."""
+        return self._memtable.memory
+
+    @property
     def is_dirty(self) -> bool:
         """Whether there are rows that the runs do not have."""
         clean_to = self._runs.clean_to

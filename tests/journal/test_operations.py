@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.operations import IMAGE, SAMPLES, TRANSACTION, operations
+from support.operations import IMAGE, SAMPLES, TABLE_IMAGE, TRANSACTION, operations
 from tierlog.journal.operations.append import Append, encode_head
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.operation import (
@@ -20,7 +20,7 @@ from tierlog.journal.operations.operation import (
     encode_operation,
     register,
 )
-from tierlog.journal.operations.segment_image import decode_image, encode_image
+from tierlog.journal.operations.segment_image import SegmentImage, decode_image, encode_image
 from tierlog.journal.operations.transaction_image import (
     decode_transaction,
     encode_transaction,
@@ -44,7 +44,12 @@ def test_every_operation_has_a_golden_sample() -> None:
     """Golden bytes make type numbers and layouts permanent: a log of today must mean the same with any later
     version."""
     assert {type(op) for op in SAMPLES.values()} == set(NUMBERS)
-    assert {path.stem for path in GOLDEN.glob("*.hex")} == {*SAMPLES, "segment_image", "transaction_image"}
+    assert {path.stem for path in GOLDEN.glob("*.hex")} == {
+        *SAMPLES,
+        "segment_image",
+        "table_image",
+        "transaction_image",
+    }
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -55,11 +60,19 @@ def test_an_operation_has_its_golden_bytes(name: str) -> None:
     assert decode_one(golden) == SAMPLES[name]
 
 
-def test_a_segment_image_has_its_golden_bytes() -> None:
-    golden = bytes.fromhex((GOLDEN / "segment_image.hex").read_text())
+@pytest.mark.parametrize(("name", "image"), [("segment_image", IMAGE), ("table_image", TABLE_IMAGE)])
+def test_a_segment_image_has_its_golden_bytes(name: str, image: SegmentImage) -> None:
+    golden = bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
 
-    assert encode_image(IMAGE) == golden
-    assert decode_image(golden) == IMAGE
+    assert encode_image(image) == golden
+    assert decode_image(golden) == image
+
+
+def test_m14_an_image_with_unknown_flags_is_refused() -> None:
+    """As code from before tables refuses theirs."""
+    golden = encode_image(IMAGE)
+    with pytest.raises(DecodeError, match="flags"):
+        decode_image(golden[:9] + b"\4" + golden[10:])
 
 
 def test_a_transaction_image_has_its_golden_bytes() -> None:

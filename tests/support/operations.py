@@ -44,6 +44,7 @@ from tierlog.journal.operations.segment_image import MergedRange, SegmentImage, 
 from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
+from tierlog.journal.operations.update_table import CreateTable, ForgetRows, UpdateTable
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
@@ -111,10 +112,12 @@ SAMPLES: dict[str, Operation] = {
         SID, 4096, "job-7", ((SID + 1, 10), (SID + 2, 0)), (SID + 3,), (("txn:query", 7),)
     ),
     "create_segment": CreateSegment(SID, "app/events#part-1", 128 << 20),
+    "create_table": CreateTable(SID, "app/users"),
     "cycle_complete": CycleComplete(7, 3, 1200, False),
     "delete_segment": DeleteSegment(SID),
     "element_created": ElementCreated(Position(0x12, 0xCAFE)),
     "expire_writers": ExpireWriters(SID, (b"writer-1", b"w")),
+    "forget_rows": ForgetRows(SID, True, (b"key", b"\xff\x00")),
     "forget_segment": ForgetSegment(SID),
     "forget_transactions": ForgetTransactions((("app/events", "job-7"), ("app/größe", "8"))),
     "import_segment": ImportSegment(_IMPORTED, (("s:1", b"record"), ("c:n", b""))),
@@ -129,6 +132,8 @@ SAMPLES: dict[str, Operation] = {
     "unload_segments": UnloadSegments((SID, SID + 1)),
     "truncate_segment": TruncateSegment(SID, 4096),
     "update_attributes": UpdateAttributes(SID, (("txn", -1), ("größe", 1 << 40))),
+    "update_table": UpdateTable(SID, b"", 0, 0, ((b"key", b"value"), (b"\xff\x00", None), (b"empty", b""))),
+    "update_table_by_writer": UpdateTable(SID, b"writer-1", -3, 2, ((b"key", b"value"),)),
 }
 
 IMAGE = SegmentImage(
@@ -145,6 +150,8 @@ IMAGE = SegmentImage(
     (MergedRange(100, SID + 1, 10),),
 )
 
+TABLE_IMAGE = IMAGE._replace(length=0, start_offset=0, merges=(), is_table=True)
+
 TRANSACTION = TransactionImage(
     SID, "app/events", "job-7", TransactionStatus.COMMITTED, ("query", 7), 3_600_000, "because", 4096, 10
 )
@@ -156,6 +163,7 @@ data = st.binary(max_size=40)
 blobs = st.lists(data, max_size=3).map(tuple)
 text = st.text(max_size=12)
 writer = st.binary(min_size=1, max_size=64)
+table_rows = st.lists(st.tuples(data, st.none() | data), max_size=3).map(tuple)
 values = st.lists(st.tuples(text, i64), max_size=3).map(tuple)
 cycles = st.builds(CycleComplete, u64, u64, u64, st.booleans())
 statuses = st.sampled_from(SegmentStatus)
@@ -173,6 +181,7 @@ images = st.builds(
     st.lists(st.tuples(writer, st.builds(WriterState, i64, i64, u64)), max_size=3).map(tuple),
     st.lists(writer, max_size=3).map(tuple),
     st.lists(st.builds(MergedRange, u64, u64, u64), max_size=3).map(tuple),
+    st.booleans(),
 )
 
 tokens = st.none() | st.tuples(text, i64)
@@ -241,6 +250,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(CommitMetadata, st.lists(st.tuples(text, st.none() | data), max_size=3).map(tuple)),
     st.builds(CommitTransaction, u64, u64, text, sources, sids, values),
     st.builds(CreateSegment, u64, text, u64),
+    st.builds(CreateTable, u64, text),
     cycles,
     st.builds(DeleteSegment, u64),
     st.builds(ElementCreated, positions),
@@ -249,6 +259,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(LogElement, elements.map(lambda element: element.encode())),
     st.builds(LogElementChange, data, _copied, data, _copied, data),
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),
+    st.builds(ForgetRows, u64, st.booleans(), blobs),
     st.builds(ForgetSegment, u64),
     st.builds(ForgetTransactions, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(
@@ -261,4 +272,6 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(SealSegment, u64),
     st.builds(TruncateSegment, u64, u64),
     st.builds(UpdateAttributes, u64, values),
+    st.builds(UpdateTable, u64, st.just(b""), st.just(0), st.just(0), table_rows),
+    st.builds(UpdateTable, u64, writer, i64, u32, table_rows),
 )

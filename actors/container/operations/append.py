@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ....journal.operations.append import Append, new_tuple
 from ....journal.operations.segment_image import WriterState
@@ -17,6 +17,7 @@ from ....storage_backends.base.errors import (
     SegmentSealed,
     TierlogError,
     UnknownWriter,
+    WrongSegmentKind,
 )
 from ....storage_backends.base.transactions import is_staged, split_staged
 from ..requests import Request
@@ -27,6 +28,19 @@ from .handlers import Decision, OperationHandler, RequestHandler
 if TYPE_CHECKING:
     from ..publish import Publisher
     from ..state import ContainerState
+
+
+class WriterEvents(Protocol):
+    """A request that carries events of a writer."""
+
+    @property
+    def writer(self) -> bytes: ...
+    @property
+    def first_event(self) -> int: ...
+    @property
+    def event_count(self) -> int: ...
+    @property
+    def previous_event(self) -> int | None: ...
 
 
 class AppendRequest(Request):
@@ -76,16 +90,12 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     if segment is None:
         raise _no_segment(state, request.name)
 
+    if segment.is_table:
+        raise WrongSegmentKind.of(segment.name, is_table=True)
+
     # C3: repeats come first. A lost answer must not turn into ``SegmentSealed`` or ``BadOffset``.
-    if request.writer:
-        known = segment.writers.get(request.writer)
-        if known is None:
-            _check_new_writer(segment, request)
-        elif _is_repeat(segment, request, known):
-            # Only the latest append's offset is kept: to keep all would need memory for each event ever
-            # written.
-            is_latest = request.first_event == known.first_event and _last_event(request) == known.last_event
-            return None, known.offset if is_latest else None
+    if request.writer and (known := find_repeat(segment, request)) is not None:
+        return None, first_answer(request, known)
 
     # After the repeats, and before the offset: who appends to a sealed segment needs to know that no offset
     # is right.
@@ -113,6 +123,23 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     return new_tuple(Append, fields), offset
 
 
+def find_repeat(segment: SegmentState, request: WriterEvents) -> WriterState | None:
+    """The writer's latest events, if those of the request are among them or were applied before. Raises if
+    the request neither was nor can be applied."""
+    known = segment.writers.get(request.writer)
+    if known is None:
+        _check_new_writer(segment, request)
+        return None
+    return known if _is_repeat(segment, request, known) else None
+
+
+def first_answer(request: WriterEvents, known: WriterState) -> int | None:
+    """What the repeated events were answered with, if they are the writer's latest: to keep all answers would
+    need memory for each event ever written."""
+    is_latest = request.first_event == known.first_event and _last_event(request) == known.last_event
+    return known.offset if is_latest else None
+
+
 def _no_segment(state: ContainerState, name: str) -> TierlogError:
     """Why nothing can be appended to ``name``. The writer of a staged segment learns that the transaction
     ended (rule T5)."""
@@ -135,11 +162,11 @@ def _shown(writer: bytes) -> str:
         return repr(writer)
 
 
-def _last_event(request: AppendRequest) -> int:
+def _last_event(request: WriterEvents) -> int:
     return request.first_event + request.event_count - 1
 
 
-def _check_new_writer(segment: SegmentState, request: AppendRequest) -> None:
+def _check_new_writer(segment: SegmentState, request: WriterEvents) -> None:
     # C3: a fresh start would apply a repeat of an event whose number is forgotten.
     if request.writer in segment.expired:
         raise UnknownWriter(
@@ -155,7 +182,7 @@ def _check_new_writer(segment: SegmentState, request: AppendRequest) -> None:
         )
 
 
-def _is_repeat(segment: SegmentState, request: AppendRequest, known: WriterState) -> bool:
+def _is_repeat(segment: SegmentState, request: WriterEvents, known: WriterState) -> bool:
     """Whether all events of the request were applied before. Raises if the request neither was nor can be
     applied."""
     last = known.last_event

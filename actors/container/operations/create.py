@@ -1,4 +1,4 @@
-"""Create: a new, empty segment (rule C2)."""
+"""Create: a new, empty segment, or table (rule C2)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....journal.operations.create_segment import CreateSegment
+from ....journal.operations.update_table import CreateTable
+from ....storage_backends.base.arguments import ROLLING_SIZE_MIN
 from ....storage_backends.base.errors import SegmentExists
 from ....storage_backends.base.transactions import is_staged
 from ..requests import Request
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
 class CreateRequest(Request):
     """Answered with None."""
 
-    __slots__ = ("name", "rolling_size")
+    __slots__ = ("is_table", "name", "rolling_size")
 
-    def __init__(self, name: str, rolling_size: int) -> None:
+    def __init__(self, name: str, rolling_size: int, *, is_table: bool = False) -> None:
         self.name = name
         self.rolling_size = rolling_size
+        self.is_table = is_table
 
     def named(self) -> Sequence[str]:
         return (self.name,)
@@ -44,7 +47,10 @@ def _decide(state: ContainerState, request: CreateRequest) -> Decision:
         )
 
     # C2: the id is used up only when it is applied, because decisions change nothing.
-    return CreateSegment(state.next_segment_id(), request.name, request.rolling_size), None
+    sid = state.next_segment_id()
+    if request.is_table:
+        return CreateTable(sid, request.name), None
+    return CreateSegment(sid, request.name, request.rolling_size), None
 
 
 def _apply(state: ContainerState, op: CreateSegment) -> None:
@@ -54,7 +60,12 @@ def _apply(state: ContainerState, op: CreateSegment) -> None:
         state.transactions.stage(op.name, op.sid)
 
 
-def _publish(publisher: Publisher, op: CreateSegment, group: int) -> None:
+def _apply_table(state: ContainerState, op: CreateTable) -> None:
+    state.count_segment_id(op.sid)
+    state.add_segment(SegmentState(op.sid, op.name, ROLLING_SIZE_MIN, is_table=True))
+
+
+def _publish(publisher: Publisher, op: CreateSegment | CreateTable, group: int) -> None:
     # It was -1, and readers waited: from here on the segment exists for them (C1).
     publisher.by_id[op.sid].durable_length = 0
     publisher.cache.open_segment(op.sid, 0)
@@ -63,4 +74,5 @@ def _publish(publisher: Publisher, op: CreateSegment, group: int) -> None:
 HANDLERS = (
     RequestHandler(CreateRequest, _decide),
     OperationHandler(CreateSegment, _apply, _publish, from_client=True),
+    OperationHandler(CreateTable, _apply_table, _publish, from_client=True),
 )

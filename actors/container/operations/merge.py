@@ -40,11 +40,11 @@ def _decide(state: ContainerState, request: MergeRequest) -> Decision:
     for name in (request.target, *request.sources):
         refuse_staged(name, "commit_transaction moves those to their target")
 
-    target = state.segments.require(request.target)
+    target = state.segments.require_bytes(request.target)
     if target.sealed:
         raise SegmentSealed(f"{target.name!r} is sealed: merge into another segment", segment=target.name)
 
-    sources = [state.segments.require(name) for name in request.sources]
+    sources = [state.segments.require_bytes(name) for name in request.sources]
     for source in sources:
         _check_source(target, source)
 

@@ -163,7 +163,7 @@ def _decide_begin(state: ContainerState, request: BeginTransactionRequest) -> De
     if record is not None:
         return None, _info(state, _require_open(request, record))
 
-    target = state.segments.require(request.target)
+    target = state.segments.require_bytes(request.target)
     op = BeginTransaction(
         target.sid, request.transaction, None if token is None else (token.writer, token.epoch), request.lease
     )

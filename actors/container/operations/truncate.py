@@ -31,7 +31,7 @@ class TruncateRequest(Request):
 
 def _decide(state: ContainerState, request: TruncateRequest) -> Decision:
     refuse_staged(request.name, "a commit takes it whole or not at all")
-    segment = state.segments.require(request.name)
+    segment = state.segments.require_bytes(request.name)
     # Beyond the tail it would drop the bytes of appends that are still to come.
     if request.offset > segment.length:
         raise BadOffset(

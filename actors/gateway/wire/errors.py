@@ -21,6 +21,7 @@ from ....storage_backends.base.errors import (
     AttributeConflict,
     BadChunkOffset,
     BadOffset,
+    ChangesIncomplete,
     ChunkError,
     ChunkExists,
     ChunkNotFound,
@@ -42,6 +43,7 @@ from ....storage_backends.base.errors import (
     SegmentTruncated,
     StorageFull,
     StoreMismatch,
+    TableConflict,
     Throttled,
     TierlogError,
     TooLarge,
@@ -50,6 +52,7 @@ from ....storage_backends.base.errors import (
     Unavailable,
     UnknownWriter,
     Unsupported,
+    WrongSegmentKind,
 )
 
 PROBLEM_TYPE = "application/problem+json"
@@ -198,6 +201,9 @@ TABLE = (
     Row(SegmentTruncated, 410, _NEVER, (*_SEGMENT, "start_offset")),
     Row(BadOffset, 412, _NEVER, (*_SEGMENT, "expected", "given")),
     Row(AttributeConflict, 409, _NEVER, _SEGMENT),
+    Row(WrongSegmentKind, 409, _NEVER, _SEGMENT),
+    Row(ChangesIncomplete, 410, _NEVER, (*_SEGMENT, "complete_since")),
+    Row(TableConflict, 412, _NEVER, (*_SEGMENT, "key_hex", "expected", "present")),
     Row(OutOfOrder, 409, _LATER, (*_SEGMENT, "last_event_number"), pause=0.05),
     Row(UnknownWriter, 409, _NEVER, _SEGMENT),
     Row(TransactionNotFound, 404, _NEVER, _SEGMENT),
@@ -240,6 +246,9 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "start_offset": (int,),
     "expected": (int,),
     "given": (int,),
+    "present": (int,),
+    "key_hex": (str,),
+    "complete_since": (int,),
     "last_event_number": (int, type(None)),
 }
 # The first clause of what the class's documentation says: both have one source.

@@ -1,0 +1,61 @@
+"""The tables of an embedded store: what ``Table`` asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ...storage_backends.base.errors import TooLarge
+from ...storage_backends.base.table import WriterEvent
+from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
+from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
+from ..container.operations.table import UpdateTableRequest
+
+if TYPE_CHECKING:
+    from ..container.tables import Tables
+
+T = TypeVar("T")
+
+
+class CallTables(Protocol):
+    def __call__(self, verb: str, name: str, act: Callable[[Tables], Awaitable[T]]) -> Awaitable[T]:
+        """Run ``act`` on the tables of the name's container."""
+        ...
+
+
+class StoreTables:
+    """The ``TableAccess`` of a store."""
+
+    def __init__(self, call: CallTables, update_bytes_max: int) -> None:
+        self._call = call
+        self._update_bytes_max = update_bytes_max
+
+    async def update(
+        self,
+        name: str,
+        rows: Sequence[tuple[bytes, bytes | None]],
+        expected: Mapping[bytes, int],
+        event: WriterEvent,
+    ) -> int | None:
+        request = UpdateTableRequest(name, rows, expected, event.writer, event.number, event.previous)
+        if request.size > self._update_bytes_max:
+            raise TooLarge(
+                f"an update has at most {self._update_bytes_max} bytes of keys and values, not "
+                f"{request.size}: divide it, or raise append_bytes_max"
+            )
+        return await self._call("update_table", name, lambda tables: tables.update(request))
+
+    async def get(self, name: str, keys: Sequence[bytes]) -> list[TableRow | None]:
+        return await self._call("get_rows", name, lambda tables: tables.get(name, keys))
+
+    async def page(
+        self, name: str, start: bytes, end: bytes | None, token: str | None, limit: int
+    ) -> TablePage:
+        keys, limits = KeyRange(start, end), PageLimits(limit)
+        return await self._call("page_of_rows", name, lambda tables: tables.page(name, keys, token, limits))
+
+    async def changes(self, name: str, since: int, token: str | None, limit: int) -> ChangesPage:
+        limits = PageLimits(limit)
+        return await self._call(
+            "changes_of_rows", name, lambda tables: tables.changes(name, since, token, limits)
+        )

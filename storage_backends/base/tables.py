@@ -1,0 +1,130 @@
+"""The public types of tables, their limits, and the verbs of a table, with their documentation: one text for
+the embedded store and for the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import attrs
+
+from .arguments import check_int, check_many
+from .errors import InvalidArgument, TooLarge, shown
+
+TABLE_KEY_BYTES_MAX = 8 << 10
+TABLE_VALUE_BYTES_MAX = 1 << 20
+TABLE_ROWS_MAX = 1_000
+"""The most rows, and the most conditions, of one update, and the most keys of one ``get_many``."""
+VERSION_MAX = (1 << 63) - 1
+ABSENT = 0
+"""As an expected version: the key must have no row."""
+PAGE_ROWS_MAX = 1_000
+
+
+class TableRow(NamedTuple):
+    key: bytes
+    value: bytes
+    version: int
+    """Greater than the version of every earlier change of the table."""
+
+
+class TableChange(NamedTuple):
+    key: bytes
+    value: bytes | None
+    """None if the key was removed."""
+    version: int
+
+
+@attrs.frozen
+class TablePage:
+    """Rows in the order of their keys."""
+
+    rows: list[TableRow]
+    token: str | None
+    """Continues after this page; None if there is nothing more. It stays valid across restarts."""
+
+
+@attrs.frozen
+class ChangesPage:
+    """Changed rows in the order of their keys."""
+
+    rows: list[TableChange]
+    token: str | None
+    """Continues after this page; None if there is nothing more."""
+    version: int
+    """What to pass as ``since`` once there is nothing more: all changes up to it were shown by then."""
+
+
+@attrs.frozen
+class TableUpdate:
+    """One row of an update: ``TableUpdate(b"k", b"v", expected_version=ABSENT)``. Raises ``InvalidArgument``
+    for a bad key, value or version."""
+
+    key: bytes
+    """1 byte to 8 KiB."""
+    value: bytes | None
+    """Up to 1 MiB; None removes the key."""
+    expected_version: int | None = None
+    """The version that the key must have; 0, which is ``ABSENT``, if it must have no row; None for any."""
+
+    def __attrs_post_init__(self) -> None:
+        check_key(self.key)
+        if self.value is not None:
+            check_value(self.value)
+        check_expected(self.expected_version)
+
+
+def check_key(key: object) -> bytes:
+    if type(key) is not bytes or not 0 < len(key) <= TABLE_KEY_BYTES_MAX:
+        raise InvalidArgument(f"a key is bytes, 1 to {TABLE_KEY_BYTES_MAX} of them, not {_described(key)}")
+    return key
+
+
+def check_value(value: object) -> bytes:
+    if type(value) is not bytes:
+        raise InvalidArgument(f"a value is bytes, not {_described(value)}")
+    if len(value) > TABLE_VALUE_BYTES_MAX:
+        raise TooLarge(f"a value has at most {TABLE_VALUE_BYTES_MAX} bytes, not {len(value)}")
+    return value
+
+
+def check_expected(version: int | None) -> int | None:
+    return None if version is None else check_int("expected_version", version, ABSENT, VERSION_MAX)
+
+
+def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
+    chosen = tuple(map(check_key, check_many("keys", keys)))
+    if len(chosen) > TABLE_ROWS_MAX:
+        raise InvalidArgument(f"get_many takes at most {TABLE_ROWS_MAX} keys, not {len(chosen)}")
+    return chosen
+
+
+def checked_table_updates(updates: Iterable[TableUpdate]) -> tuple[TableUpdate, ...]:
+    """The rows of an update, each key once."""
+    chosen = tuple(check_many("updates", updates))
+    if not 0 < len(chosen) <= TABLE_ROWS_MAX:
+        raise InvalidArgument(f"an update takes 1 to {TABLE_ROWS_MAX} rows, not {len(chosen)}")
+    for update in chosen:
+        if not isinstance(update, TableUpdate):
+            raise InvalidArgument(f"a row of an update is a TableUpdate, not {shown(update)}")
+    if len({update.key for update in chosen}) != len(chosen):
+        raise InvalidArgument("an update names each key once")
+    return chosen
+
+
+def check_bounds(prefix: object, start: object, end: object) -> None:
+    for what, value in (("prefix", prefix), ("start", start), ("end", end)):
+        if value is not None and (type(value) is not bytes or len(value) > TABLE_KEY_BYTES_MAX):
+            raise InvalidArgument(
+                f"{what} is bytes, at most {TABLE_KEY_BYTES_MAX} of them, not {_described(value)}"
+            )
+
+
+def _described(value: object) -> str:
+    return f"{len(value)} bytes" if isinstance(value, bytes) else f"a value of type {type(value).__name__}"
+
+
+def check_token(token: object) -> str | None:
+    if token is not None and not isinstance(token, str):
+        raise InvalidArgument(f"token is a str that a page gave, not {_described(token)}")
+    return token
