@@ -58,7 +58,7 @@ class TablesStatistics:
 
 
 @attrs.frozen
-class _Position:
+class Position:
     """Where the next page starts: what a token says."""
 
     sid: int
@@ -73,7 +73,7 @@ class _Position:
         return urlsafe_b64encode(fields.finish()).decode()
 
     @classmethod
-    def decode(cls, token: str) -> _Position:
+    def decode(cls, token: str) -> Position:
         try:
             fields = Decoder(urlsafe_b64decode(token.encode("ascii")))
             if fields.u8() != 1:
@@ -147,7 +147,7 @@ class Tables:
 
     async def page(self, name: str, keys: KeyRange, token: str | None, limits: PageLimits) -> TablePage:
         """Rows whose keys are in ``keys``, as of one moment."""
-        position = None if token is None else _Position.decode(token)
+        position = None if token is None else Position.decode(token)
         segment = await self._find(name, 0 if position is None else position.sid)
         wanted = _within(segment.sid, keys, b"" if position is None else position.start)
         with self._state.table.view() as view:
@@ -160,7 +160,7 @@ class Tables:
 
     async def changes(self, name: str, since: int, token: str | None, limits: PageLimits) -> ChangesPage:
         """Rows changed after version ``since``, removed ones too."""
-        position = None if token is None else _Position.decode(token)
+        position = None if token is None else Position.decode(token)
         if position is not None:
             since = position.since
         segment = await self._find(name, 0 if position is None else position.sid)
@@ -258,4 +258,4 @@ def _within(sid: int, keys: KeyRange, start: bytes) -> KeyRange:
 
 
 def _token(sid: int, since: int, version: int, resume: bytes | None) -> str | None:
-    return None if resume is None else _Position(sid, since, version, resume[PREFIX_BYTES:]).encode()
+    return None if resume is None else Position(sid, since, version, resume[PREFIX_BYTES:]).encode()

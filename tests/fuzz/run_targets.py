@@ -16,9 +16,11 @@ from tierlog.actors.container.segment_rows import (
     name_row,
     sid_of_row,
 )
+from tierlog.actors.container.table_rows import removal_key, removed_sid
 from tierlog.actors.container.table_runs import epoch_of_copy
+from tierlog.actors.container.tables import Position
 from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import StoreMismatch
+from tierlog.storage_backends.base.errors import InvalidArgument, StoreMismatch, TableConflict
 from tierlog.storage_backends.sorted_runs.block import (
     BlockBuilder,
     check_block,
@@ -95,7 +97,32 @@ def _encode_name(named: tuple[str, int]) -> bytes:
     return row.key[len(NAME_PREFIX) :] + (row.value or b"")
 
 
+_POSITION = Position(7 << 32 | 3, 5, 9, b"key\xff")
+
 RUN_TARGETS = (
+    Target(
+        "mark of a deleted table",
+        removed_sid,
+        [removal_key(7 << 32 | 3)],
+        encode=removal_key,
+        canonical=False,
+        values=st.integers(0, (1 << 64) - 1),
+    ),
+    Target(
+        "token of a page",
+        lambda data: Position.decode(data.decode("latin-1")),
+        [_POSITION.encode().encode()],
+        errors=(InvalidArgument,),
+        encode=lambda position: position.encode().encode(),
+        canonical=False,
+    ),
+    Target(
+        "key of a conflict",
+        lambda data: TableConflict("", key_hex=data.decode("latin-1"), expected=1, present=2).key,
+        [b"6b00"],
+        errors=(),
+        hostile=[b"6", b"xx"],
+    ),
     Target(
         "row of an image",
         _decode_image_row,

@@ -37,6 +37,7 @@ from .process import Process
 from .records import unfinished
 from .run_state import Foreign, RunState
 from .storage_invariants import check_stored, left_over
+from .table_clients import TableClients
 from .tails import MissedWakeup
 from .trace import Trace
 from .verdict import Verdict
@@ -113,6 +114,7 @@ class _Run:
         self._site: Site
         self._run: RunState
         self._nemesis: Nemesis
+        self._tables: TableClients
         self._seconds = 0.0
 
     def verdict(self) -> Verdict:
@@ -147,6 +149,7 @@ class _Run:
                 lay(self._site, self._plan.legacy)
                 self._run = RunState(self._plan, self._site, self._trace)
                 self._nemesis = Nemesis(self._run, tasks)
+                self._tables = TableClients(self._run)
                 await self._site.or_all_end(self._through_the_plan)
                 await self._site.or_all_end(self._to_the_end)
                 tasks.cancel_scope.cancel()
@@ -162,6 +165,7 @@ class _Run:
                 nemesis.run,
                 nemesis.beside.carry_out,
                 nemesis.watch_progress,
+                *(client.run for client in self._tables.clients),
             ):
                 helpers.start_soon(self._site.or_all_end, help_)
             async with anyio.create_task_group() as clients:
@@ -185,6 +189,7 @@ class _Run:
         await self._let_leases_end()
         await self._nemesis.flush()
         await self._wait_for_the_collector()
+        await self._tables.check()
         shown = await self._observe()
         process, legacy = await self._run.serving(), self._legacy_files_left
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)

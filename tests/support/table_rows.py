@@ -137,7 +137,10 @@ def _records(state: ContainerState, rows: dict[bytes, Row]) -> Records:
         for memtable in reversed(view.memtables):
             _add(rows, list(memtable.newest_rows()))
     return {
-        key.decode(): (row.version, row.value) for key, row in sorted(rows.items()) if row.value is not None
+        # Keys of rows of tables need not be text.
+        key.decode(errors="surrogateescape"): (row.version, row.value)
+        for key, row in sorted(rows.items())
+        if row.value is not None
     }
 
 

@@ -80,6 +80,7 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "CommitMetadata",
         "CycleComplete",
         "ElementCreated",
+        "ForgetRows",
         "ForgetSegment",
         "ForgetTransactions",
         "ImportSegment",

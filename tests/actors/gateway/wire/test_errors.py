@@ -49,6 +49,9 @@ VALUES = {
     "start_offset": 5,
     "expected": 1,
     "given": 2,
+    "present": 3,
+    "key_hex": "6b00",
+    "complete_since": 8,
     "last_event_number": 7,
 }
 
