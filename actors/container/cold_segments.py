@@ -24,7 +24,7 @@ from .state import ContainerState
 
 R = TypeVar("R")
 T = TypeVar("T")
-_PAGE = PageLimits(512)
+_PAGE = PageLimits(256)
 
 
 @attrs.frozen

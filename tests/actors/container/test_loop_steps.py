@@ -42,6 +42,11 @@ ON_ORDER = attrs.evolve(
 )
 
 
+def names_of(count: int) -> list[str]:
+    """Not in the order of their creation. Half of them have one prefix: so many fill a slice of a listing."""
+    return [f"{'rs'[number % 2]}{number * 7919 % 1_000_003:07d}" for number in range(count)]
+
+
 async def together(act: Callable[[str], Coroutine[Any, Any, object]], names: list[str]) -> None:
     """Small groups: the step that applies and publishes a group grows with it."""
     for start in range(0, len(names), TOGETHER):
@@ -65,7 +70,7 @@ async def one_life(world: ContainerWorld, names: list[str], longest: LongestStep
         # Not in the phase: to sort 100,000 names takes 14 ms.
         assert found == sorted(names)
         with longest.of("list some"):
-            assert len(await owner.store.list_segments("s00")) < len(names)
+            assert len(await owner.store.list_segments("r")) < len(names)
 
         await together(lambda name: owner.store.append(name, b"x"), names)
         with longest.of("flush"):
@@ -94,8 +99,7 @@ async def one_life(world: ContainerWorld, names: list[str], longest: LongestStep
 async def test_no_step_grows_with_the_number_of_segments(count: int, tmp_path: Path) -> None:
     """C1: a listing is that of one moment, given in slices. C7: the begin of a checkpoint copies nothing. F1:
     a cycle fixes its cut in one step, and captures in slices."""
-    # Not in the order of their creation.
-    names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
+    names = names_of(count)
     world, longest = ContainerWorld(ON_ORDER), LongestSteps(TIGHT if count == 5_000 else {})
     world.runs = local_runs(tmp_path)
     async with world.owner() as owner:
@@ -108,7 +112,7 @@ async def test_no_step_grows_with_the_number_of_segments(count: int, tmp_path: P
 
 async def most_calls(count: int, runs: RunFolder) -> dict[str, float]:
     """The calls of functions in the longest step of each phase."""
-    names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
+    names = names_of(count)
     world = ContainerWorld(ON_ORDER)
     world.runs = runs
     async with world.owner() as owner:
@@ -211,7 +215,7 @@ async def load_at_once(owner: Owner, wanted: list[str], longest: LongestSteps) -
 async def test_no_step_grows_with_the_number_of_cold_segments(count: int, tmp_path: Path) -> None:
     """M4: many that are wanted together are looked up, loaded and decided in slices. M5: they are unloaded in
     slices."""
-    names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
+    names = names_of(count)
     longest = LongestSteps()
     async with owner_of_cold(names, local_runs(tmp_path)) as owner:
         for attempt in longest.attempts():
@@ -224,7 +228,7 @@ async def test_no_step_makes_more_calls_with_four_times_the_cold_segments(tmp_pa
     """As above, whatever else the machine does."""
     found: list[dict[str, float]] = []
     for count in (600, 2_400):
-        names = [f"s{number * 7919 % 1_000_003:07d}" for number in range(count)]
+        names = names_of(count)
         async with owner_of_cold(names, local_runs(tmp_path / f"{count}")) as owner:
             with CallCounter() as counter:
                 longest = LongestSteps(clock=counter)
