@@ -29,6 +29,7 @@ from benchmarks.harness import (
     verify,
     verify_length,
 )
+from tierlog.actors.settings.configuration import WriterConfig
 
 SEGMENT = "bench/appends"
 Append = Callable[[Any], Awaitable[int | None]]
@@ -189,15 +190,17 @@ async def segments_at_once(setting: Setting) -> Sequence[Pair]:
     """As many appends in flight as there are segments."""
     # With the one segment as many as stay in memory by default.
     count = min(setting.segments or setting.size(5000, 50), 24_999)
-    return await _spread(setting, count, Load(count, 4 * count, payloads(1024)), 3, flush=True)
+    return await _spread(setting, count, Load(count, 4 * count, payloads(100)), 3, 3_600.0)
 
 
 async def _spread(
-    setting: Setting, segments: int, load: Load, rounds: int, *, flush: bool = False
+    setting: Setting, segments: int, load: Load, rounds: int, flush_age: float = WriterConfig().flush_age
 ) -> Sequence[Pair]:
-    """A load in turns on one segment, and on ``segments`` of the same container; ``flush``: off the clock."""
+    """A load in turns on one segment, and on ``segments`` of the same container."""
     names = [f"bench/many-{number:05d}" for number in range(segments)]
-    async with store_in(setting.fresh("segments")) as store:
+    size = len(load.items[0])
+    config = tierlog.StoreConfig(writer=WriterConfig(flush_age=flush_age))
+    async with store_in(setting.fresh("segments"), config=config) as store:
         await _create(store, [SEGMENT, *names])
         position = 0
 
@@ -208,11 +211,9 @@ async def _spread(
 
         def measure(append: Append, segments: list[str]) -> Measure:
             async def rate() -> float:
-                if flush:
-                    await store.flush()
                 before = await _total(store, segments)
                 seconds, _ = await load.drive(append)
-                if await _total(store, segments) - before != load.total * 1024:
+                if await _total(store, segments) - before != load.total * size:
                     raise BenchmarkError("the segments did not grow by what was acked")
                 return load.total / seconds
 
@@ -299,10 +300,10 @@ BENCHMARKS = (
     ),
     Benchmark(
         "segments_at_once",
-        "appends of 1 KiB, one in flight for each of 5,000 segments",
+        "appends of 100 bytes, one in flight for each of 5,000 segments",
         "Or of as many segments as --segments says, up to 24,999: with the one of the reference as many as "
         "stay in memory by default. Against as many appends in flight to one segment of the same container. "
-        "Flushed off the clock.",
+        "Too young and too small to be flushed.",
         "appends/s",
         0.7,
         segments_at_once,
