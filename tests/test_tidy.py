@@ -243,6 +243,21 @@ def test_every_link_between_documents_leads_somewhere() -> None:
     )
 
 
+def test_every_test_that_a_document_names_exists() -> None:
+    """A name of a file of tests, or of a test."""
+    paths = files(["tests"])
+    known = {path.stem for path in paths}
+    for path in paths:
+        known.update(re.findall(r"def (test_\w+)", text_of(path)))
+
+    none(
+        f"{name(path)}: {test}"
+        for path in documents()
+        for test in re.findall(r"\btest_\w+", text_of(path))
+        if test not in known and not (ROOT / "tests" / test).is_dir()
+    )
+
+
 def leads_somewhere(path: Path, anchor: str) -> bool:
     if not anchor or not path.exists():
         return path.exists()

@@ -315,6 +315,30 @@ async def test_no_step_grows_with_the_number_of_records(count: int, tmp_path: Pa
         await one_life_of_records(world, attempt * (count + FEW), count, longest)
 
 
+@pytest.mark.one_loop
+@pytest.mark.parametrize(
+    "count",
+    [3_000, pytest.param(100_000, marks=[pytest.mark.extended, pytest.mark.timeout(600)])],
+)
+async def test_no_step_grows_with_the_rows_of_runs_that_are_merged(count: int, tmp_path: Path) -> None:
+    """M7: runs are published and merged, their objects put and deleted, while appends go on."""
+    world, longest = ContainerWorld(attrs.evolve(ON_ORDER, merge_fan_out=2)), LongestSteps()
+    world.runs = local_runs(tmp_path)
+    async with world.owner() as owner:
+        await owner.store.create_segment("s")
+        for attempt in longest.attempts():
+            merges = owner.container.statistics().table.merges
+            await add_records(owner, 2 * attempt * count, count)
+            await owner.store.flush()
+            await add_records(owner, (2 * attempt + 1) * count, count)
+            with longest.of("publish and merge"), anyio.fail_after(scaled(60)):
+                await owner.store.flush()
+                while owner.container.statistics().table.merges == merges:
+                    await owner.store.append("s", b"x")
+                    await anyio.sleep(0.001)
+        assert owner.container.statistics().table.rows <= FEW
+
+
 async def one_merge(owner: Owner, names: list[str], longest: LongestSteps) -> None:
     """Merge segments of these names into one, and flush all."""
 

@@ -11,20 +11,25 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from simulation.records import chain, segment_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, virtual_time
 from support.drained import TICK, drain
+from support.sorted_runs import rows_of_run
 from support.stores import make
 from support.table_rows import RUNS, records_of
 from tierlog import NotOwner
 from tierlog.actors.container.container import ContainerOptions
+from tierlog.actors.container.segment_rows import image_key
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.journal.manifest.chain import journal_prefix, read_chain
+from tierlog.journal.manifest.element import Element
 from tierlog.journal.manifest.store_record import STORE_RECORD
 from tierlog.storage_backends.base.errors import DataCorruption, OutcomeUnknown, TierlogError, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunk, MemoryChunkStorage
 from tierlog.storage_backends.segments.records.chunk import ChunkRecord
 from tierlog.storage_backends.segments.records.segment import SegmentRecord, segment_key
+from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_files import path_of
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
 
@@ -417,6 +422,73 @@ async def test_a_fault_at_every_kth_call_of_storage_changes_no_answer(
             assert await owner.store.list_segments("s/") == sorted(contents)
             for name, (start, content) in contents.items():
                 assert await read_all(owner.store, name, start) == content[start:]
+
+
+# --- what is in long-term storage at each moment --------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Moments:
+    """What long-term storage has each time that an element is created."""
+
+    world: ContainerWorld
+    contents: list[dict[str, bytes]] = attrs.field(factory=list)
+
+    def note(self, call: Call) -> None:
+        if call.verb == "create_with_content" and call.name.startswith(journal_prefix(0)):
+            self.contents.append(
+                {name: bytes(chunk.data) for name, chunk in self.world.memory.chunks.items()}
+            )
+
+
+def records_of_the_newest_element(contents: dict[str, bytes]) -> dict[str, tuple[int, bytes]]:
+    """The records that the newest element names, from long-term storage alone."""
+    newest = Element.decode(contents[max(name for name in contents if name.startswith(journal_prefix(0)))])
+    rows: dict[bytes, Row] = {}
+    for run in newest.runs:
+        for row in rows_of_run(run, contents[run.name]):
+            if row.key not in rows or rows[row.key].version < row.version:
+                rows[row.key] = row
+    return {key.decode(): (row.version, row.value) for key, row in rows.items() if row.value is not None}
+
+
+@merged
+async def test_every_element_is_of_one_moment(options: ContainerOptions) -> None:
+    """pravega/pravega#6184: while many segments are appended to, truncated, merged and flushed at once, the
+    runs of each element have whole segments, whose chunks exist and are as long as their records say."""
+    world = ContainerWorld(options)
+    await first_owner(world)
+    moments = Moments(world)
+    world.chunks.script = moments.note
+    async with world.owner() as owner:
+
+        async def work(name: str) -> None:
+            await make(owner.store, name, b"begin")
+            for number in range(8):
+                await owner.store.append(name, name.encode() * (1 + number))
+                if number % 3 == 2:
+                    await owner.store.truncate_segment(name, number)
+                if number % 2:
+                    await owner.store.flush()
+            source = f"{name}#source"
+            await make(owner.store, source, b"source", sealed=True)
+            await owner.store.merge_segments(name, [source])
+            await owner.store.flush()
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(work, f"s/{number}")
+        await drain(world, owner)
+    assert len(moments.contents) > 5
+    for contents in moments.contents[1:]:
+        records = records_of_the_newest_element(contents)
+        sids = {int.from_bytes(value, "big") for key, (_, value) in records.items() if key.startswith("n:")}
+        assert all(image_key(sid).decode() in records for sid in sids)
+        for record in segment_records(records):
+            chunks = list(chain(records, record))
+            assert len(chunks) == record.chunk_count
+            assert sum(chunk.length for _, chunk in chunks) == record.length - record.first_chunk_start
+            assert all(len(contents[chunk.name]) >= chunk.length for _, chunk in chunks)
 
 
 # --- storage that is lost, down or damaged ------------------------------------------------------
