@@ -24,6 +24,7 @@ from support.crash_tier2 import (
     FirstAccess,
     Import,
     LostLogs,
+    MergeRuns,
     RunDeferredWork,
     Tier2Limits,
     accessed,
@@ -337,7 +338,24 @@ RESTORE = Scenario(
     ],
 )
 
+MERGE_RUNS = Scenario(
+    rules="M6, M7, M10, M11, J3, J5, J8: rows are published and merged; an element counts before the local "
+    "copies and the objects of merged runs go.",
+    before=[
+        alone(create("a/s"), append("a/s", "first", 30), create("a/t"), Flush()),
+        alone(append("a/s", "more", 30), Flush()),
+    ],
+    sessions=[alone(Delete("a/t"), Flush(), MergeRuns(), set_attribute("a/s", "b", 1), Flush(), Collect())],
+    limits=Tier2Limits(chunked=ChunkedOptions(defrag=NO_DEFRAG), merge_fan_out=2),
+    reaches=[
+        "Logged LogElement* > Link */lts/_system/*/journal/* > Logged ElementCreated",
+        "Logged LogElement* > Logged ElementCreated > Unlink /data/wal/*/runs/*",
+        "Logged Barrier > Unlink */lts/_system/*/runs/*",
+    ],
+)
+
 TIER2_SCENARIOS = {
+    "merge-runs": MERGE_RUNS,
     "deferred-truncate": DEFERRED_TRUNCATE,
     "deferred-delete": DEFERRED_DELETE,
     "deferred-concat": DEFERRED_CONCAT,

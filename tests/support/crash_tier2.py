@@ -145,6 +145,16 @@ class Collect(Unseen):
 
 
 @attrs.frozen
+class MergeRuns(Unseen):
+    """Waits until the runs of the system table were merged."""
+
+    async def send(self, store: SegmentStore) -> Any:
+        with anyio.fail_after(min(scaled(5), _CYCLE_SECONDS)):
+            while not container(store).statistics().table.merges:
+                await anyio.sleep(0.001)
+
+
+@attrs.frozen
 class Defrag(Unseen):
     name: str
 

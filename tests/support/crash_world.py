@@ -56,6 +56,8 @@ from tierlog.storage_backends.base.files import (
     Write,
 )
 from tierlog.storage_backends.chunks.filesystem_programs import IDENTIFICATION
+from tierlog.storage_backends.sorted_runs.compaction_policy import FAN_OUT
+from tierlog.storage_backends.sorted_runs.merge_helper import merge_here
 
 FOLDER = "/data"
 NOT_CHUNKS = (BACKUPS, CLAIMS_PREFIX)
@@ -86,6 +88,7 @@ class Limits:
     low_water: int = 0
     """Free bytes of the disk below which appends are refused."""
     active_segments: int = 4
+    merge_fan_out: int = FAN_OUT
 
     def log(self, config: StoreConfig) -> LocalLogOptions:
         return LocalLogOptions(
@@ -104,6 +107,7 @@ class Limits:
             flush_bytes=self.flush,
             admission=AdmissionOptions(soft_bytes=600_000, hard_bytes=900_000, segment_bytes=1 << 18),
             active_segments_max=self.active_segments,
+            merge_fan_out=self.merge_fan_out,
             checkpoint=CheckpointOptions(wal_bytes=self.checkpoint, pinned_groups_bytes=9000),
             collector=CollectorOptions(delay=0.0),
         )
@@ -141,7 +145,12 @@ def _patch() -> None:
     if _in_force:
         latest = _in_force[-1]
         _patches.enter_context(
-            mock.patch.multiple(node, container_options=latest.container, log_options=latest.log)
+            mock.patch.multiple(
+                node,
+                container_options=latest.container,
+                log_options=latest.log,
+                _merge=merge_here,  # on the simulated disk, and not in a thread, which knows no virtual time
+            )
         )
         _patches.enter_context(mock.patch.object(checkpointer, "_PART_RECORDS", latest.checkpoint_part))
 
