@@ -245,7 +245,7 @@ def test_every_link_between_documents_leads_somewhere() -> None:
 
 def test_every_test_that_a_document_names_exists() -> None:
     """A name of a file of tests, or of a test."""
-    paths = files(["tests"])
+    paths = files(("tests",))
     known = {path.stem for path in paths}
     for path in paths:
         known.update(re.findall(r"def (test_\w+)", text_of(path)))
