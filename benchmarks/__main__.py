@@ -34,6 +34,7 @@ from benchmarks import (
     sorted_runs,
     spark,
     starting,
+    tables,
 )
 from benchmarks.harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 from tierlog.actors.kernel.exits import first_leaf
@@ -45,6 +46,7 @@ MODULES = (
     history,
     metadata,
     sorted_runs,
+    tables,
     starting,
     segments,
     chain,

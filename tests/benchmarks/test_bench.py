@@ -39,6 +39,7 @@ NAMES = [
     "sorted_run_appends",
     "sorted_run_amplification",
     "sorted_run_memory",
+    "table_put",
     "open_first_ack",
     "import",
     "segments_create",
