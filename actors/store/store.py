@@ -145,7 +145,8 @@ class SegmentStore(SegmentVerbs):
         self._cached_indexes: dict[str, int] = {}
         self._guard = UseGuard("store")
         self._closed = False
-        self._tables = StoreTables(self._call_tables, append_bytes_max)
+        self.tables = StoreTables(self._call_tables, append_bytes_max)
+        """What ``Table`` and the server ask of the store."""
 
     def __repr__(self) -> str:
         return f"<SegmentStore {len(self._containers)} containers{', closed' if self._closed else ''}>"
@@ -178,7 +179,7 @@ class SegmentStore(SegmentVerbs):
 
     def table(self, name: str) -> Table:
         check_segment_name(name)
-        return Table(self._tables, name)
+        return Table(self.tables, name)
 
     @overload
     async def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int: ...

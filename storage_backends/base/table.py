@@ -228,9 +228,13 @@ class Table:
                 run the block again.
         """
         event = WriterEvent.of(writer_id, event_number, previous_event_number)
-        transaction = TableTransaction(self._access, self.name)
+        transaction = self.begin()
         yield transaction
         await transaction.commit(event)
+
+    def begin(self) -> TableTransaction:
+        """A transaction whose end is its ``commit``: use ``transaction``."""
+        return TableTransaction(self._access, self.name)
 
 
 class TableTransaction:

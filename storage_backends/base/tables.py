@@ -3,7 +3,7 @@ the embedded store and for the clients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -128,3 +128,15 @@ def check_token(token: object) -> str | None:
     if token is not None and not isinstance(token, str):
         raise InvalidArgument(f"token is a str that a page gave, not {_described(token)}")
     return token
+
+
+def checked_rows(
+    rows: Sequence[tuple[bytes, bytes | None]], conditions: Sequence[tuple[bytes, int]]
+) -> tuple[Sequence[tuple[bytes, bytes | None]], dict[bytes, int]]:
+    """Rows and conditions, each key once among either."""
+    expected = dict(conditions)
+    if len({key for key, _ in rows}) != len(rows) or len(expected) != len(conditions):
+        raise InvalidArgument("an update names each key once")
+    if not rows and not expected:
+        raise InvalidArgument("an update has at least one row or condition")
+    return rows, expected

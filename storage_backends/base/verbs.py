@@ -14,6 +14,7 @@ from .arguments import JoinedAppend, WriterId
 from .checksum import Buffer
 from .errors import TierlogError
 from .segments import AttributeUpdate, SegmentInfo
+from .table import Table
 from .transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
 
 C = TypeVar("C", bound=type)
@@ -137,6 +138,21 @@ class SegmentVerbs(ReadVerbs, Protocol):
             OutcomeUnknown: Without ``exist_ok``, and only from a client: an earlier attempt of this call may
                 have created the segment.
         """
+        ...
+
+    async def create_table(self, name: str, *, exist_ok: bool = False) -> None:
+        """Creates an empty table: a segment with rows in place of bytes, for ``table``. With ``exist_ok`` an
+        existing table is left as it is.
+
+        Raises:
+            SegmentExists: There is a segment of that name, and ``exist_ok`` is not set.
+            WrongSegmentKind: There is a segment of bytes of that name, and ``exist_ok`` is set.
+            OutcomeUnknown: As in ``create_segment``.
+        """
+        ...
+
+    def table(self, name: str) -> Table:
+        """Returns the verbs of the table ``name``, without asking whether there is one."""
         ...
 
     async def append(

@@ -17,7 +17,9 @@ import httpx
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ....storage_backends.base.table import Table
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
     CommitResult,
@@ -32,7 +34,7 @@ from ...kernel.use_guard import GuardedGenerator, UseGuard
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import HostStatus
-from . import attempts, requests
+from . import attempts, requests, tables
 from .appends import Appender
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
@@ -66,6 +68,7 @@ class Client(ClientBase, SegmentVerbs):
         self._refresh_lock = anyio.Lock()
         self._has_ended = False
         """Nothing may be sent any more. A closed client still finishes its appends, which takes requests."""
+        self._tables = tables.ClientTables(self._run)
         self._appender = Appender(context, transport.send, self._refresh_map, tasks, events, tracing)
 
     # --- changing --------------------------------------------------------------------------------
@@ -157,6 +160,13 @@ class Client(ClientBase, SegmentVerbs):
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
         return await self._run(requests.expire_writers(name, writer_ids))
+
+    async def create_table(self, name: str, *, exist_ok: bool = False) -> None:
+        await self._run(tables.create_table(name, exist_ok))
+
+    def table(self, name: str) -> Table:
+        check_segment_name(name)
+        return Table(self._tables, name)
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ be distinguished from a second call:
 - an append at an expected offset: once applied, it cannot be applied there again. ``BadOffset`` after an
   attempt with unknown outcome proves that it was not applied only if the segment is too short to hold it;
   otherwise the outcome stays unknown;
+- an update of a table with a writer id, or that changes a row whose version it expects; ``TableConflict``
+  after an unknown outcome of the latter may be about its own change;
 - a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the
   call's own creation;
 - the verbs of a transaction: each finds what an earlier attempt did, and gives the same answer (rule H17).
@@ -33,6 +35,7 @@ from ....storage_backends.base.errors import (
     OutOfOrder,
     SegmentNotFound,
     SegmentSealed,
+    TableConflict,
     Throttled,
     TierlogError,
     TransactionEnded,
@@ -56,6 +59,8 @@ class Repeat(enum.Enum):
     """An append with a writer id."""
     AT_OFFSET = "at-offset"
     """An append at an expected offset."""
+    AT_VERSION = "at-version"
+    """An update of a table that changes a row whose version it expects."""
     CREATES = "creates"
     SEALS = "seals"
     IDEMPOTENT = "idempotent"
@@ -109,8 +114,16 @@ class Retry:
 _PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
     # The store looks up a writer's number before anything else, so these prove that it was not applied (rule
     # C3).
-    Repeat.NUMBERED: (OutOfOrder, SegmentSealed, BadOffset, InvalidArgument, UnknownWriter),
+    Repeat.NUMBERED: (
+        OutOfOrder,
+        SegmentSealed,
+        BadOffset,
+        InvalidArgument,
+        TableConflict,
+        UnknownWriter,
+    ),
     Repeat.AT_OFFSET: (InvalidArgument,),
+    Repeat.AT_VERSION: (InvalidArgument,),
     Repeat.CREATES: (InvalidArgument,),
     Repeat.SEALS: (InvalidArgument, SegmentNotFound),
     # Whatever an earlier attempt did, these are true of the transaction now.

@@ -17,6 +17,7 @@ import httpx
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
+from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -31,7 +32,7 @@ from ...kernel.use_guard import UseGuard
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import HostStatus
-from . import attempts, requests
+from . import attempts, requests, tables
 from .async_client import Client
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
@@ -58,6 +59,7 @@ class SyncClient(ClientBase):
     ) -> None:
         super().__init__(context, tracing, UseGuard("client", any_thread=True))
         self._transport = transport
+        self._tables = tables.ClientTables(self._run_at_once)
         self._sleep = sleep
         self._refresh_lock = threading.Lock()
         self._appends = self._batches = 0
@@ -149,6 +151,13 @@ class SyncClient(ClientBase):
 
     def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
         return self._run(requests.expire_writers(name, writer_ids))
+
+    def create_table(self, name: str, *, exist_ok: bool = False) -> None:
+        self._run(tables.create_table(name, exist_ok))
+
+    def table(self, name: str) -> tables.SyncTable:
+        check_segment_name(name)
+        return tables.SyncTable(self._tables, name)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -301,6 +310,10 @@ class SyncClient(ClientBase):
             self._sleep(result.pause)
         for queue in batch.queues:
             queue.is_busy = False
+
+    async def _run_at_once(self, call: requests.Call[T]) -> T:
+        """As a coroutine that never suspends."""
+        return self._run(call)
 
     def _run(self, call: requests.Call[T]) -> T:
         self._check()

@@ -17,7 +17,14 @@ from ...telemetry.tracing import Tracing
 from ..wire import paths
 from ..wire.bodies import JSON_TYPE, ContainerMap, encode_json
 from ..wire.errors import MethodNotAllowed, NoSuchPath
-from . import admin_handlers, read_handlers, tails, transaction_handlers, write_handlers
+from . import (
+    admin_handlers,
+    read_handlers,
+    table_handlers,
+    tails,
+    transaction_handlers,
+    write_handlers,
+)
 from .call import Answer, HttpCall, Receive, Scope, Send
 from .context import ServerContext, ServerLimits
 from .endpoint import Endpoint, EndpointApp, Success, endpoint, endpoints_of, refuse
@@ -25,7 +32,9 @@ from .gateway import Gateway, Store
 from .middleware import RequestMiddleware
 from .openapi import openapi_document
 
-ENDPOINTS = endpoints_of(write_handlers, read_handlers, tails, transaction_handlers, admin_handlers)
+ENDPOINTS = endpoints_of(
+    write_handlers, read_handlers, tails, transaction_handlers, table_handlers, admin_handlers
+)
 
 VERSION = "1"
 """The version of the interface: the ``v1`` of its paths."""

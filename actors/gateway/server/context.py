@@ -22,6 +22,7 @@ from ....storage_backends.base.world import World
 from ...telemetry.tracing import Tracing
 from ..wire.batch import ITEMS_MAX
 from ..wire.bodies import COMMIT_BYTES_MAX
+from ..wire.table_bodies import ROWS_BYTES_MAX
 from .guard import Guard
 from .request_metrics import RequestMetrics
 
@@ -36,6 +37,7 @@ class ServerLimits:
     json_bytes: int = 1 << 20
     """The most bytes of a JSON body; above it the answer is 413."""
     commit_bytes: int = COMMIT_BYTES_MAX
+    rows_bytes: int = ROWS_BYTES_MAX
     """The most bytes of the body of a commit, which names every part: 413."""
     batch_bytes: int = 32 << 20
     """The most bytes of the body of a batch: 413."""

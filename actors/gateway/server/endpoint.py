@@ -27,6 +27,7 @@ from ....storage_backends.base.errors import (
     TierlogError,
     TooLarge,
     Unavailable,
+    WrongSegmentKind,
 )
 from ...telemetry.logging import get_logger
 from ..wire import paths
@@ -51,7 +52,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 COMMON_ERRORS: Errors = (InvalidArgument, UnknownHost, Unavailable)
 """Every endpoint may answer with these."""
 BODY_ERRORS: Errors = (CrossOrigin, TooLarge, UnsupportedMediaType, RequestTimeout, OutcomeUnknown)
-SEGMENT_ERRORS: Errors = (NotOwner, Throttled, SegmentNotFound)
+SEGMENT_ERRORS: Errors = (NotOwner, Throttled, SegmentNotFound, WrongSegmentKind)
 
 
 @attrs.frozen

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import NotOwner
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ....storage_backends.base.table import TableAccess
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
     CommitResult,
@@ -33,9 +34,15 @@ class Store(Protocol):
 
     append_bytes_max: int
 
+    @property
+    def tables(self) -> TableAccess:
+        """What endpoints of tables ask."""
+        ...
+
     async def create_segment(
         self, name: str, *, rolling_size: int | None = None, exist_ok: bool = False
     ) -> None: ...
+    async def create_table(self, name: str, *, exist_ok: bool = False) -> None: ...
     async def append(
         self,
         name: str,

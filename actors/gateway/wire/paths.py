@@ -51,6 +51,11 @@ class Verb(enum.Enum):
     COMMIT_TRANSACTION = "commit-transaction"
     ABORT_TRANSACTION = "abort-transaction"
     TRANSACTION_INFO = "transaction-info"
+    CREATE_TABLE = "create-table"
+    UPDATE_ROWS = "update-rows"
+    GET_ROWS = "get-rows"
+    PAGE_OF_ROWS = "page-of-rows"
+    PAGE_OF_CHANGES = "page-of-changes"
 
     @property
     def method(self) -> str:

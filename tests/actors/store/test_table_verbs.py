@@ -1,0 +1,171 @@
+"""The verbs of tables as an app sees them: embedded, and through both clients of a server (rule H19)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import tierlog
+from support.service import service
+from support.stores import CONFIG
+from tierlog import (
+    ABSENT,
+    InvalidArgument,
+    OutOfOrder,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentSealed,
+    SegmentStore,
+    TableChange,
+    TableConflict,
+    TableRow,
+    TableUpdate,
+    TooLarge,
+    WrongSegmentKind,
+)
+
+pytestmark = pytest.mark.anyio
+NAME = "app/users#1"
+
+
+@pytest.fixture(params=["embedded", pytest.param("client", marks=pytest.mark.one_loop)])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
+) -> AsyncIterator[SegmentStore]:
+    if request.param == "embedded":
+        async with tierlog.open_store(tmp_path / "data", containers=2, config=CONFIG) as opened:
+            yield opened
+    else:
+        with service(tmp_path / "data", containers=2) as url:
+            async with tierlog.connect(url) as client:
+                yield cast(SegmentStore, client)
+
+
+async def test_rows_are_put_read_and_removed(store: SegmentStore) -> None:
+    await store.create_table(NAME)
+    table = store.table(NAME)
+    first = await table.put(b"\x00\xff", b"binary")
+    second = await table.put_many({b"a": b"1", b"b": b""})
+    assert first is not None
+    assert second is not None
+
+    assert await table.get(b"\x00\xff") == TableRow(b"\x00\xff", b"binary", first)
+    assert await table.get_many([b"b", b"none"]) == [TableRow(b"b", b"", second), None]
+    assert await table.get_many([]) == []
+    removed = await table.remove(b"a")
+    assert removed is not None
+    assert [row.key async for row in table.items()] == [b"\x00\xff", b"b"]
+    assert [row.key async for row in table.items(prefix=b"b")] == [b"b"]
+
+    page = await table.page(limit=1)
+    assert page.token is not None
+    assert [row.key for row in (await table.page(token=page.token)).rows] == [b"b"]
+    changes = await table.changes(first)
+    assert changes.rows == [TableChange(b"a", None, removed), TableChange(b"b", b"", second)]
+    assert (changes.token, changes.version >= removed) == (None, True)
+    info = await store.segment_info(NAME)
+    assert (info.is_table, info.length) == (True, 0)
+    assert await store.list_segments() == [NAME]
+
+
+async def test_conditions_and_transactions(store: SegmentStore) -> None:
+    await store.create_table(NAME)
+    table = store.table(NAME)
+    version = await table.put(b"k", b"1", expected_version=ABSENT)
+    assert version is not None
+    with pytest.raises(TableConflict) as caught:
+        await table.update([TableUpdate(b"other", b"x"), TableUpdate(b"k", b"2", ABSENT)])
+    assert (caught.value.key, caught.value.expected, caught.value.present) == (b"k", ABSENT, version)
+
+    async with table.transaction() as transaction:
+        row = await transaction.get(b"k")
+        assert row is not None
+        transaction.put(b"copy", row.value)
+    assert transaction.version
+    with pytest.raises(TableConflict):
+        async with table.transaction() as transaction:
+            await transaction.get(b"k")
+            await table.put(b"k", b"3")
+            transaction.put(b"lost", b"x")
+    assert {row.key async for row in table.items()} == {b"k", b"copy"}
+
+
+async def test_updates_by_a_writer_are_applied_once(store: SegmentStore) -> None:
+    await store.create_table(NAME)
+    table = store.table(NAME)
+    first = await table.put(b"k", b"1", expected_version=ABSENT, writer_id="w", event_number=7)
+    assert await table.put(b"k", b"1", expected_version=ABSENT, writer_id="w", event_number=7) == first
+    with pytest.raises(OutOfOrder):
+        await table.remove(b"k", writer_id="w", event_number=9)
+    await table.remove(b"k", writer_id="w", event_number=9, previous_event_number=7)
+    assert await table.put(b"k", b"1", writer_id="w", event_number=7) is None
+    assert await store.last_event_number(NAME, "w") == 9
+    assert await table.get(b"k") is None
+
+
+async def test_refusals(store: SegmentStore) -> None:
+    await store.create_table(NAME)
+    await store.create_table(NAME, exist_ok=True)
+    await store.create_segment("bytes")
+    table = store.table(NAME)
+    version = await table.put(b"k", b"v")
+    assert version is not None
+    with pytest.raises(SegmentExists):
+        await store.create_table(NAME)
+    with pytest.raises(WrongSegmentKind):
+        await store.create_table("bytes", exist_ok=True)
+    with pytest.raises(WrongSegmentKind):
+        await store.append(NAME, b"x")
+    with pytest.raises(WrongSegmentKind):
+        await store.table("bytes").get(b"k")
+    with pytest.raises(SegmentNotFound):
+        await store.table("none").put(b"k", b"v")
+    with pytest.raises(InvalidArgument):
+        store.table("_system/x")
+    with pytest.raises(InvalidArgument):
+        await table.page(token="nonsense")
+    with pytest.raises(TooLarge):
+        await table.put(b"k", bytes((1 << 20) + 1))
+    with pytest.raises(TooLarge):
+        await table.put_many({b"%d" % number: bytes(1 << 20) for number in range(9)})
+    with pytest.raises(TableConflict):
+        await table.remove(b"k", expected_version=version + 1)
+
+    await store.seal_segment(NAME)
+    with pytest.raises(SegmentSealed):
+        await table.put(b"k", b"w")
+    assert await table.get(b"k") == TableRow(b"k", b"v", version)
+    await store.delete_segment(NAME)
+    with pytest.raises(SegmentNotFound):
+        await table.get(b"k")
+
+
+@pytest.mark.one_loop
+async def test_a_synchronous_client_has_the_same_verbs(tmp_path: Path, anyio_backend: str) -> None:
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
+        store.create_table(NAME)
+        table = store.table(NAME)
+        version = table.put(b"a", b"1", expected_version=ABSENT)
+        assert version is not None
+        table.put_many({b"b": b"2"})
+        table.update([TableUpdate(b"c", b"3", ABSENT)])
+        table.remove(b"b")
+
+        row = TableRow(b"a", b"1", version)
+        assert (table.get(b"a"), table.get_many([b"a", b"b"])) == (row, [row, None])
+        assert [found.key for found in table.items()] == [b"a", b"c"]
+        assert len(table.page(limit=1).rows) == 1
+        assert [change.key for change in table.changes(version).rows] == [b"b", b"c"]
+        with table.transaction() as transaction:
+            assert transaction.get(b"a") == row
+            transaction.put(b"d", b"4")
+            transaction.remove(b"c")
+        assert transaction.version
+        with pytest.raises(TableConflict), table.transaction() as transaction:
+            transaction.get(b"a")
+            table.remove(b"a")
+            transaction.put(b"e", b"5")
+        assert [found.key for found in table.items()] == [b"d"]
