@@ -39,6 +39,7 @@ from .base import ClientBase, ClientStatistics, render
 from .coalescer import AppendCall, Batch, BatchResult, Coalescer, with_refusals
 from .requests import Response, TailCursor, TransportFailure
 from .spans import SyncTracingPool, around, around_appends
+from .tables import SyncTable
 from .transport import SyncTransport
 
 T = TypeVar("T")
@@ -155,9 +156,9 @@ class SyncClient(ClientBase):
     def create_table(self, name: str, *, exist_ok: bool = False) -> None:
         self._run(tables.create_table(name, exist_ok))
 
-    def table(self, name: str) -> tables.SyncTable:
+    def table(self, name: str) -> SyncTable:
         check_segment_name(name)
-        return tables.SyncTable(self._tables, name)
+        return SyncTable(self._tables, name)
 
     # --- reading ---------------------------------------------------------------------------------
 
