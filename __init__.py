@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .actors.gateway.client.base import ClientStatistics
     from .actors.gateway.client.connect import connect, connect_sync
     from .actors.gateway.client.sync_client import SyncClient
+    from .actors.gateway.client.tables import SyncTable
     from .actors.gateway.wire.batch import BatchItem
     from .actors.gateway.wire.bodies import HostStatus
     from .actors.settings.configuration import StoreConfig, load_config
@@ -79,6 +80,7 @@ _HOMES = {
     "actors.gateway.client.base": ("ClientStatistics",),
     "actors.gateway.client.connect": ("connect", "connect_sync"),
     "actors.gateway.client.sync_client": ("SyncClient",),
+    "actors.gateway.client.tables": ("SyncTable",),
     "actors.gateway.wire.batch": ("BatchItem",),
     "actors.gateway.wire.bodies": ("HostStatus",),
     "actors.store.opening": ("open_store",),
@@ -141,6 +143,7 @@ __all__ = [
     "StoreMismatch",
     "StoreStatistics",
     "SyncClient",
+    "SyncTable",
     "Table",
     "TableChange",
     "TableConflict",
