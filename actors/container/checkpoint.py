@@ -8,6 +8,9 @@ with bytes that are not flushed yet. The log is truncated only once the end is d
 its end does not exist. Bytes of a segment that hold back the truncation for too long are logged again first
 (rule F4).
 
+A checkpoint has the segments in memory. So that it, and the next opening, depend on what was logged lately
+and not on the number of segments, those that are idle are unloaded first (rule M5).
+
 Parts are small and travel in the internal lane between appends. Cancellation and crash: an unfinished
 checkpoint is ignored."""
 
@@ -40,6 +43,7 @@ from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
+from .operations.cold import UnloadRequest
 from .requests import LogRequest, Request, SnapshotRequest
 from .segments import SegmentState
 from .state import NO_CYCLE, ContainerState, Records, Snapshot
@@ -54,6 +58,8 @@ _FILES_MAX = 8
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
 _RELOG_BYTES = 1 << 20
+_UNLOAD_STEP = 128
+"""Segments that are unloaded in one step."""
 
 
 @attrs.frozen
@@ -65,6 +71,8 @@ class CheckpointOptions:
     """Log bytes without unflushed data above which a segment that keeps them is re-logged."""
     small_file_bytes: int = 4 << 20
     """Log files are small that hold less than this on average: less than one that rolls."""
+    idle_segments: int = 1024
+    """Segments in memory whose images the runs have, up to which none of them is unloaded."""
 
 
 @attrs.frozen
@@ -110,6 +118,9 @@ class Checkpointer:
             return True
 
         logged = self._log.statistics().appended_bytes - self._last_at
+        if closing and self._should_unload():
+            return True
+
         enough = self._options.wal_bytes // (_CLOSING_SHARE if closing else 1)
         # After four times its size, so that a large state takes at most a fifth of what is logged.
         return logged > max(enough, 4 * self._state.checkpoint_bytes) or self._has_many_files()
@@ -160,7 +171,8 @@ class Checkpointer:
             self._state.end_snapshot()
         return False
 
-    async def checkpoint(self) -> None:
+    async def checkpoint(self, *, closing: bool = False) -> None:
+        await self._unload_idle(closing=closing)
         self._count += 1
         # Unique in the log: parts of a dead owner's unfinished checkpoint may follow the begin, and recovery
         # must not take them.
@@ -185,6 +197,29 @@ class Checkpointer:
         truncate_before = await self._oldest_unflushed(begin_group)
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
         await self._completed(snapshot, size)
+
+    def _should_unload(self) -> bool:
+        """Whether many segments in memory are idle, and the log has room to say that they are unloaded: on a
+        full disk a checkpoint must get by with the room that was found for it (rule W6)."""
+        segments = self._state.segments
+        # What is not unpublished is idle but for a few, and nothing need be visited to count it.
+        idle = len(segments.by_id) - len(segments.unpublished)
+        return idle > self._options.idle_segments and self._log.has_room(0)
+
+    async def _unload_idle(self, *, closing: bool) -> None:
+        """Unload the idle segments that did not change since the checkpoint before; at a clean close all idle
+        ones, because nobody uses them for now."""
+        if not self._should_unload():
+            return
+
+        state = self._state
+        unchanged_since = state.sequence if closing else state.checkpoint_sequence
+        for sids in in_slices(state.segments.ids(), _UNLOAD_STEP):
+            segments = filter(None, map(state.segments.get, sids))
+            idle = [s.sid for s in segments if s.is_idle and s.touched <= unchanged_since]
+            if idle:
+                await self._ask(UnloadRequest(idle), 8 * len(idle))
+            await anyio.lowlevel.checkpoint()
 
     async def compact(self, publish: Callable[[Sequence[Operation], int], None]) -> None:
         """Call it after recovery, before anything else is logged. If brief owners left many small log files,
@@ -224,6 +259,7 @@ class Checkpointer:
         self._written += 1
         self._cycle = snapshot.cycle
         self._state.checkpoint_bytes = size + snapshot.manifest.size
+        self._state.checkpoint_sequence = snapshot.sequence
         self._last_at = self._log.statistics().appended_bytes
         # W5: the address became durable with the end.
         await self._log.truncate()

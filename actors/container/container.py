@@ -324,7 +324,6 @@ class Container:
             while (idle := publisher.find_idle(self.options.active_segments_max)) is not None:
                 if idle:
                     await self.ask_internal(UnloadRequest(idle), 8 * len(idle))
-                    self.segments.visit_again(idle)
                 await anyio.lowlevel.checkpoint()
 
     async def _checkpoint_before_close(self, checkpointer: Checkpointer) -> None:
@@ -337,7 +336,7 @@ class Container:
         self.state.end_snapshot()
         with anyio.move_on_after(self.options.close_timeout):
             if await checkpointer.has_room():
-                await checkpointer.checkpoint()
+                await checkpointer.checkpoint(closing=True)
 
     async def _run_pipeline(self, pipeline: Pipeline, ending: Callable[[], None]) -> None:
         try:

@@ -7,8 +7,8 @@ if the log fails, the container stops and recovery builds the state again."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, takewhile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice, takewhile
 from weakref import WeakValueDictionary
 
 import anyio
@@ -326,8 +326,8 @@ class SegmentTable:
         """Every segment that is not clean, and some that changed and are."""
         self.unpublished: ShardedDict[int, None] = ShardedDict()
         """Every segment whose image may be newer than its row in the runs (rule M13)."""
-        self._turns: deque[int] = deque()
-        """The segments in memory, in the order in which unloading visits them; removed ones may linger."""
+        self._visited = 0
+        """The id that unloading visited last: it goes through them in order, over and over."""
         self._by_name = _ByName(check_absent)
         self.find = self._by_name.find
         """The live segment of a name; None if there is none. Raises ``NotLoaded``."""
@@ -383,7 +383,6 @@ class SegmentTable:
             raise ValueError(f"{segment!r} is in the table already")
 
         self.by_id[segment.sid] = segment
-        self._turns.append(segment.sid)
         self._ids.add(segment.sid)
         if not segment.is_clean:
             self.list_dirty(segment)
@@ -455,29 +454,19 @@ class SegmentTable:
         return None if segment is None else (segment.touched, segment.image())
 
     def find_idle(self, visits: int) -> list[int]:
-        """Visit the next segments in turn, at most ``visits``; returns the ids of those that are idle and did
-        not change since the last visit."""
-        found: dict[int, None] = {}
-        for _ in range(min(visits, 2 * len(self._turns))):
-            if not self._turns:
-                break
-
-            sid = self._turns.popleft()
-            segment = self.by_id.get(sid)
-            # One that was loaded again may have two turns.
-            if segment is None or sid in found:
-                continue
-
+        """Visit the next ``visits`` segments in turn, each once at most; returns the ids of those that are
+        idle and did not change since the last visit."""
+        found: list[int] = []
+        last = self._visited
+        after = chain.from_iterable(self._ids.runs_from(last))
+        turns = chain((sid for sid in after if sid > last), takewhile(lambda sid: sid <= last, self.ids()))
+        for sid in islice(turns, visits):
+            self._visited = sid
+            segment = self.by_id[sid]
             # Not at the first visit: a segment that is used now and then would be unloaded and loaded over
             # and over.
             if segment.is_idle and segment.touched == segment.seen:
-                found[sid] = None
-            else:
-                segment.seen = segment.touched
-                self._turns.append(sid)
+                found.append(sid)
+            segment.seen = segment.touched
 
-        return list(found)
-
-    def visit_again(self, sids: Iterable[int]) -> None:
-        """Those of ``find_idle`` that are still in memory."""
-        self._turns.extend(sid for sid in sids if sid in self.by_id)
+        return found

@@ -145,6 +145,8 @@ class ContainerState:
         self.snapshot: Snapshot | None = None
         self.checkpoint_bytes = 0
         """The size of the newest checkpoint."""
+        self.checkpoint_sequence = 0
+        """The sequence of the newest checkpoint."""
         self._on_load = on_load
         self.live_segments = 0
         """How many live segments there are, cold ones too."""
@@ -396,7 +398,7 @@ class ContainerState:
         ``sequence``."""
         self._knows_newest = False
         self.checkpoint_bytes = size
-        self.sequence = sequence
+        self.sequence = self.checkpoint_sequence = sequence
         self.cycle = cycle
         # A checkpoint does not record which operations clients caused. If all segments are clean, none of
         # them makes a cycle due, so an idle store stays quiet after its opening (F5).

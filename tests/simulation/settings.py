@@ -89,6 +89,7 @@ class Limits:
     hard_bytes: int = 16_000
     segment_bytes: int = 6000
     active_segments: int = 4
+    idle_segments: int = 2
     merge_fan_out: int = 3
     group_bytes: int = 2000
     group_count: int = 8
@@ -134,7 +135,9 @@ class Limits:
             pipeline=PipelineOptions(self.group_bytes, self.group_count),
             writer=WriterOptions(self.flush_age, 4, self.error_pause),
             collector=CollectorOptions(self.collect_after, listings=(0.0, 30.0)),
-            checkpoint=CheckpointOptions(self.checkpoint_bytes, self.pinned_bytes),
+            checkpoint=CheckpointOptions(
+                self.checkpoint_bytes, self.pinned_bytes, idle_segments=self.idle_segments
+            ),
             tombstone=self.tombstone,
             chunked=self._chunked(),
             close_timeout=self.drain,

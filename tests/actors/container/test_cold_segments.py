@@ -20,6 +20,7 @@ from support.live_segments import cold_images
 from support.stores import make
 from tierlog import AttributeUpdate, AttributeUpdateKind
 from tierlog.actors.container import pipeline
+from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.cold_segments import ColdSegments
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.parked import ParkedOptions
@@ -173,6 +174,82 @@ async def test_m4_replay_has_the_segments_in_memory_that_the_owner_had() -> None
         assert owner.container.segments.in_memory(NAMES[4]) is not None
         assert len(cold_images(owner.container)) >= 7
         assert await read_all(owner.store, NAMES[4]) == NAMES[4].encode() + b"more"
+
+
+def in_memory(owner: Owner) -> set[str]:
+    return set(owner.container.segments.names())
+
+
+LEAN = attrs.evolve(OPTIONS, checkpoint=CheckpointOptions(idle_segments=4))
+
+
+async def test_m5_a_checkpoint_unloads_idle_segments_that_did_not_change_since_the_one_before() -> None:
+    """So that an opening restores what was used lately, however many segments there are."""
+    world = ContainerWorld(LEAN)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        for name in NAMES:
+            await make(owner.store, name, name.encode())
+        await owner.store.flush()
+        await owner.checkpoint()
+        assert in_memory(owner) == set(NAMES), "all of them are newer than the checkpoint before"
+        await owner.store.append(NAMES[3], b"more")
+        await owner.store.flush()
+        await owner.store.append(NAMES[4], b"unflushed")
+        await owner.checkpoint()
+        assert in_memory(owner) == {NAMES[3], NAMES[4]}
+        await owner.store.append(NAMES[5], b"more")
+        before = set(owner.container.segments.by_id)
+        await owner.crash()
+    async with world.owner() as owner:
+        assert set(owner.container.segments.by_id) == before
+        assert await owner.store.list_segments() == NAMES
+        for number, added in enumerate(["", "", "", "more", "unflushed", "more"]):
+            assert await read_all(owner.store, NAMES[number]) == (NAMES[number] + added).encode()
+        assert not list(broken_records(owner.container))
+
+
+async def test_m5_a_few_idle_segments_stay_in_memory() -> None:
+    async with ContainerWorld(LEAN).owner() as owner:
+        for name in NAMES[:4]:
+            await make(owner.store, name, name.encode())
+        await owner.store.flush()
+        await owner.checkpoint()
+        await owner.checkpoint()
+        assert in_memory(owner) == set(NAMES[:4])
+
+
+async def test_m5_a_clean_close_leaves_a_log_without_idle_segments() -> None:
+    """Also if little was logged. It writes one checkpoint, and the next close none."""
+    world = ContainerWorld(LEAN)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        for name in NAMES:
+            await make(owner.store, name, name.encode())
+        await owner.store.flush()
+        await owner.stop()
+        for checkpoints in (1, 0):
+            assert owner.container.statistics().checkpoints.checkpoints == checkpoints
+            owner = await world.start(tasks)
+            assert in_memory(owner) == set()
+            assert await read_all(owner.store, NAMES[3]) == NAMES[3].encode()
+            await owner.stop()
+        assert owner.container.statistics().checkpoints.checkpoints == 0
+
+
+async def test_w6_a_checkpoint_on_a_full_disk_unloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must get by with the room that was found for it."""
+    async with ContainerWorld(LEAN).owner() as owner:
+        for name in NAMES:
+            await make(owner.store, name, name.encode())
+        await owner.store.flush()
+        await owner.checkpoint()
+        monkeypatch.setattr(type(owner.container.log), "has_room", lambda log, size: False)
+        await owner.checkpoint()
+        assert in_memory(owner) == set(NAMES)
+        monkeypatch.undo()
+        await owner.checkpoint()
+        assert in_memory(owner) == set()
 
 
 async def test_c4_nothing_overtakes_a_request_that_waits_for_a_cold_segment(

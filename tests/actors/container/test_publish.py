@@ -344,7 +344,6 @@ def unload_idle(parts: Parts, limit: int) -> None:
     parts.state.table.use(RunList((), parts.state.sequence, SEGMENTS))
     while (idle := parts.publisher.find_idle(limit)) is not None:
         parts.do(UnloadRequest(idle))
-        parts.state.segments.visit_again(idle)
 
 
 def test_m5_idle_segments_above_the_limit_are_unloaded_with_a_margin() -> None:

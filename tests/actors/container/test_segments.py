@@ -172,7 +172,6 @@ def test_segments_that_changed_since_the_last_visit_are_not_idle() -> None:
 
     found = parts.state.segments.find_idle(3)
     assert found == [segments[1].sid, segments[2].sid]
-    parts.state.segments.visit_again(found)
     assert parts.state.segments.find_idle(3) == [segments[0].sid, *found]
 
 
