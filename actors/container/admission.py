@@ -1,9 +1,10 @@
 """Admission: the gates that a client's append must pass before it enters the mailbox (rule C6).
 
-There are four, in this order: free disk space (rule W6), records that wait to be published (rule M12), all
-unflushed bytes, and those of a segment that cannot be flushed (rule F4). What is not flushed is in the log,
-so the disk bounds it and not memory (rule C10). The first gate is that of everything else, too, that makes
-something new: a segment, an attribute, a transaction. Internal requests pass no gate, because they relieve
+There are five, in this order: free disk space (rule W6), records that wait to be published (rule M12), the
+number of segments in memory (rule M5), all unflushed bytes, and those of a segment that cannot be flushed
+(rule F4). What is not flushed is in the log, so the disk bounds it and not memory (rule C10). The first gate
+is that of everything else, too, that makes something new: a segment, an attribute, a transaction. The third
+one is that of all that brings a segment into memory. Internal requests pass no gate, because they relieve
 what the gates measure.
 
 From ``cycle_bytes`` on, flush cycles follow each other. Between the soft and the hard limit an append waits
@@ -12,6 +13,8 @@ in proportion, until a flush cycle makes progress or its delay is over. Above th
 for a refused append. Cancellation leaves nothing behind."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import anyio
 import attrs
@@ -22,6 +25,8 @@ from ...storage_backends.base.statistics import counter
 from ..flush.writer import StorageWriter
 from ..read.tail_cache import TailCache
 from .state import ContainerState
+
+SEGMENTS_MAX = 100_000
 
 
 @attrs.frozen
@@ -40,6 +45,9 @@ class AdmissionOptions:
     cannot be published (rule M12)."""
     row_cycle_bytes: int = 32 << 20
     """Bytes of records in memory that make a flush cycle due (rule M18)."""
+    segments: int = SEGMENTS_MAX
+    """Segments in memory above which requests that bring another one there are refused; from half of it on
+    they are delayed. About 2 KiB for each that was created and not published yet (rule M5)."""
     delay_max: float = 2.0
     """Seconds that an append waits just below the hard limit."""
     space_interval: float = 1.0
@@ -50,10 +58,13 @@ class AdmissionOptions:
 
 @attrs.frozen
 class AdmissionStatistics:
-    delayed: int = attrs.field(metadata=counter("Appends that waited because much is unflushed."))
+    delayed: int = attrs.field(metadata=counter("Requests that waited because much is unflushed."))
     throttled: int = attrs.field(metadata=counter("Appends refused because too much is unflushed."))
     refused_rows: int = attrs.field(
         metadata=counter("Appends refused because too many records wait in memory to be published.")
+    )
+    refused_segments: int = attrs.field(
+        metadata=counter("Requests refused because too many segments in memory wait to be published.")
     )
     refused_full: int = attrs.field(
         metadata=counter("Appends and other additions refused because the disk is nearly full.")
@@ -76,7 +87,7 @@ class Admission:
         self._failures = writer.failures
         self._options = options
         self._next_check = self._next_publish = 0.0
-        self._delayed = self._throttled = self._rows = self._full = 0
+        self._delayed = self._throttled = self._rows = self._segments = self._full = 0
 
     def is_open(self, size: int) -> bool:
         """Whether an append of ``size`` bytes to any segment may go on at once. Cheap: it is called for every
@@ -85,6 +96,7 @@ class Admission:
             self._cache.unflushed_bytes < self._options.cycle_bytes
             and not self._failures.has_errors
             and self._state.table.memory < self._options.row_bytes
+            and not self.is_crowded
             and self._log.has_room(size)
         )
 
@@ -95,6 +107,8 @@ class Admission:
             await self.require_room(size)
         if self._state.table.memory >= self._options.row_bytes:
             self._refuse_rows()
+        if self.is_crowded:
+            await self.admit_segments((name,))
         if self._cache.unflushed_bytes >= self._options.cycle_bytes:
             # Many small segments may fill memory long before one of them is due by size or age.
             self._writer.request_cycle()
@@ -122,12 +136,40 @@ class Admission:
         await self._log.check_space()
         return self._log.has_room(size)
 
-    def _refuse_rows(self) -> None:
-        """Refused appends make no cycle due, so one is requested from time to time: it may have room."""
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many segments are in memory that ``admit_segments`` must be asked."""
+        return 2 * self._state.segments.count >= self._options.segments
+
+    async def admit_segments(self, names: Sequence[str]) -> None:
+        """Return when a request may go on that brings these segments into memory; raises ``Throttled`` if
+        there are too many. Those that are flushed and published leave it (rule M5)."""
+        segments, most = self._state.segments, self._options.segments
+        if all(segments.in_memory(name) is not None for name in names):
+            return
+
+        if segments.count < most:
+            self._writer.request_cycle()
+            await self._wait_for_progress(segments.count - most // 2, most - most // 2)
+        # Others have waited for the same progress, and came first.
+        if segments.count >= most:
+            self._request_publication()
+            self._segments += 1
+            raise Throttled(
+                f"{segments.count} segments in memory wait to be flushed and published by a flush cycle, or "
+                f"are in use (limit {most}): try again later; the errors of flushes have the cause, and "
+                f"segments.active_max raises the limit"
+            )
+
+    def _request_publication(self) -> None:
+        """Refused requests make no cycle due, so one is requested from time to time: it may have room."""
         now = anyio.current_time()
         if now >= self._next_publish:
             self._next_publish = now + self._options.publish_interval
             self._writer.request_cycle()
+
+    def _refuse_rows(self) -> None:
+        self._request_publication()
         self._rows += 1
         raise Throttled(
             f"{self._state.table.memory} bytes of records wait in memory to be published by a flush cycle "
@@ -157,10 +199,13 @@ class Admission:
                 f"{unflushed} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again"
             )
 
+        await self._wait_for_progress(unflushed - options.soft_bytes, options.hard_bytes - options.soft_bytes)
+
+    async def _wait_for_progress(self, above: int, room: int) -> None:
+        """``above``: how much of the ``room`` between the limits is used."""
         self._delayed += 1
-        share = (unflushed - options.soft_bytes) / max(1, options.hard_bytes - options.soft_bytes)
-        # At its end the append goes on in any case: only the hard limit refuses.
-        with anyio.move_on_after(options.delay_max * share):
+        # At its end the request goes on in any case: only the hard limit refuses.
+        with anyio.move_on_after(self._options.delay_max * above / max(1, room)):
             await self._writer.progress.wait()
 
     def _refusal(self, why: str) -> StorageFull | Throttled:
@@ -170,4 +215,4 @@ class Admission:
         return Throttled(why) if full is None else StorageFull(f"{why}; flushes wait for room: {full}")
 
     def statistics(self) -> AdmissionStatistics:
-        return AdmissionStatistics(self._delayed, self._throttled, self._rows, self._full)
+        return AdmissionStatistics(self._delayed, self._throttled, self._rows, self._segments, self._full)

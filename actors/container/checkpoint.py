@@ -203,7 +203,7 @@ class Checkpointer:
         full disk a checkpoint must get by with the room that was found for it (rule W6)."""
         segments = self._state.segments
         # What is not unpublished is idle but for a few, and nothing need be visited to count it.
-        idle = len(segments.by_id) - len(segments.unpublished)
+        idle = segments.count - len(segments.unpublished)
         return idle > self._options.idle_segments and self._log.has_room(0)
 
     async def _unload_idle(self, *, closing: bool) -> None:

@@ -33,6 +33,7 @@ from ...storage_backends.base.errors import (
     NotOwner,
     SegmentNotFound,
     StorageFull,
+    Throttled,
     TierlogError,
     Unavailable,
 )
@@ -390,14 +391,20 @@ class Container:
     async def ask(self, request: Request, size: int = 0) -> Any:
         """Put a client's request of ``size`` bytes into the pipeline and return its answer. Cancelled: the
         outcome is unknown."""
-        if request.takes_room(self.state):
-            try:
-                await self._components.admission.require_room(size)
-            except StorageFull:
-                # A segment that exists takes no room, cold or not: the answer is that it exists.
-                if not isinstance(request, CreateRequest) or not await self._has_segment(request.name):
-                    raise
+        try:
+            await self._admit(request, size)
+        except (StorageFull, Throttled):
+            # A segment that exists takes no room, cold or not: the answer is that it exists.
+            if not isinstance(request, CreateRequest) or not await self._has_segment(request.name):
+                raise
         return await (self._ask(request, size) if self.legacy is None else self._ask_or_import(request, size))
+
+    async def _admit(self, request: Request, size: int) -> None:
+        admission = self._components.admission
+        if request.takes_room(self.state):
+            await admission.require_room(size)
+        if admission.is_crowded:
+            await admission.admit_segments(request.needed())
 
     async def _ask(self, request: Request, size: int) -> Any:
         request.reply = reply = self._make_answer()
@@ -667,7 +674,7 @@ class Container:
             container=self.index,
             epoch=self.state.epoch,
             segments=self.state.live_segments,
-            active_segments=len(self.segments.by_id),
+            active_segments=self.segments.count,
             recovery=self._recovery,
             log=self.log.statistics(),
             mailbox=self.mailbox.statistics(),

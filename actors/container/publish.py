@@ -138,7 +138,7 @@ class Publisher:
 
     def has_too_many(self, active_max: int) -> bool:
         """Whether so many segments are in memory that idle ones should be unloaded."""
-        return bool(self._visits_left) or len(self.by_id) > max(active_max, self._unload_above)
+        return bool(self._visits_left) or self.segments.count > max(active_max, self._unload_above)
 
     def find_idle(self, active_max: int) -> list[int] | None:
         """The ids of some idle segments, if those in memory are to go from above ``active_max`` to a tenth
@@ -148,11 +148,11 @@ class Publisher:
 
         goal = active_max - active_max // 10
         # Two rounds: the first may only find out which segments do not change.
-        left = self._visits_left or 2 * len(self.by_id)
-        visits = max(0, min(_UNLOAD_STEP, left, len(self.by_id) - goal))
-        self._visits_left = left - visits if len(self.by_id) > goal else 0
+        left = self._visits_left or 2 * self.segments.count
+        visits = max(0, min(_UNLOAD_STEP, left, self.segments.count - goal))
+        self._visits_left = left - visits if self.segments.count > goal else 0
         if not self._visits_left:
             # If few were idle, do not search them all again after every group: only a flush cycle makes many
             # of them idle.
-            self._unload_above = len(self.by_id) + active_max // 10
+            self._unload_above = self.segments.count + active_max // 10
         return self.segments.find_idle(visits)

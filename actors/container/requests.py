@@ -29,6 +29,11 @@ class Request:
         it (rule C4)."""
         return ()
 
+    def needed(self) -> Sequence[str]:
+        """The segments that it brings into memory, by name, unless they are there. None of them for what
+        relieves memory, which is not refused for the lack of it (rule M5)."""
+        return () if self.is_read else self.named()
+
     def takes_room(self, state: ContainerState) -> bool:
         """Whether it logs something that stays: on a full disk it is refused, as an append is (rule W6)."""
         return False

@@ -322,6 +322,8 @@ class SegmentTable:
         """``check_absent(name)`` raises ``NotLoaded`` unless there is no segment of that name that is not in
         memory."""
         self.by_id: ShardedDict[int, SegmentState] = ShardedDict()
+        self.count = 0
+        """Of the segments in memory. Every append asks for it, and the length of a large table takes 1 us."""
         self.dirty: ShardedDict[int, None] = ShardedDict()
         """Every segment that is not clean, and some that changed and are."""
         self.unpublished: ShardedDict[int, None] = ShardedDict()
@@ -383,6 +385,7 @@ class SegmentTable:
             raise ValueError(f"{segment!r} is in the table already")
 
         self.by_id[segment.sid] = segment
+        self.count += 1
         self._ids.add(segment.sid)
         if not segment.is_clean:
             self.list_dirty(segment)
@@ -403,6 +406,7 @@ class SegmentTable:
     def remove(self, sid: int) -> None:
         segment = self.by_id.pop(sid, None)
         if segment is not None:
+            self.count -= 1
             self._ids.remove(sid)
             self.unlist_dirty(segment)
             self.unpublished.pop(sid, None)

@@ -35,7 +35,7 @@ from ...storage_backends.sorted_runs.compaction import MergeRuns
 from ...storage_backends.sorted_runs.merge import MergeOrder
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ..chunk_io.options import StorageOptions
-from ..container.admission import AdmissionOptions
+from ..container.admission import SEGMENTS_MAX, AdmissionOptions
 from ..container.checkpoint import CheckpointOptions
 from ..container.container import ContainerOptions
 from ..container.local_disk import LocalDisk, RunFolder, run_folder
@@ -193,6 +193,8 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
             hard_bytes=unflushed,
             segment_bytes=unflushed // 2,
             cycle_bytes=min(int(cache.bytes * cache.soft), unflushed // 4 * 3),
+            # Idle ones above ``active_max`` leave memory: the delay begins at twice of it at the lowest.
+            segments=max(SEGMENTS_MAX, 4 * config.segments.active_max),
         ),
         active_segments_max=config.segments.active_max,
         mailbox=MailboxOptions(

@@ -89,6 +89,7 @@ class Limits:
     hard_bytes: int = 16_000
     segment_bytes: int = 6000
     active_segments: int = 4
+    segments: int = 24
     idle_segments: int = 2
     merge_fan_out: int = 3
     group_bytes: int = 2000
@@ -127,7 +128,12 @@ class Limits:
             cache_bytes=self.cache_bytes,
             flush_bytes=self.flush_bytes,
             admission=AdmissionOptions(
-                self.soft_bytes, self.hard_bytes, self.segment_bytes, delay_max=0.5, space_interval=0.2
+                self.soft_bytes,
+                self.hard_bytes,
+                self.segment_bytes,
+                segments=self.segments,
+                delay_max=0.5,
+                space_interval=0.2,
             ),
             active_segments_max=self.active_segments,
             merge_fan_out=self.merge_fan_out,

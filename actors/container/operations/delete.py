@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ....journal.operations.delete_segment import DeleteSegment
@@ -22,6 +22,9 @@ class DeleteRequest(NameRequest):
     """Answered with None."""
 
     __slots__ = ()
+
+    def needed(self) -> Sequence[str]:
+        return ()
 
 
 def _decide(state: ContainerState, request: DeleteRequest) -> Decision:

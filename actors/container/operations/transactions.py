@@ -84,6 +84,9 @@ class StageSegmentRequest(TransactionRequest):
         self.rolling_size = rolling_size
         self.staged_max = staged_max
 
+    def needed(self) -> Sequence[str]:
+        return self.target, self.name
+
     def takes_room(self, state: ContainerState) -> bool:
         return state.segments.sid_of(self.name) is None
 
@@ -109,6 +112,9 @@ class AbortTransactionRequest(TransactionRequest):
     def __init__(self, target: str, transaction: str, reason: str) -> None:
         super().__init__(target, transaction)
         self.reason = reason
+
+    def needed(self) -> Sequence[str]:
+        return ()
 
 
 class ListTransactionsRequest(Request):

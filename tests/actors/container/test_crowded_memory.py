@@ -1,0 +1,141 @@
+"""Many segments in memory that no flush cycle can publish: what brings more of them there is delayed, then
+refused, and what relieves memory is not (rules M5, C6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import attrs
+import pytest
+from simulation.records import broken_records
+
+from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, virtual_time
+from support.live_segments import cold_images
+from support.stores import make
+from tierlog import AttributeUpdate, AttributeUpdateKind
+from tierlog.storage_backends.base.errors import SegmentExists, Throttled
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+MOST = 40
+CROWDED = attrs.evolve(
+    OPTIONS, active_segments_max=5, admission=attrs.evolve(OPTIONS.admission, segments=MOST, delay_max=0.1)
+)
+COLD = [f"cold/{number}" for number in range(10)]
+
+
+@asynccontextmanager
+async def crowded(world: ContainerWorld) -> AsyncIterator[tuple[Owner, anyio.Event, list[str]]]:
+    """An owner of cold segments whose storage is frozen, after creations by the hundred. Gives the names of
+    those that it accepted, and an event: the storage answers again."""
+    healed = anyio.Event()
+    world.chunks = FaultyChunkStorage(MemoryChunkStorage(world.memory), hang=healed.wait)
+    async with world.owner() as owner:
+        for name in COLD:
+            await make(owner.store, name, name.encode())
+        await owner.store.flush()
+        await anyio.sleep(1)
+        await owner.store.append(COLD[0], b"")
+        await anyio.sleep(1)
+        world.chunks.script = every(Fault(FaultKind.HANG))
+        yield owner, healed, await create_many(owner, 0, 1000)
+
+
+async def create_many(owner: Owner, start: int, count: int) -> list[str]:
+    """The names of the segments that could be created."""
+    created = []
+    for number in range(start, start + count):
+        try:
+            await owner.store.create_segment(f"new/{number}")
+        except Throttled:
+            continue
+        created.append(f"new/{number}")
+    return created
+
+
+async def test_m5_creations_are_refused_while_storage_is_frozen_and_go_on_once_it_answers() -> None:
+    world = ContainerWorld(CROWDED)
+    async with crowded(world) as (owner, healed, created):
+        segments = owner.container.segments
+        assert MOST - 10 <= len(created) < MOST
+        assert segments.count == len(segments.by_id) == MOST
+        assert owner.container.statistics().admission.refused_segments == 1000 - len(created)
+
+        world.chunks.script = None
+        healed.set()
+        with anyio.fail_after(600):
+            while len(created) < 300:
+                await anyio.sleep(1)
+                created.extend(await create_many(owner, 1000 + len(created), 10))
+        assert segments.count <= MOST
+        await owner.store.flush()
+        assert await owner.store.list_segments() == sorted([*COLD, *created])
+        assert not list(broken_records(owner.container))
+
+
+async def test_m5_what_relieves_memory_and_what_needs_none_is_not_refused() -> None:
+    world = ContainerWorld(CROWDED)
+    async with crowded(world) as (owner, healed, created):
+        store = owner.store
+        cold = [image.name for image in cold_images(owner.container).values()]
+        assert len(cold) >= 3
+        assert await store.append(created[0], b"in memory") == 0
+        for name in (created[0], cold[0]):
+            with pytest.raises(SegmentExists):
+                await store.create_segment(name)
+        assert (await store.segment_info(cold[0])).length == len(cold[0])
+        update = [AttributeUpdate("a", 1, AttributeUpdateKind.REPLACE)]
+        for call in (
+            store.append(cold[0], b"loads it"),
+            store.update_attributes(cold[0], update),
+            store.seal_segment(cold[0]),
+            store.begin_transaction(cold[0], "t"),
+            store.create_segment("one/more"),
+        ):
+            with pytest.raises(Throttled, match="segments in memory"):
+                await call
+        await store.delete_segment(cold[1])
+        await store.delete_segment(created[1])
+        world.chunks.script = None
+        healed.set()
+        await store.flush()
+        await anyio.sleep(1)
+        assert await store.append(cold[0], b"!") == len(cold[0])
+        assert await read_all(store, cold[0]) == cold[0].encode() + b"!"
+
+
+async def test_m5_from_half_of_the_limit_on_creations_wait_for_flush_cycles() -> None:
+    """So that a healthy container hardly ever refuses one, however fast they come."""
+    world = ContainerWorld(CROWDED)
+    async with world.owner() as owner:
+        created = await create_many(owner, 0, 500)
+        statistics = owner.container.statistics()
+        assert len(created) == 500
+        assert statistics.admission.delayed > 0
+        assert statistics.admission.refused_segments == 0
+        assert owner.container.segments.count < MOST
+
+
+async def test_m5_an_outage_that_ends_leaves_a_container_that_opens_and_recovers_by_itself() -> None:
+    """Replay passes no gate: what was accepted is there again, however much that is."""
+    world = ContainerWorld(CROWDED)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        world.chunks.script = every(Fault(FaultKind.BEFORE))
+        created = await create_many(owner, 0, 200)
+        await owner.crash()
+    async with world.owner(attrs.evolve(CROWDED, admission=OPTIONS.admission)) as owner:
+        created += await create_many(owner, 200, 100)
+        await owner.crash()
+    async with world.owner() as owner:
+        assert owner.container.segments.count == len(created) > MOST
+        assert await create_many(owner, 300, 10) == []
+        world.chunks.script = None
+        await anyio.sleep(60)
+        assert owner.container.segments.count <= MOST
+        created += await create_many(owner, 400, 10)
+        assert await owner.store.list_segments() == sorted(created)
