@@ -53,7 +53,12 @@ if TYPE_CHECKING:
         Unsupported,
         WrongSegmentKind,
     )
-    from .storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
+    from .storage_backends.base.segments import (
+        AttributePage,
+        AttributeUpdate,
+        AttributeUpdateKind,
+        SegmentInfo,
+    )
     from .storage_backends.base.table import Table, TableTransaction
     from .storage_backends.base.tables import (
         ABSENT,
@@ -89,7 +94,12 @@ _HOMES = {
     "actors.store.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.arguments": ("WriterId",),
     "storage_backends.base.verbs": ("SegmentVerbs",),
-    "storage_backends.base.segments": ("AttributeUpdate", "AttributeUpdateKind", "SegmentInfo"),
+    "storage_backends.base.segments": (
+        "AttributePage",
+        "AttributeUpdate",
+        "AttributeUpdateKind",
+        "SegmentInfo",
+    ),
     "storage_backends.base.table": ("Table", "TableTransaction"),
     "storage_backends.base.tables": (
         "ABSENT",
@@ -111,6 +121,7 @@ _HOMES = {
 __all__ = [
     "ABSENT",
     "AttributeConflict",
+    "AttributePage",
     "AttributeUpdate",
     "AttributeUpdateKind",
     "BadOffset",

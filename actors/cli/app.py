@@ -63,7 +63,8 @@ def _add(group: typer.Typer, panel: str, *commands: Callable[..., None]) -> None
 
 # In the order in which --help lists them.
 _segment = _group("segment", "Create, append to, read and delete segments.")
-_add(_segment, _READ, segment_read.read, segment_read.tail, segment_read.info, segment_read.ls)
+_add(_segment, _READ, segment_read.read, segment_read.tail, segment_read.info)
+_add(_segment, _READ, segment_read.attributes, segment_read.ls)
 _add(_segment, _WRITE, segment_write.create, segment_write.append, segment_write.seal)
 _add(_segment, _WRITE, segment_write.truncate, segment_write.merge, segment_write.delete)
 _transactions = _group("txn", "List, show and abort transactions.")

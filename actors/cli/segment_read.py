@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...storage_backends.base.errors import SegmentNotFound
+from ...storage_backends.base.segments import ATTRIBUTE_PAGE_MAX
 from . import output
 from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, file_path, number_option
 from .running import execute, reading
 
 if TYPE_CHECKING:
-    from ...storage_backends.base.segments import SegmentInfo
+    from ...storage_backends.base.segments import AttributeName, SegmentInfo
 
 _BLOCK_BYTES = 4 << 20
 
@@ -123,6 +124,47 @@ def info(name: Name, json: Json = False, data: Data = DEFAULT_DATA, url: Service
     output.print_fields(
         shown | {"attribute": [f"{key} = {value}" for key, value in sorted(attributes.items())]}
     )
+
+
+def attributes(
+    name: Name,
+    prefix: Annotated[
+        str,
+        typer.Argument(
+            metavar="PREFIX", help="Only names, or ids, that begin with PREFIX.", show_default=False
+        ),
+    ] = "",
+    ids: Annotated[bool, typer.Option("--ids", help="List attributes that have ids, in hex.")] = False,
+    json: Json = False,
+    data: Data = DEFAULT_DATA,
+    url: Service = None,
+) -> None:
+    """List all attributes of a segment, one per line, in order."""
+    first: AttributeName = _id_prefix(prefix) if ids else prefix
+
+    async def command() -> dict[str, int]:
+        found: dict[str, int] = {}
+        after: AttributeName | None = None
+        async with reading(data, url) as view:
+            while True:
+                page = await view.list_attributes(name, first, after=after, limit=ATTRIBUTE_PAGE_MAX)
+                for key, value in page.attributes.items():
+                    found[key.hex() if isinstance(key, bytes) else key] = value
+                if (after := page.after) is None:
+                    return found
+
+    found = execute(command)
+    if json:
+        output.print_json(found)
+    else:
+        output.print_lines([f"{key} = {value}" for key, value in found.items()])
+
+
+def _id_prefix(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no beginning of an id, in pairs of hex digits") from error
 
 
 def ls(

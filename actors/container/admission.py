@@ -119,10 +119,13 @@ class Admission:
 
     async def require_room(self, size: int) -> None:
         """Raises ``StorageFull`` if the disk is nearly full, of ``size`` bytes of an append or of anything
-        else that stays in the log."""
+        else that stays in the log, and ``Throttled`` if too many rows wait in memory."""
         if not self._log.has_room(size) and not await self._has_room_again(size):
             self._full += 1
             raise self._log.room_error()
+
+        if self._state.table.memory >= self._options.row_bytes:
+            self._refuse_rows()
 
     async def _has_room_again(self, size: int) -> bool:
         """Refused appends do not write, so only a check of the disk from time to time finds space that was

@@ -26,6 +26,7 @@ import attrs
 
 from ...journal.group_payload import PayloadBuilder
 from ...journal.log.contract import DurableDataLog
+from ...journal.operations.attribute_rows import SpillAttributes
 from ...journal.operations.checkpoint import (
     CheckpointBegin,
     CheckpointCounters,
@@ -367,8 +368,10 @@ class Checkpointer:
 
 
 def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]]:
-    """What logs the snapshot's counters, and its manifest, if there is one, with sizes."""
+    """What logs the snapshot's counters, marks and manifest, if there is one, with sizes."""
     yield CheckpointCounters(number, snapshot.live_segments), 16
+    if snapshot.has_attribute_rows:
+        yield SpillAttributes(0, 0), 16  # M19: code that would lose them refuses it
     manifest = snapshot.manifest
     if manifest.head is not None or manifest.intent is not None:
         contents = [b"" if op is None else op.content for op in (manifest.head, manifest.intent)]

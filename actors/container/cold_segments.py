@@ -38,6 +38,8 @@ class Lookup:
     """By name; None if there is no such segment."""
     loads: dict[int, LoadSegment | None]
     """By id; None if there is no such segment, or it was in memory."""
+    rows: dict[bytes, Row]
+    """Others that were asked for, by key."""
 
 
 class ColdSegments:
@@ -45,14 +47,17 @@ class ColdSegments:
         self._state = state
         self._runs = runs
 
-    async def look_up(self, names: Iterable[str], sids: Iterable[int] = ()) -> Lookup:
-        """Segments by name and by id, as of one view. Raises ``Unavailable``, ``DataCorruption``."""
+    async def look_up(
+        self, names: Iterable[str], sids: Iterable[int] = (), keys: Iterable[bytes] = ()
+    ) -> Lookup:
+        """Segments by name and by id, and rows by key, as of one view. Raises ``Unavailable``,
+        ``DataCorruption``."""
         with self._state.table.view() as view:
             found = await self._sids(view, tuple(names))
-            keys = {sid: image_key(sid) for sid in (*sids, *found.values()) if sid is not None}
-            rows = await self._find(view, tuple(keys.values()))
-            loads = {sid: _decoded(load_of_row, rows.get(key)) for sid, key in keys.items()}
-            return Lookup(view.runs.clean_to, found, loads)
+            images = {sid: image_key(sid) for sid in (*sids, *found.values()) if sid is not None}
+            rows = await self._find(view, (*images.values(), *keys))
+            loads = {sid: _decoded(load_of_row, rows.get(key)) for sid, key in images.items()}
+            return Lookup(view.runs.clean_to, found, loads, rows)
 
     async def _sids(self, view: TableView, names: Sequence[str]) -> dict[str, int | None]:
         rows = await self._find(view, [name_key(name) for name in names])

@@ -16,6 +16,7 @@ from ..read.read_ahead import ReadAhead
 from ..read.reader import Reader
 from ..read.unflushed import UnflushedBytes
 from .admission import Admission
+from .attributes import Attributes
 from .checkpoint import Checkpointer
 from .imports import SegmentImporter
 from .leases import Leases
@@ -49,6 +50,7 @@ class ContainerComponents:
     table_runs: TableRuns
     loader: Loader
     tables: Tables
+    attributes: Attributes
 
 
 def build_components(container: Container) -> ContainerComponents:
@@ -119,6 +121,7 @@ def build_components(container: Container) -> ContainerComponents:
         table_runs=table_runs,
         loader=loader,
         tables=tables,
+        attributes=Attributes(state, container.metadata, container.ask_internal, writer.flush),
     )
 
 

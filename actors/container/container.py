@@ -37,7 +37,7 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.segments import SegmentInfo
+from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import TransactionInfo, is_staged
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.options import ChunkedOptions
@@ -107,6 +107,8 @@ class ContainerOptions:
     admission: AdmissionOptions
     active_segments_max: int = 25_000
     """Segments in memory; idle ones above it are unloaded once the runs have them."""
+    attributes_in_image: int = ATTRIBUTES_SHOWN_MAX
+    """Attributes of a segment that are in memory with it; further ones are rows."""
     mailbox: MailboxOptions = MailboxOptions()
     pipeline: PipelineOptions = PipelineOptions()
     parked: ParkedOptions = ParkedOptions()
@@ -159,6 +161,7 @@ class Container:
         self.legacy = legacy
         self.cache = TailCache(options.cache_bytes, log.window_of)
         self.state = ContainerState(index, on_load=self._segment_loaded)
+        self.state.attributes_in_image = options.attributes_in_image
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
@@ -306,6 +309,7 @@ class Container:
                 helpers.start_soon(protect(components.loader.run), components.pipeline.resume)
                 helpers.start_soon(protect(components.table_runs.run))
                 helpers.start_soon(protect(components.tables.run))
+                helpers.start_soon(protect(components.attributes.run))
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()

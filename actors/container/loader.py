@@ -10,6 +10,7 @@ nothing has happened."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import anyio
 import anyio.lowlevel
@@ -82,8 +83,9 @@ class Loader:
         missing = [parked.missing for parked in wanted if parked.missing is not None]
         try:
             lookup = await self._cold.look_up(
-                dict.fromkeys(each.name for each in missing if each.name),
+                dict.fromkeys(each.name for each in missing if each.name and not each.rows),
                 dict.fromkeys(each.sid for each in missing if each.sid),
+                dict.fromkeys(chain.from_iterable(each.rows for each in missing)),
             )
         except TierlogError as error:
             if len(wanted) == 1:
@@ -100,6 +102,11 @@ class Loader:
         size = 0
         for parked in wanted:
             assert parked.missing is not None
+            if parked.missing.rows:
+                # They hold: what changes them waits behind the request.
+                parked.rows = {**parked.rows, **{key: lookup.rows.get(key) for key in parked.missing.rows}}
+                resumed.ready.append(parked)
+                continue
             if size >= _LOADED_BYTES_MAX:
                 break
             before = len(resumed.loads)

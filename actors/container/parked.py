@@ -6,13 +6,12 @@ and what it needs was looked up; requests that need nothing themselves wait behi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 
 from ...storage_backends.base.errors import Throttled
-from .operations.append import AppendRequest
-from .operations.table import UpdateTableRequest
+from ...storage_backends.sorted_runs.rows import Row
 from .requests import Request
 from .segments import NotLoaded
 
@@ -36,11 +35,12 @@ class Parked:
     missing: NotLoaded | None
     """What must be looked up for it; None if it only waits for others."""
     attempts: int = 0
+    rows: Mapping[bytes, Row | None] = attrs.field(factory=dict)
+    """What was looked up for it alone: those behind it may come after changes of these rows."""
 
     @property
     def size(self) -> int:
-        request = self.request
-        return _OVERHEAD + (request.size if isinstance(request, (AppendRequest, UpdateTableRequest)) else 0)
+        return _OVERHEAD + self.request.size
 
 
 class ParkedRequests:

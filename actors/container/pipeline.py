@@ -323,6 +323,7 @@ class Pipeline:
     def _decide_parked(self, parked: Parked, group: Group) -> bool:
         """Whether the request is answered, or will be by its group."""
         request, state = parked.request, self._state
+        state.looked_up_rows = parked.rows
         try:
             op, answer = self._decide[type(request)](state, request)
         except NotLoaded as missing:
@@ -336,6 +337,8 @@ class Pipeline:
             self._refused += 1
             group.errors.append((request.reply, error))
             return True
+        finally:
+            state.looked_up_rows = {}
 
         if op is None:
             group.reads.append((request.reply, answer))

@@ -23,6 +23,8 @@ class Request:
     is_read = False
     """It is about one segment, and logs nothing. If that is cold, the request gets ``NotLoaded``, and its
     caller looks the segment up (rule M4)."""
+    size: int = 0
+    """Bytes of memory for its data while it waits, about."""
 
     def named(self) -> Sequence[str]:
         """The segments that the request is about, by name: a later one that shares a name must not overtake

@@ -27,7 +27,7 @@ from .segments import SegmentState, SegmentTable
 IMAGE_PREFIX, NAME_PREFIX = b"g:", b"n:"
 _IMAGE_BYTES_MAX = 1 << 20
 _IMAGE_ENTRIES_MAX = 1024
-"""Attributes and writers: they are encoded in one step. A larger image is no row."""
+"""Attributes, and writers: they are encoded in one step. A larger image is no row."""
 _SORT_MAX = 2048
 """Ids that are sorted in one step."""
 _SID_BYTES = 8
@@ -151,8 +151,8 @@ class ImageRows:
 def image_of(segment: SegmentState) -> bytes | None:
     """The image of a segment as the value of a row; None if it is too large for one."""
     attributes, writers, expired = segment.attributes, segment.writers, segment.expired
-    if (attributes or writers or expired) and (
-        len(attributes) + len(writers) + len(expired) > _IMAGE_ENTRIES_MAX
+    if len(attributes) > _IMAGE_ENTRIES_MAX or (
+        (writers or expired) and len(writers) + len(expired) > _IMAGE_ENTRIES_MAX
     ):
         return None
 

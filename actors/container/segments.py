@@ -52,6 +52,7 @@ class SegmentState:
         "flushed",
         "flushed_sealed",
         "flushed_start",
+        "has_ids",
         "has_record",
         "is_listed",
         "is_table",
@@ -63,6 +64,7 @@ class SegmentState:
         "sealed",
         "seen",
         "sid",
+        "spilled",
         "start_offset",
         "status",
         "touched",
@@ -88,6 +90,11 @@ class SegmentState:
         """Whether it is among the dirty ones of its table."""
         self.sealed = False
         self.attributes: dict[str, int] = {}
+        """Those of the image; the others are rows of the system table (rule M19)."""
+        self.spilled = False
+        """Whether names that are not in ``attributes`` are rows."""
+        self.has_ids = False
+        """Whether attributes with ids were set, which are rows."""
         self.writers: dict[bytes, WriterState] = {}
         self.expired: dict[bytes, None] = {}
         self.merges: list[MergedRange] = []
@@ -150,6 +157,10 @@ class SegmentState:
         if self.is_table != is_table:
             raise WrongSegmentKind.of(self.name, is_table=self.is_table)
         return self
+
+    @property
+    def has_attribute_rows(self) -> bool:
+        return self.spilled or self.has_ids
 
     def wake(self) -> None:
         if self.waiter is not None:
@@ -229,6 +240,7 @@ class SegmentState:
             flushed_length=self.flushed,
             container=container,
             is_table=self.is_table,
+            more_attributes=self.has_attribute_rows,
         )
 
     def last_event(self, writer: bytes) -> int | None:
@@ -238,7 +250,8 @@ class SegmentState:
 
     def image(self) -> bytes:
         """The encoded ``SegmentImage``, which checkpoints keep."""
-        if not (self.attributes or self.writers or self.expired or self.merges):
+        has_attributes = self.attributes or self.has_attribute_rows
+        if not (has_attributes or self.writers or self.expired or self.merges):
             # A flush cycle encodes the images of all segments that changed, and most are like this.
             return encode_plain_image(
                 self.sid,
@@ -265,6 +278,8 @@ class SegmentState:
                 tuple(self.expired),
                 tuple(self.merges),
                 self.is_table,
+                self.spilled,
+                self.has_ids,
             ),
             self.encoded_merges,
         )
@@ -279,6 +294,7 @@ class SegmentState:
         segment.length = segment.durable_length = image.length
         segment.start_offset = image.start_offset
         segment.attributes = dict(image.values)
+        segment.spilled, segment.has_ids = image.spilled, image.has_ids
         segment.writers = dict(image.writers)
         segment.expired = dict.fromkeys(image.expired)
         segment.merges = list(image.merges)
@@ -289,12 +305,16 @@ class SegmentState:
 class NotLoaded(Exception):
     """Whether there is such a segment, and what it is, must be looked up in the runs first (rule M4)."""
 
-    def __init__(self, name: str = "", sid: int = 0, *, needs_image: bool = True) -> None:
-        """``needs_image``: if it exists, it must be in memory."""
+    def __init__(
+        self, name: str = "", sid: int = 0, *, needs_image: bool = True, rows: Sequence[bytes] = ()
+    ) -> None:
+        """``needs_image``: if it exists, it must be in memory. ``rows``: it is, and these rows of it are
+        needed, by their keys."""
         super().__init__(name or hex(sid))
         self.name = name
         self.sid = sid
         self.needs_image = needs_image
+        self.rows = rows
 
 
 class _ByName(ShardedDict[str, "SegmentState"]):

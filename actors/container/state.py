@@ -17,7 +17,10 @@ from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
 from ...journal.operations.transaction_image import encode_transaction
+from ...storage_backends.base.codec import DecodeError
+from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
+from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, AttributeName
 from ...storage_backends.base.sorted_dict import SortedDict
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
@@ -26,6 +29,7 @@ from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
+from .attribute_rows import attribute_key, attribute_row, removal_row, value_of
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
 from .segment_rows import NO_RECORD, image_key, image_of, name_key, name_row
@@ -37,6 +41,8 @@ RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY)
 delete."""
 _RESIDENT_KEYS = tuple(prefix.encode() for prefix in RESIDENT_PREFIXES)
 NO_CYCLE = CycleComplete(0, 0, 0, False)
+_COMPARED_MAX = 512
+"""The most keys times runs that one decision looks up."""
 _Item = tuple[str, int, Any]
 """A record of a snapshot: the list of ``Records`` that it goes to, its size in bytes, and itself."""
 _END: _Item = ("", 0, None)
@@ -62,6 +68,7 @@ class Snapshot:
         self.sequence = state.sequence
         self.cycle = state.cycle
         self.manifest = state.manifest
+        self.has_attribute_rows = state.has_attribute_rows
         self.live_segments = state.live_segments
         self.segments = segments = state.segments.freeze()
         self.table = table = state.table.begin_view()
@@ -142,6 +149,14 @@ class ContainerState:
         self.looked_up: Mapping[str | int, bool] = {}
         """Names, and ids, that were just looked up in the runs, and whether there is such a segment. Valid
         for the present step."""
+        self.looked_up_rows: Mapping[bytes, Row | None] = {}
+        """Rows that were just looked up, by key. Valid likewise."""
+        self.attributes_in_image = ATTRIBUTES_SHOWN_MAX
+        """Attributes that a segment has in memory and in its image; further ones are rows (rule M19)."""
+        self.has_attribute_rows = False
+        """Whether attributes are known that are rows: checkpoints must say so (rule M19)."""
+        self.on_attributes_left: Callable[[], None] = lambda: None
+        """Called when a segment is removed whose attributes are rows."""
         self.snapshot: Snapshot | None = None
         self.checkpoint_bytes = 0
         """The size of the newest checkpoint."""
@@ -225,6 +240,9 @@ class ContainerState:
 
     def remove_segment(self, sid: int) -> None:
         """Nothing of the segment is needed any more."""
+        if (segment := self.segments.by_id.get(sid)) is not None and segment.has_attribute_rows:
+            self.table.put((removal_row(sid, self.sequence),))
+            self.on_attributes_left()
         self.segments.remove(sid)
         self.table.put((Row(image_key(sid), self.sequence, None),))
 
@@ -234,10 +252,80 @@ class ContainerState:
         if entry is not None:
             segment.load_record(entry[1])
 
+    # --- attributes (rule M19) ---------------------------------------------------------------------
+
+    def set_attributes(self, segment: SegmentState, values: Iterable[tuple[str, int]]) -> None:
+        """The present operation sets attributes that have names."""
+        attributes, sid, version = segment.attributes, segment.sid, self.sequence
+        if not segment.spilled:
+            attributes.update(values)
+            return
+
+        for name, value in values:
+            if name in attributes:
+                attributes[name] = value
+            else:
+                self.table.put((attribute_row(sid, name, version, value),))
+
+    def spill_attributes(self, segment: SegmentState, keep: int) -> None:
+        """Names that the segment's image does not have are rows from now on, and those beyond its first
+        ``keep``."""
+        segment.spilled = self.has_attribute_rows = True
+        for name in list(segment.attributes)[keep:]:
+            value = segment.attributes.pop(name)
+            self.table.put((attribute_row(segment.sid, name, self.sequence, value),))
+
+    def set_attribute_ids(self, segment: SegmentState, values: Iterable[tuple[bytes, int]]) -> None:
+        """The present operation sets attributes that have ids."""
+        segment.has_ids = self.has_attribute_rows = True
+        self.table.put([attribute_row(segment.sid, each, self.sequence, value) for each, value in values])
+
+    def find_attributes(
+        self, segment: SegmentState, names: Iterable[AttributeName]
+    ) -> dict[AttributeName, int | None]:
+        """The values of attributes; None for those that are not set. Raises ``NotLoaded`` if rows must be
+        looked up, ``DataCorruption``."""
+        found: dict[AttributeName, int | None] = {}
+        keys: dict[bytes, AttributeName] = {}
+        for name in names:
+            is_name = isinstance(name, str)
+            value = segment.attributes.get(name) if isinstance(name, str) else None
+            if value is None and (segment.spilled if is_name else segment.has_ids):
+                keys[attribute_key(segment.sid, name)] = name
+            else:
+                found[name] = value
+        if keys:
+            try:
+                for key, row in self._find_rows(segment, keys).items():
+                    found[keys[key]] = value_of(row)
+            except DecodeError as error:
+                raise DataCorruption(f"an attribute of {segment!r} does not decode: {error}") from error
+        return found
+
+    def _find_rows(self, segment: SegmentState, keys: Iterable[bytes]) -> dict[bytes, Row | None]:
+        """The newest rows of ``keys``, which only requests that name the segment change. Raises ``NotLoaded``
+        for those that must be looked up: nothing changes them until the request is decided again."""
+        found = {key: self.table.find_in_memory(key) for key in keys}
+        runs, looked_up = self.table.runs, self.looked_up_rows
+        if not runs.clean_to:
+            return found
+
+        missing = [key for key, row in found.items() if row is None and key not in looked_up]
+        found.update((key, looked_up[key]) for key, row in found.items() if row is None and key in looked_up)
+        if missing and len(missing) * len(runs) <= _COMPARED_MAX:
+            cached = {key: self.find_cached(runs, key) for key in missing}
+            found.update((key, row) for key, (is_known, row) in cached.items() if is_known)
+            missing = [key for key, (is_known, _) in cached.items() if not is_known]
+        if missing:
+            raise NotLoaded(segment.name, rows=missing)
+
+        return found
+
     # --- cold segments (rule M4) -----------------------------------------------------------------
 
     def load_segment(self, segment: SegmentState, record_version: int, record: bytes) -> None:
         """A cold segment comes into memory."""
+        self.has_attribute_rows |= segment.has_attribute_rows
         self.resident[segment_key(segment.sid)] = (record_version, record)
         self.segments.add(segment)
         self._on_load(segment)
@@ -376,6 +464,7 @@ class ContainerState:
         first."""
         self.load_record(segment)
         self.segments.add(segment)
+        self.has_attribute_rows |= segment.has_attribute_rows
         self.live_segments += not segment.is_gone
         if segment.touched > self.clean_images_to:
             self.segments.unpublished[segment.sid] = None

@@ -22,6 +22,7 @@ from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, Unavailable
 from ...storage_backends.base.names import container_of
+from ...storage_backends.base.segments import AttributeName
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records import (
     RELEASED_PREFIX,
@@ -32,6 +33,9 @@ from ...storage_backends.segments.records import (
 from ...storage_backends.segments.records.imported import imported_key
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.segments.transaction import decode_record
+from ...storage_backends.sorted_runs.rows import Row
+from ..container.attribute_rows import attributes_prefix
+from ..container.attributes import decode_attribute
 from ..container.cold_segments import ColdSegments
 from ..container.container import Container
 from ..container.metadata_store import LoggedMetadataStore
@@ -190,11 +194,21 @@ async def _read(source: BackupSource, name: str) -> SegmentBackup | None:
         # A flush or a truncation may have committed between the two reads: then they describe no state that
         # ever was.
         if record is None or await source.storage.info(segment.sid) == record:
-            return segment_backup(source.container, segment, record, chain)
+            backup = segment_backup(source.container, segment, record, chain)
+            if not segment.has_attribute_rows:
+                return backup
+            return attrs.evolve(backup, attributes=await _attribute_rows(source, segment.sid))
 
     raise Unavailable(
         f"segment {name!r} changes too fast for a backup: try again when there are fewer flushes"
     )
+
+
+async def _attribute_rows(source: BackupSource, sid: int) -> tuple[tuple[AttributeName, int], ...]:
+    """The attributes that are not in the segment's image."""
+    records = await source.metadata.records(attributes_prefix(sid).decode())
+    rows = (Row(key.encode(), version, value) for key, (version, value) in records.items())
+    return tuple(decode_attribute(row) for row in rows)
 
 
 def segment_backup(

@@ -4,11 +4,12 @@ A backup is metadata: which chunks make which segment, with lengths and checksum
 The manifest is written last; without it there is no backup.
 
 Layouts: segment ``magic u32, version u8, container u32, unflushed u64, image blob (SegmentImage), chunks u32
-[start u64, record blob], CRC32C u32``; manifest ``magic u32, version u8, store id 16 bytes, created u64,
-epochs u32 [u64] (one a container), upgraded u8, segments u64, chunks u64, bytes u64, unflushed u64, staged
-u64, imported u32 [name text], objects u32 [name text, length u64, CRC32C u32], CRC32C u32``. A manifest with
-released files has version 2, and ``released u32 [container u32, record blob]`` before its checksum; one
-without them has version 1, so that older code can restore it.
+[start u64, record blob], CRC32C u32``, with version 2 and ``attributes u32 [is id u8, name blob, value i64]``
+before the checksum if it has attributes beside those of its image; manifest ``magic u32, version u8, store id
+16 bytes, created u64, epochs u32 [u64] (one a container), upgraded u8, segments u64, chunks u64, bytes u64,
+unflushed u64, staged u64, imported u32 [name text], objects u32 [name text, length u64, CRC32C u32], CRC32C
+u32``. A manifest with released files has version 2, and ``released u32 [container u32, record blob]`` before
+its checksum; one without them has version 1, so that older code can restore it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ...journal.operations.segment_image import SegmentImage, decode_image, enco
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument
+from ...storage_backends.base.segments import AttributeName, check_attribute_name
 from ...storage_backends.segments.chain import Chain
 from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 
@@ -33,7 +35,7 @@ _MANIFEST = "/manifest"
 _SEGMENT_MAGIC = 0x544C4253  # "TLBS"
 _MANIFEST_MAGIC = 0x544C424D  # "TLBM"
 _VERSION = 1
-_VERSION_WITH_RELEASED = 2
+_VERSION_WITH_RELEASED = _VERSION_WITH_ATTRIBUTES = 2
 _EPOCH_MAX = (1 << 63) - 1
 OBJECT_BYTES_MAX = 1 << 30
 """Of an object. It is held in memory whole."""
@@ -75,6 +77,8 @@ class SegmentBackup:
     """Length, start and seal are those of the record."""
     chunks: tuple[tuple[int, ChunkRecord], ...]
     """(offset in the segment, record) of each chunk that holds bytes from the start on."""
+    attributes: tuple[tuple[AttributeName, int], ...] = ()
+    """Those that are not in the image (rule M19)."""
 
     @property
     def chain(self) -> Chain:
@@ -126,7 +130,7 @@ def encode_segment(backup: SegmentBackup) -> bytes:
     out = (
         Encoder()
         .u32(_SEGMENT_MAGIC)
-        .u8(_VERSION)
+        .u8(_VERSION_WITH_ATTRIBUTES if backup.attributes else _VERSION)
         .u32(backup.container)
         .u64(backup.unflushed)
         .blob(encode_image(backup.image))
@@ -134,12 +138,19 @@ def encode_segment(backup: SegmentBackup) -> bytes:
     out.u32(len(backup.chunks))
     for start, chunk in backup.chunks:
         out.u64(start).blob(chunk.encode())
+    if backup.attributes:
+        out.u32(len(backup.attributes))
+    for name, value in backup.attributes:
+        is_id = isinstance(name, bytes)
+        out.u8(is_id).blob(name if isinstance(name, bytes) else name.encode()).i64(value)
     return _sealed(out)
 
 
 def decode_segment(data: Buffer, name: str) -> SegmentBackup:
     """Raises ``DataCorruption`` with the object's name for anything else but a whole, sound object."""
-    return _decoded(data, name, _SEGMENT_MAGIC, {_VERSION: _segment})
+    return _decoded(
+        data, name, _SEGMENT_MAGIC, {_VERSION: _segment, _VERSION_WITH_ATTRIBUTES: _segment_with_attributes}
+    )
 
 
 def _segment(fields: Decoder) -> SegmentBackup:
@@ -149,6 +160,19 @@ def _segment(fields: Decoder) -> SegmentBackup:
     if reasons := [*backup.chain.broken(), *(reason for _, chunk in chunks for reason in chunk.broken())]:
         raise DecodeError(f"segment {image.name!r} is damaged: {', '.join(reasons)}")
     return backup
+
+
+def _segment_with_attributes(fields: Decoder) -> SegmentBackup:
+    backup = _segment(fields)
+    attributes = tuple((_attribute(fields), fields.i64()) for _ in range(fields.u32()))
+    return attrs.evolve(backup, attributes=attributes)
+
+
+def _attribute(fields: Decoder) -> AttributeName:
+    is_id, name = fields.flag(), fields.blob()
+    found = name if is_id else name.decode()
+    check_attribute_name(found)
+    return found
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -27,6 +27,7 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files, ListFolder, Program
 from ...storage_backends.base.names import container_of
+from ...storage_backends.base.segments import ATTRIBUTE_UPDATES_MAX, AttributeUpdate
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 from ...storage_backends.segments.records.imported import ImportedRecord, imported_key
@@ -46,6 +47,7 @@ from ..folder.restore_folder import (
     restore_folder,
     restore_lane,
 )
+from ..kernel.slices import in_slices
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
 from ..settings.configuration import StoreConfig
@@ -307,6 +309,9 @@ async def _import(store: SegmentStore, segment: SegmentBackup) -> None:
     await store.on_container(
         segment.container, lambda container: container.imports.restore(segment.image, segment.chain)
     )
+    for part in in_slices(segment.attributes, ATTRIBUTE_UPDATES_MAX):
+        updates = [AttributeUpdate(name, value) for name, value in part]
+        await store.update_attributes(segment.image.name, updates)
 
 
 async def _keep_unknown_chunks(container: Container) -> None:

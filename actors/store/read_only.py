@@ -30,12 +30,23 @@ from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LogLayout, log_folder
 from ...journal.registers.local import REGISTER_BYTES, open_register
-from ...storage_backends.base.arguments import WriterId, check_offset, check_size, required_writer
+from ...storage_backends.base.arguments import (
+    WriterId,
+    check_attribute_page,
+    check_offset,
+    check_size,
+    required_writer,
+)
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, Unavailable, Unsupported
 from ...storage_backends.base.files import Close, Files, FolderEntry, Program, Read
 from ...storage_backends.base.names import check_segment_name, container_of
-from ...storage_backends.base.segments import SegmentInfo
+from ...storage_backends.base.segments import (
+    ATTRIBUTE_PAGE,
+    AttributeName,
+    AttributePage,
+    SegmentInfo,
+)
 from ...storage_backends.base.transactions import TransactionInfo, check_transaction_id
 from ...storage_backends.base.verbs import ReadVerbs, copy_docstrings
 from ...storage_backends.base.world import World
@@ -44,6 +55,7 @@ from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.local_copies import ForeignCopies
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ..container.attributes import attribute_page
 from ..container.cold_segments import ColdSegments
 from ..container.local_disk import run_folder
 from ..container.metadata_store import LoggedMetadataStore
@@ -113,6 +125,7 @@ class ContainerSnapshot:
     metadata: LoggedMetadataStore
     storage: ChunkedSegmentStorage
     reader: Reader
+    runs: RunReader
     cold: ColdSegments
 
     async def find(self, name: str, sid: int = 0) -> SegmentState:
@@ -151,7 +164,7 @@ async def take_snapshot(
         ReadAhead(storage.read, ReadAheadOptions()),
         state.segments.readable,
     )
-    return ContainerSnapshot(opened, state, cache, metadata, storage, reader, ColdSegments(state, runs))
+    return ContainerSnapshot(opened, state, cache, metadata, storage, reader, runs, ColdSegments(state, runs))
 
 
 @attrs.frozen
@@ -277,6 +290,19 @@ class StoreView:
     async def segment_info(self, name: str) -> SegmentInfo:
         container = self._container(name)
         return (await (await container.snapshot()).find(name)).info(container.index)
+
+    async def list_attributes(
+        self,
+        name: str,
+        prefix: AttributeName = "",
+        *,
+        after: AttributeName | None = None,
+        limit: int = ATTRIBUTE_PAGE,
+    ) -> AttributePage:
+        check_attribute_page(prefix, after, limit)
+        snapshot = await self._container(name).snapshot()
+        segment = await snapshot.find(name)
+        return await attribute_page(snapshot.state, snapshot.runs, segment, prefix, after, limit)
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         listings = [await (await container.snapshot()).cold.names(prefix) for container in self.containers]

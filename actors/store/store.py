@@ -20,6 +20,7 @@ from ...storage_backends.base.arguments import (
     WRITERS_MAX,
     JoinedAppend,
     WriterId,
+    check_attribute_page,
     check_data,
     check_joined,
     check_many,
@@ -49,7 +50,13 @@ from ...storage_backends.base.errors import (
     WrongSegmentKind,
 )
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
-from ...storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ...storage_backends.base.segments import (
+    ATTRIBUTE_PAGE,
+    AttributeName,
+    AttributePage,
+    AttributeUpdate,
+    SegmentInfo,
+)
 from ...storage_backends.base.table import Table
 from ...storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -65,6 +72,7 @@ from ...storage_backends.base.transactions import (
 )
 from ...storage_backends.base.verbs import SegmentVerbs
 from ..chunk_io.actor import StorageActorStatistics
+from ..container.attributes import list_attributes
 from ..container.batch_append import Outcome, append_batch
 from ..container.container import Container
 from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
@@ -333,12 +341,15 @@ class SegmentStore(SegmentVerbs):
         offset: int = await self._ask("merge_segments", target, MergeRequest(target, names, updates))
         return offset
 
-    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
+    async def update_attributes(
+        self, name: str, updates: Sequence[AttributeUpdate]
+    ) -> dict[AttributeName, int]:
         wanted = checked_updates(updates)
         if not wanted:
             raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
-        values: dict[str, int] = await self._ask("update_attributes", name, AttributesRequest(name, wanted))
+        request = AttributesRequest(name, wanted)
+        values: dict[AttributeName, int] = await self._ask("update_attributes", name, request)
         return values
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
@@ -400,6 +411,19 @@ class SegmentStore(SegmentVerbs):
 
     async def segment_info(self, name: str) -> SegmentInfo:
         return await self._call("segment_info", name, lambda owner: owner.info(name))
+
+    async def list_attributes(
+        self,
+        name: str,
+        prefix: AttributeName = "",
+        *,
+        after: AttributeName | None = None,
+        limit: int = ATTRIBUTE_PAGE,
+    ) -> AttributePage:
+        check_attribute_page(prefix, after, limit)
+        return await self._call(
+            "list_attributes", name, lambda owner: list_attributes(owner, name, prefix, after, limit)
+        )
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         check_range(start, end)
@@ -551,7 +575,7 @@ class SegmentStore(SegmentVerbs):
 
     async def _ask(self, verb: str, name: str, request: Request) -> Any:
         # 256 bytes stand for the arguments of a request without data.
-        return await self._call(verb, name, lambda owner: owner.ask(request, 256))
+        return await self._call(verb, name, lambda owner: owner.ask(request, 256 + request.size))
 
     async def _call(self, verb: str, name: str, act: Callable[[Container], Awaitable[T]]) -> T:
         container = self._container(name)

@@ -3,7 +3,8 @@ it.
 
 Layout: ``sid u64, status u8, flags u8, length u64, start u64, rolling u64, name text, attribute values,
 writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source
-u64, length u64]``. Flags: 1 sealed, 2 a table; earlier code refuses the second.
+u64, length u64]``. Flags: 1 sealed, 2 a table; 4 further names of attributes are rows, 8 there are attributes
+with ids (rule M19). Code that does not know a flag refuses the image.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from .expire_writers import decode_writer, encode_writer
 from .update_attributes import decode_values, encode_values
 
-SEALED_FLAG, TABLE_FLAG = 1, 2
+SEALED_FLAG, TABLE_FLAG, SPILLED_FLAG, IDS_FLAG = 1, 2, 4, 8
 _HEAD = struct.Struct(">QBBQQQH")
 """All before the name, and its length."""
 _NO_LISTS = bytes(14)
@@ -67,11 +68,16 @@ class SegmentImage(NamedTuple):
     merges: tuple[MergedRange, ...]
     is_table: bool = False
     """It has rows, in the system table, and no bytes (rule M14)."""
+    spilled: bool = False
+    """Names that are not in ``values`` may be rows of the system table."""
+    has_ids: bool = False
+    """Attributes with ids are rows."""
 
 
 def encode_image(image: SegmentImage, merges: Buffer | None = None) -> bytes:
     """``merges``: the image's, encoded before by ``encode_merges``."""
-    out = Encoder().u64(image.sid).u8(image.status).u8(encode_flags(image.sealed, image.is_table))
+    flags = encode_flags(image.sealed, image.is_table, image.spilled, image.has_ids)
+    out = Encoder().u64(image.sid).u8(image.status).u8(flags)
     out.u64(image.length).u64(image.start_offset).u64(image.rolling_size).text(image.name)
     encode_values(out, image.values)
     out.u32(len(image.writers))
@@ -87,14 +93,14 @@ def encode_image(image: SegmentImage, merges: Buffer | None = None) -> bytes:
     return out.u32(len(encoded) // MERGE_BYTES).raw(encoded).finish()
 
 
-def encode_flags(sealed: bool, is_table: bool) -> int:
-    return SEALED_FLAG * sealed | TABLE_FLAG * is_table
+def encode_flags(sealed: bool, is_table: bool, spilled: bool = False, has_ids: bool = False) -> int:
+    return SEALED_FLAG * sealed | TABLE_FLAG * is_table | SPILLED_FLAG * spilled | IDS_FLAG * has_ids
 
 
 def encode_plain_image(
     sid: int, status: SegmentStatus, flags: int, length: int, start_offset: int, rolling: int, name: str
 ) -> bytes:
-    """The same for an image without values, writers, expired writers and merges, packed at once."""
+    """The same for an image without attributes, writers, expired writers and merges, packed at once."""
     encoded = name.encode()
     return _HEAD.pack(sid, status, flags, length, start_offset, rolling, len(encoded)) + encoded + _NO_LISTS
 
@@ -111,8 +117,9 @@ def sid_of_image(data: bytes) -> int:
 def decode_image(data: bytes) -> SegmentImage:
     fields = Decoder(data)
     sid, status, flags = fields.u64(), fields.member(SegmentStatus), fields.u8()
-    if flags & ~(SEALED_FLAG | TABLE_FLAG):
+    if flags & ~(SEALED_FLAG | TABLE_FLAG | SPILLED_FLAG | IDS_FLAG):
         raise DecodeError(f"the flags of segment {sid:#x} are {flags}")
+
     length, start_offset, rolling_size = fields.u64(), fields.u64(), fields.u64()
     name, values = fields.text(), decode_values(fields)
     writers = tuple(
@@ -135,4 +142,6 @@ def decode_image(data: bytes) -> SegmentImage:
         expired,
         merges,
         bool(flags & TABLE_FLAG),
+        bool(flags & SPILLED_FLAG),
+        bool(flags & IDS_FLAG),
     )

@@ -14,7 +14,13 @@ from uuid import UUID
 from .checksum import Buffer
 from .errors import InvalidArgument, shown
 from .names import check_segment_name
-from .segments import AttributeUpdate
+from .segments import (
+    ATTRIBUTE_ID_BYTES,
+    ATTRIBUTE_PAGE_MAX,
+    ATTRIBUTE_UPDATES_MAX,
+    AttributeUpdate,
+    check_attribute_name,
+)
 from .transactions import PARTS_MAX, StagedPart, TransactionToken
 
 T = TypeVar("T")
@@ -177,7 +183,30 @@ def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate
     if not all(isinstance(update, AttributeUpdate) for update in checked):
         raise InvalidArgument("an attribute update must be an AttributeUpdate")
 
+    if len(checked) > ATTRIBUTE_UPDATES_MAX:
+        raise InvalidArgument(
+            f"a call takes at most {ATTRIBUTE_UPDATES_MAX} attribute updates, not {len(checked)}"
+        )
+
     return checked
+
+
+def check_attribute_page(prefix: object, after: object, limit: object) -> None:
+    """The arguments of a page of attributes."""
+    if isinstance(prefix, bytes) and len(prefix) <= ATTRIBUTE_ID_BYTES:
+        kind: type = bytes
+    elif isinstance(prefix, str) and not _LONE_SURROGATE.search(prefix):
+        kind = str
+    else:
+        raise InvalidArgument(
+            f"prefix is a str, or at most {ATTRIBUTE_ID_BYTES} bytes of an id, not {shown(prefix)}"
+        )
+
+    if after is not None:
+        check_attribute_name(after)
+        if not isinstance(after, kind):
+            raise InvalidArgument(f"prefix {shown(prefix)} and after {shown(after)} must be of one type")
+    check_int("limit", limit, 1, ATTRIBUTE_PAGE_MAX)
 
 
 def checked_sources(sources: Iterable[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The public types of a segment: ``SegmentInfo`` and ``AttributeUpdate``."""
+"""The public types of a segment: ``SegmentInfo``, ``AttributeUpdate`` and ``AttributePage``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from .errors import InvalidArgument, shown
 ATTRIBUTE_MIN = -(1 << 63)
 ATTRIBUTE_MAX = (1 << 63) - 1
 ATTRIBUTE_NAME_BYTES_MAX = 128
-ATTRIBUTES_MAX = 16_384
-"""The most attributes of one segment: every checkpoint contains all of them in one record."""
+ATTRIBUTE_ID_BYTES = 16
+ATTRIBUTES_SHOWN_MAX = 1_024
+"""The most attributes in a ``SegmentInfo``."""
+ATTRIBUTE_UPDATES_MAX = 1_024
+"""The most updates of one call, which is decided in one step."""
+ATTRIBUTE_PAGE, ATTRIBUTE_PAGE_MAX = 1_000, 4_096
+"""Attributes of a page, and the most."""
+AttributeName = str | bytes
+"""A name of 1 to 128 UTF-8 bytes, or an id of exactly 16 bytes."""
 
 
 class AttributeUpdateKind(Enum):
@@ -38,8 +45,8 @@ class AttributeUpdate:
     Raises ``InvalidArgument`` for a bad name, value or kind.
     """
 
-    name: str
-    """1 to 128 UTF-8 bytes."""
+    name: AttributeName
+    """A str of 1 to 128 UTF-8 bytes, or an id: exactly 16 bytes."""
     value: int
     """A signed 64-bit integer."""
     kind: AttributeUpdateKind = AttributeUpdateKind.REPLACE
@@ -47,7 +54,7 @@ class AttributeUpdate:
     """For ``REPLACE_IF_EQUALS`` only."""
 
     def __attrs_post_init__(self) -> None:
-        _check_name(self.name)
+        check_attribute_name(self.name)
         for value in (self.value, 0 if self.expected is None else self.expected):
             _check_value(self.name, value)
 
@@ -57,20 +64,24 @@ class AttributeUpdate:
             )
 
 
-def _check_name(name: object) -> None:
+def check_attribute_name(name: object) -> None:
+    if isinstance(name, bytes) and len(name) == ATTRIBUTE_ID_BYTES:
+        return
+
     if (
         not isinstance(name, str)
         or not 0 < len(name.encode("utf-8", "surrogatepass")) <= ATTRIBUTE_NAME_BYTES_MAX
     ):
         raise InvalidArgument(
-            f"an attribute name is a str of 1 to {ATTRIBUTE_NAME_BYTES_MAX} UTF-8 bytes, not {name!r}"
+            f"an attribute name is a str of 1 to {ATTRIBUTE_NAME_BYTES_MAX} UTF-8 bytes, or an id of "
+            f"{ATTRIBUTE_ID_BYTES} bytes, not {shown(name)}"
         )
 
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InvalidArgument(f"an attribute name is Unicode text, {name!r} is not: it has a lone surrogate")
 
 
-def _check_value(name: str, value: object) -> None:
+def _check_value(name: AttributeName, value: object) -> None:
     if type(value) is not int or not ATTRIBUTE_MIN <= value <= ATTRIBUTE_MAX:
         raise InvalidArgument(f"attribute {name!r}: a value is a signed 64-bit integer, not {shown(value)}")
 
@@ -88,12 +99,26 @@ class SegmentInfo:
     """The first byte that can be read."""
     sealed: bool
     attributes: Mapping[str, int]
+    """Those with names, at most 1,024: the ones that were set first."""
     flushed_length: int
     """The segment is in long-term storage up to this offset; the rest is in the write-ahead log and the
     cache."""
     container: int
     is_table: bool = False
     """It was made by ``create_table``: it has rows and no bytes."""
+    more_attributes: bool = False
+    """The segment has attributes that are not in ``attributes``: further names, or ids. ``list_attributes``
+    lists all of them."""
+
+
+@attrs.frozen
+class AttributePage:
+    """Some attributes of a segment, as of one moment, in order."""
+
+    attributes: Mapping[AttributeName, int]
+    after: AttributeName | None
+    """Where the next page begins: its argument ``after``. None if there are no more. It stays valid, whatever
+    becomes of the segment or of the process that gave it."""
 
 
 def _as_object(value: object) -> object:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from .arguments import JoinedAppend, WriterId
 from .checksum import Buffer
 from .errors import TierlogError
-from .segments import AttributeUpdate, SegmentInfo
+from .segments import ATTRIBUTE_PAGE, AttributeName, AttributePage, AttributeUpdate, SegmentInfo
 from .table import Table
 from .transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
 
@@ -53,8 +53,27 @@ class ReadVerbs(Protocol):
         ...
 
     async def segment_info(self, name: str) -> SegmentInfo:
-        """Returns the segment's length, start offset, seal, attributes, flushed length and container, all as
-        of one moment.
+        """Returns the segment's length, start offset, seal, first attributes, flushed length and container,
+        all as of one moment.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+        """
+        ...
+
+    async def list_attributes(
+        self,
+        name: str,
+        prefix: AttributeName = "",
+        *,
+        after: AttributeName | None = None,
+        limit: int = ATTRIBUTE_PAGE,
+    ) -> AttributePage:
+        """Returns a page of the segment's attributes whose names begin with ``prefix``, in order; with a
+        ``prefix`` of up to 16 bytes, ``b""`` for all, of those that have ids.
+
+        A page has the first ``limit`` attributes (1 to 4,096) behind ``after``, all as of one moment. To get
+        the next page, pass the page's ``after``: a name or an id, which stays valid.
 
         Raises:
             SegmentNotFound: There is no such segment.
@@ -273,8 +292,11 @@ class SegmentVerbs(ReadVerbs, Protocol):
         """
         ...
 
-    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
-        """Changes attributes of the segment, all or nothing; returns the new values of those in ``updates``.
+    async def update_attributes(
+        self, name: str, updates: Sequence[AttributeUpdate]
+    ) -> dict[AttributeName, int]:
+        """Changes attributes of the segment, all or nothing; returns the new values of those in ``updates``,
+        which are 1 to 1,024. A segment may have any number of attributes.
 
         Raises:
             SegmentNotFound: There is no such segment.

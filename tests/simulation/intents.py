@@ -25,6 +25,7 @@ from tierlog.storage_backends.base.errors import (
 )
 from tierlog.storage_backends.base.segments import (
     ATTRIBUTE_MAX,
+    AttributeName,
     AttributeUpdate,
     AttributeUpdateKind,
     SegmentInfo,
@@ -32,7 +33,8 @@ from tierlog.storage_backends.base.segments import (
 from tierlog.storage_backends.base.transactions import TransactionInfo, TransactionToken, is_staged
 
 from .intents_transactions import Transacting
-from .model import Key, Segment
+from .model import Key, Segment, plain
+from .model_attributes import ListAttributes
 from .model_calls import (
     Append,
     Create,
@@ -53,6 +55,7 @@ from .model_transactions import Begin, Commit, Stage, TransactionOp
 from .plan import OF_TRANSACTIONS, Action, Verb
 
 ATTRIBUTES = ("a", "b", "c")
+"""Of which each means three: a name, a longer one, and an id."""
 SOURCES_MAX = 3
 ROLLING_SIZES = (None, None, 200, 900)
 EVENTS_MAX = 5
@@ -74,6 +77,8 @@ class Memory:
         self.writer = f"w{client}"
         self.lengths = {name: segment.length for name, segment in (legacy or {}).items()}
         self.starts = {name: segment.start for name, segment in (legacy or {}).items()}
+        self.updates = 0
+        """Of attributes that were asked for."""
         self.values: dict[str, int] = {}
         """Values of attributes, by segment and name."""
         self.known = set(self.lengths)
@@ -221,6 +226,7 @@ class _Intent:
                 yield Delete(name)
             case Verb.ATTRIBUTES:
                 yield UpdateAttributes(name, self._updates(random.randint(1, 3)))
+                yield from self._pages()
             case Verb.EXPIRE:
                 yield ExpireWriters(
                     name, tuple(f"w{random.randrange(self._clients)}" for _ in range(random.randint(1, 2)))
@@ -311,14 +317,25 @@ class _Intent:
         yield Seal(source)
         yield Merge(self._name, (source,))
 
+    def _pages(self) -> Iterator[ListAttributes]:
+        """Some pages of the attributes, as the last update has it."""
+        prefix: AttributeName = ("", b"", "b")[self._memory.updates % 3]
+        after: AttributeName | None = None
+        for limit in (1, 2):
+            yield ListAttributes(self._name, prefix, after, limit)
+            after = b"a" * 16 if isinstance(prefix, bytes) else "a2"
+
     def _updates(self, count: int) -> tuple[AttributeUpdate, ...]:
         return tuple(self._update() for _ in range(count))
 
     def _update(self) -> AttributeUpdate:
-        name = self._random.choice(ATTRIBUTES)
+        letter = self._random.choice(ATTRIBUTES)
+        # Not drawn, so that seeds go on to mean the calls that they meant.
+        self._memory.updates += 1
+        name = (letter, letter + "2", letter.encode() * 16)[self._memory.updates % 3]
         value = self._random.choice((1, 2, 5, -3, 100, ATTRIBUTE_MAX))
         kind = self._random.choice(tuple(AttributeUpdateKind))
-        known = self._memory.values.get(f"{self._name} {name}")
+        known = self._memory.values.get(f"{self._name} {plain(name)}")
         expected = (
             self._random.choice((known, known, known, None, 1))
             if kind is AttributeUpdateKind.REPLACE_IF_EQUALS

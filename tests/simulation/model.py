@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import attrs
 
 from tierlog.storage_backends.base.errors import SegmentNotFound, TierlogError
-from tierlog.storage_backends.base.segments import SegmentInfo
+from tierlog.storage_backends.base.segments import AttributeName, AttributePage, SegmentInfo
 from tierlog.storage_backends.base.transactions import (
     TransactionState,
     TransactionToken,
@@ -37,6 +37,22 @@ def brief(data: bytes) -> str:
 def with_item(items: tuple[tuple[str, V], ...], key: str, value: V) -> tuple[tuple[str, V], ...]:
     """A sorted map, kept as a tuple, with one item set."""
     return tuple(sorted({**dict(items), key: value}.items()))
+
+
+ID_PREFIX = "#"
+
+
+def plain(name: AttributeName) -> str:
+    """The name of an attribute in states; for an id one that no call gives."""
+    return name if isinstance(name, str) else ID_PREFIX + name.hex()
+
+
+def plain_values(values: Mapping[AttributeName, int]) -> dict[str, int]:
+    return {plain(name): value for name, value in values.items()}
+
+
+def is_id(name: str) -> bool:
+    return name.startswith(ID_PREFIX)
 
 
 # --- states -------------------------------------------------------------------------------------
@@ -324,6 +340,25 @@ class ReturnedValues(Outcome):
 
 
 @attrs.frozen
+class ReturnedPage(Outcome):
+    """Attributes in order, and whether there are more."""
+
+    values: tuple[tuple[str, int], ...]
+    is_last: bool
+
+    def accepts(self, given: object) -> bool:
+        return (
+            isinstance(given, AttributePage)
+            and tuple(plain_values(given.attributes).items()) == self.values
+            and (None if given.after is None else plain(given.after)) == self._after
+        )
+
+    @property
+    def _after(self) -> str | None:
+        return None if self.is_last else self.values[-1][0]
+
+
+@attrs.frozen
 class ReturnedBytes(Outcome):
     """These bytes, or fewer, but never none where there are some."""
 
@@ -400,14 +435,15 @@ class ReturnedInfo(Outcome):
         if not isinstance(given, SegmentInfo) or not 0 <= given.flushed_length <= given.length:
             return False
 
-        shown = (
-            given.name,
-            given.start_offset,
-            given.length,
-            given.sealed,
-            tuple(sorted(given.attributes.items())),
-        )
-        return shown == (self.name, self.start, self.length, self.sealed, self.attributes)
+        shown = (given.name, given.start_offset, given.length, given.sealed)
+        return shown == (self.name, self.start, self.length, self.sealed) and self._has_attributes(given)
+
+    def _has_attributes(self, given: SegmentInfo) -> bool:
+        """All of them, or it says that there are more."""
+        if not given.more_attributes:
+            return tuple(sorted(given.attributes.items())) == self.attributes
+
+        return not given.attributes.items() - dict(self.attributes).items()
 
     def shown_incarnation(self, given: object) -> tuple[str, int, int] | None:
         return (self.name, self.number, given.segment_id) if isinstance(given, SegmentInfo) else None

@@ -39,7 +39,6 @@ from tierlog.storage_backends.base.names import placement_key
 from tierlog.storage_backends.base.segments import (
     ATTRIBUTE_MAX,
     ATTRIBUTE_MIN,
-    ATTRIBUTES_MAX,
     AttributeUpdate,
     AttributeUpdateKind,
     SegmentInfo,
@@ -69,6 +68,8 @@ from .model import (
     all_staged_names,
     brief,
     cells,
+    plain,
+    plain_values,
     refusal,
     transaction_cell,
 )
@@ -375,19 +376,18 @@ class Delete(SegmentOp):
 Values = dict[str, int]
 
 
-def resolve(
-    attributes: Values, updates: Iterable[AttributeUpdate]
-) -> Values | type[AttributeConflict | InvalidArgument]:
+def resolve(attributes: Values, updates: Iterable[AttributeUpdate]) -> Values | type[AttributeConflict]:
     """The values that ``updates`` lead to, one after the other; or why none of them is done."""
     values: Values = {}
     for update in updates:
-        value = _resolve_one(update, values.get(update.name, attributes.get(update.name)))
+        name = plain(update.name)
+        value = _resolve_one(update, values.get(name, attributes.get(name)))
         if value is None:
             return AttributeConflict
 
-        values[update.name] = value
+        values[name] = value
 
-    return InvalidArgument if len(attributes | values) > ATTRIBUTES_MAX else values
+    return values
 
 
 def _resolve_one(update: AttributeUpdate, current: int | None) -> int | None:
@@ -404,10 +404,6 @@ def _resolve_one(update: AttributeUpdate, current: int | None) -> int | None:
     return update.value if holds[update.kind] else None
 
 
-def _not_updated(kind: type[AttributeConflict | InvalidArgument], name: str) -> Refusal:
-    return refusal(kind, segment=name) if kind is AttributeConflict else Refusal(kind)
-
-
 @attrs.frozen
 class UpdateAttributes(SegmentOp):
     name: str
@@ -419,13 +415,13 @@ class UpdateAttributes(SegmentOp):
         attributes = dict(segment.attributes)
         values = resolve(attributes, self.updates)
         if not isinstance(values, dict):
-            return state, _not_updated(values, self.name)
+            return state, refusal(values, segment=self.name)
 
         changed = attrs.evolve(segment, attributes=tuple(sorted((attributes | values).items())))
         return state.put(self.name, changed), ReturnedValues(tuple(sorted(values.items())))
 
     async def send(self, store: SegmentStore) -> dict[str, int]:
-        return await store.update_attributes(self.name, self.updates)
+        return plain_values(await store.update_attributes(self.name, self.updates))
 
 
 @attrs.frozen
@@ -472,7 +468,7 @@ class Merge(SegmentOp):
         attributes = dict(segment.attributes)
         values = resolve(attributes, self.updates)
         if not isinstance(values, dict):
-            return state, _not_updated(values, self.name)
+            return state, refusal(values, segment=self.name)
 
         segments = dict(state.segments)
         merged = segment.appended(b"".join(segments[source].data for source in self.sources))

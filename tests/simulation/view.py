@@ -12,9 +12,10 @@ import attrs
 
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import SegmentNotFound
+from tierlog.storage_backends.base.segments import AttributeName
 from tierlog.storage_backends.base.transactions import is_staged
 
-from .model import Segment, State, brief
+from .model import Segment, State, brief, plain_values
 from .model_calls import ListNames
 
 READ_SIZE = 1 << 16
@@ -87,7 +88,20 @@ async def observe_segment(store: SegmentStore, name: str, writers: Sequence[str]
         raise TornObservation(f"{name}: there is something to read at {info.length}, though it ends there")
 
     numbers = {writer: await store.last_event_number(name, writer) for writer in writers}
-    return SegmentView(info.start_offset, data, info.sealed, dict(info.attributes), numbers, info.segment_id)
+    attributes = await observe_attributes(store, name)
+    return SegmentView(info.start_offset, data, info.sealed, attributes, numbers, info.segment_id)
+
+
+async def observe_attributes(store: SegmentStore, name: str) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for prefix in ("", b""):
+        after: AttributeName | None = None
+        while True:
+            page = await store.list_attributes(name, prefix, after=after, limit=2)
+            found.update(plain_values(page.attributes))
+            if (after := page.after) is None:
+                break
+    return found
 
 
 # --- views and states ---------------------------------------------------------------------------

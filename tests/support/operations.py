@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tierlog.journal.manifest.element import SEGMENTS, Element, Kind, Owner, Pin, Position, Progress
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.attribute_rows import SpillAttributes, UpdateAttributeIds
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.checkpoint import (
@@ -129,8 +130,10 @@ SAMPLES: dict[str, Operation] = {
     "merge_segments": MergeSegments(SID, 4096, ((SID + 1, 10), (SID + 2, 0)), (("txn", 5),)),
     "relog_data": RelogData(SID, 4096, b"some bytes"),
     "seal_segment": SealSegment(SID),
+    "spill_attributes": SpillAttributes(SID, 1024),
     "unload_segments": UnloadSegments((SID, SID + 1)),
     "truncate_segment": TruncateSegment(SID, 4096),
+    "update_attribute_ids": UpdateAttributeIds(SID, ((bytes(range(16)), -1), (bytes(16), 1 << 40))),
     "update_attributes": UpdateAttributes(SID, (("txn", -1), ("größe", 1 << 40))),
     "update_table": UpdateTable(SID, b"", 0, 0, ((b"key", b"value"), (b"\xff\x00", None), (b"empty", b""))),
     "update_table_by_writer": UpdateTable(SID, b"writer-1", -3, 2, ((b"key", b"value"),)),
@@ -271,6 +274,12 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(RelogData, u64, u64, data),
     st.builds(SealSegment, u64),
     st.builds(TruncateSegment, u64, u64),
+    st.builds(SpillAttributes, u64, st.integers(0, (1 << 32) - 1)),
+    st.builds(
+        UpdateAttributeIds,
+        u64,
+        st.lists(st.tuples(st.binary(min_size=16, max_size=16), i64), max_size=3).map(tuple),
+    ),
     st.builds(UpdateAttributes, u64, values),
     st.builds(UpdateTable, u64, st.just(b""), st.just(0), st.just(0), table_rows),
     st.builds(UpdateTable, u64, writer, i64, u32, table_rows),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
+
+from ....journal.operations.attribute_rows import SpillAttributes, UpdateAttributeIds
+from ....journal.operations.operation import Operation
 from ....journal.operations.update_attributes import UpdateAttributes
-from ....storage_backends.base.errors import AttributeConflict, InvalidArgument
+from ....storage_backends.base.errors import AttributeConflict
 from ....storage_backends.base.segments import (
     ATTRIBUTE_MAX,
     ATTRIBUTE_MIN,
-    ATTRIBUTES_MAX,
+    AttributeName,
     AttributeUpdate,
     AttributeUpdateKind,
 )
@@ -22,14 +26,20 @@ if TYPE_CHECKING:
     from ..state import ContainerState
 
 
+_SPILLED_AT_ONCE = 256
+_UPDATE_BYTES = 256
+"""Of memory that an update takes while it waits, about."""
+
+
 class AttributesRequest(Request):
     """Answered with the new values of the updated attributes."""
 
-    __slots__ = ("name", "updates")
+    __slots__ = ("name", "size", "updates")
 
     def __init__(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         self.name = name
         self.updates = updates
+        self.size = _UPDATE_BYTES * len(updates)
 
     def named(self) -> Sequence[str]:
         return (self.name,)
@@ -38,30 +48,79 @@ class AttributesRequest(Request):
         return True
 
 
+class SpillRequest(Request):
+    """Internal: move some attributes of a segment whose image has too many, because an earlier version made
+    it, into rows. Answered with None."""
+
+    __slots__ = ("sid",)
+
+    def __init__(self, sid: int) -> None:
+        self.sid = sid
+
+
+@attrs.frozen
+class AttributeChanges:
+    """What updates lead to. The results are logged and not the conditions: replay evaluates nothing, so an
+    accumulation cannot count twice."""
+
+    segment: SegmentState
+    values: dict[AttributeName, int]
+    room: int
+    """How many attributes the segment's image may have."""
+
+    @property
+    def named(self) -> tuple[tuple[str, int], ...]:
+        return tuple((name, value) for name, value in self.values.items() if isinstance(name, str))
+
+    def after(self) -> list[Operation]:
+        """What is logged after the operation that sets ``named``."""
+        segment, sid = self.segment, self.segment.sid
+        ids = tuple((name, value) for name, value in self.values.items() if isinstance(name, bytes))
+        ops: list[Operation] = [UpdateAttributeIds(sid, ids)] if ids else []
+        if not segment.spilled and self._has_too_many(segment.attributes):
+            # M19: the image keeps what was set first.
+            ops.append(SpillAttributes(sid, max(self.room, len(segment.attributes))))
+        return ops
+
+    def _has_too_many(self, attributes: Mapping[str, int]) -> bool:
+        # The sum of the sizes first: names are compared near the limit only.
+        return (
+            len(attributes) + len(self.values)
+            > self.room
+            < len(attributes) + sum(name not in attributes for name, _ in self.named)
+        )
+
+
 def _decide(state: ContainerState, request: AttributesRequest) -> Decision:
     segment = state.segments.require(request.name)
-    values = resolve_updates(segment, request.updates)
-    # The results are logged and not the conditions: replay evaluates nothing, so an accumulation cannot count
-    # twice.
-    return UpdateAttributes(segment.sid, values), dict(values)
+    changes = resolve_updates(state, segment, request.updates)
+    ops = changes.after()
+    if named := changes.named:
+        ops.insert(0, UpdateAttributes(segment.sid, named))
+    return ops[0] if len(ops) == 1 else ops, changes.values
 
 
-def resolve_updates(segment: SegmentState, updates: Sequence[AttributeUpdate]) -> tuple[tuple[str, int], ...]:
-    """The values that ``updates`` lead to, evaluated in order. ``AttributeConflict`` if a condition fails."""
-    values: dict[str, int] = {}
+def _decide_spill(state: ContainerState, request: SpillRequest) -> Decision:
+    segment = state.segments.get(request.sid)
+    room = state.attributes_in_image
+    if segment is None or (count := len(segment.attributes)) <= room:
+        return None, None
+
+    return SpillAttributes(segment.sid, max(room, count - _SPILLED_AT_ONCE)), None
+
+
+def resolve_updates(
+    state: ContainerState, segment: SegmentState, updates: Sequence[AttributeUpdate]
+) -> AttributeChanges:
+    """The values that ``updates`` lead to, evaluated in order. Raises ``AttributeConflict`` if a condition
+    fails, ``NotLoaded``."""
+    present = state.find_attributes(segment, dict.fromkeys(update.name for update in updates))
+    values: dict[AttributeName, int] = {}
     for update in updates:
         # Earlier updates of the same call count: together they are one step.
-        current = values.get(update.name, segment.attributes.get(update.name))
+        current = values.get(update.name, present[update.name])
         values[update.name] = _resolve(segment, update, current)
-
-    if (
-        # The sum of the sizes first: the union makes a set of all names, and is needed near the limit only.
-        len(segment.attributes) + len(values) > ATTRIBUTES_MAX
-        and len(segment.attributes.keys() | values) > ATTRIBUTES_MAX
-    ):
-        raise InvalidArgument(f"{segment.name!r} would have more than {ATTRIBUTES_MAX} attributes")
-
-    return tuple(values.items())
+    return AttributeChanges(segment, values, state.attributes_in_image)
 
 
 def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None) -> int:
@@ -94,10 +153,22 @@ def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None
 
 
 def _apply(state: ContainerState, op: UpdateAttributes) -> None:
-    state.change(op.sid).attributes.update(op.values)
+    state.set_attributes(state.change(op.sid), op.values)
+
+
+def _apply_spill(state: ContainerState, op: SpillAttributes) -> None:
+    if op.sid:  # otherwise it marks a checkpoint
+        state.spill_attributes(state.change(op.sid), op.keep)
+
+
+def _apply_ids(state: ContainerState, op: UpdateAttributeIds) -> None:
+    state.set_attribute_ids(state.change(op.sid), op.values)
 
 
 HANDLERS = (
     RequestHandler(AttributesRequest, _decide),
+    RequestHandler(SpillRequest, _decide_spill),
     OperationHandler(UpdateAttributes, _apply, from_client=True),
+    OperationHandler(SpillAttributes, _apply_spill),
+    OperationHandler(UpdateAttributeIds, _apply_ids, from_client=True),
 )

@@ -48,11 +48,11 @@ def _decide(state: ContainerState, request: MergeRequest) -> Decision:
     for source in sources:
         _check_source(target, source)
 
-    values = resolve_updates(target, request.updates)
-    merge = MergeSegments(target.sid, target.length, tuple((s.sid, s.length) for s in sources), values)
+    changes = resolve_updates(state, target, request.updates)
+    merge = MergeSegments(target.sid, target.length, tuple((s.sid, s.length) for s in sources), changes.named)
     # T8: in the group of the merge, as with a delete.
     aborts = [abort for s in sources for abort in state.transactions.aborts_with_target(s.name, s.sid)]
-    return [*aborts, merge], target.length  # rule T8
+    return [*aborts, merge, *changes.after()], target.length  # rule T8
 
 
 def _check_source(target: SegmentState, source: SegmentState) -> None:
@@ -86,7 +86,7 @@ def merge_sources(state: ContainerState, op: MergeSegments | CommitTransaction) 
             target.add_merge(MergedRange(target.length, sid, length))
             target.length += length
 
-    target.attributes.update(op.values)
+    state.set_attributes(target, op.values)
 
 
 def publish_merge(publisher: Publisher, op: MergeSegments | CommitTransaction, group: int) -> None:

@@ -160,7 +160,7 @@ def _decide_begin(state: ContainerState, request: BeginTransactionRequest) -> De
         _check_token(record, request.token)
     token = request.token or _token(record)
     # T4: a committed token answers for every transaction that carries it, whatever the state of this one.
-    if target is not None and token is not None and _is_reached(target, token):
+    if target is not None and token is not None and _is_reached(state, target, token):
         is_ours = record is not None and record.status is TransactionStatus.COMMITTED
         return None, _info(state, record) if record is not None and is_ours else _committed_info(
             request, token
@@ -200,7 +200,7 @@ def _decide_commit(state: ContainerState, request: CommitTransactionRequest) -> 
             return None, CommitResult(False, record.offset, record.length)
 
     token = request.token or _token(record)
-    if target is not None and token is not None and _is_reached(target, token):
+    if target is not None and token is not None and _is_reached(state, target, token):
         return _abort_superseded(state, record, token), CommitResult(False, None, 0)
 
     # Neither is known: "no segment" says more than "no transaction".
@@ -249,9 +249,13 @@ def _commit(
         else (AttributeUpdate(token.attribute, token.epoch, AttributeUpdateKind.REPLACE_IF_GREATER),)
     )
     # T2: resolved to values now, so that replay sets the same ones and compares nothing.
-    values = resolve_updates(target, updates)
-    op = CommitTransaction(target.sid, target.length, record.id, tuple(sources), tuple(left.values()), values)
-    return op, CommitResult(True, target.length, sum(length for _, length in sources))
+    changes = resolve_updates(state, target, updates)
+    op = CommitTransaction(
+        target.sid, target.length, record.id, tuple(sources), tuple(left.values()), changes.named
+    )
+    after = changes.after()
+    result = CommitResult(True, target.length, sum(length for _, length in sources))
+    return ([op, *after] if after else op), result
 
 
 def _refuse_part(record: TransactionImage, part: StagedPart, state: ContainerState) -> NoReturn:
@@ -377,8 +381,8 @@ def _check_token(record: TransactionImage, token: TransactionToken | None) -> No
         )
 
 
-def _is_reached(target: SegmentState, token: TransactionToken) -> bool:
-    newest = target.attributes.get(token.attribute)
+def _is_reached(state: ContainerState, target: SegmentState, token: TransactionToken) -> bool:
+    newest = state.find_attributes(target, (token.attribute,))[token.attribute]
     return newest is not None and newest >= token.epoch
 
 

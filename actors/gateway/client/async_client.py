@@ -18,7 +18,13 @@ from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_of
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ....storage_backends.base.segments import (
+    ATTRIBUTE_PAGE,
+    AttributeName,
+    AttributePage,
+    AttributeUpdate,
+    SegmentInfo,
+)
 from ....storage_backends.base.table import Table
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -155,7 +161,9 @@ class Client(ClientBase, SegmentVerbs):
     ) -> int:
         return await self._run(requests.merge_segments(target, sources, attribute_updates))
 
-    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
+    async def update_attributes(
+        self, name: str, updates: Sequence[AttributeUpdate]
+    ) -> dict[AttributeName, int]:
         return await self._run(requests.update_attributes(name, updates))
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
@@ -207,6 +215,16 @@ class Client(ClientBase, SegmentVerbs):
     async def list_segments(self, prefix: str = "") -> list[str]:
         self._check()
         return await self._drive(attempts.list_segments(self._context, prefix))
+
+    async def list_attributes(
+        self,
+        name: str,
+        prefix: AttributeName = "",
+        *,
+        after: AttributeName | None = None,
+        limit: int = ATTRIBUTE_PAGE,
+    ) -> AttributePage:
+        return await self._run(requests.list_attributes(name, prefix, after, limit))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         return await self._run(requests.last_event_number(name, writer_id))

@@ -14,6 +14,7 @@ import msgspec
 from ....storage_backends.base.arguments import (
     JoinedAppend,
     WriterId,
+    check_attribute_page,
     check_data,
     check_joined,
     check_many,
@@ -36,7 +37,12 @@ from ....storage_backends.base.errors import (
     Unavailable,
 )
 from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ....storage_backends.base.segments import (
+    AttributeName,
+    AttributePage,
+    AttributeUpdate,
+    SegmentInfo,
+)
 from ....storage_backends.base.transactions import (
     CommitResult,
     StagedPart,
@@ -247,13 +253,13 @@ def merge_segments(
     return _post(target, Verb.MERGE, body, bodies.Merged, lambda answer: answer.offset)
 
 
-def update_attributes(name: str, updates: Sequence[AttributeUpdate]) -> Call[dict[str, int]]:
+def update_attributes(name: str, updates: Sequence[AttributeUpdate]) -> Call[dict[AttributeName, int]]:
     wanted = bodies.update_bodies(checked_updates(updates))
     if not wanted:
         raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
     body = bodies.Attributes(wanted)
-    return _post(name, Verb.ATTRIBUTES, body, bodies.AttributeValues, lambda answer: answer.attributes)
+    return _post(name, Verb.ATTRIBUTES, body, bodies.AttributeValues, lambda answer: answer.values())
 
 
 def expire_writers(name: str, writer_ids: Iterable[WriterId]) -> Call[int]:
@@ -466,6 +472,21 @@ class TailCursor:
 def segment_info(name: str) -> Call[SegmentInfo]:
     check_segment_name(name)
     return _get(paths.segment_path(name, Verb.INFO), name, SegmentInfo, _itself)
+
+
+def list_attributes(
+    name: str, prefix: AttributeName, after: AttributeName | None, limit: int
+) -> Call[AttributePage]:
+    check_segment_name(name)
+    check_attribute_page(prefix, after, limit)
+
+    def page(answer: bodies.ListedAttributes) -> AttributePage:
+        following = answer.after
+        is_of_ids = following is not None and isinstance(prefix, bytes)
+        return AttributePage(answer.values(), bytes.fromhex(following or "") if is_of_ids else following)
+
+    path = paths.list_attributes_path(name, prefix, after, limit)
+    return _get(path, name, bodies.ListedAttributes, page)
 
 
 def last_event_number(name: str, writer_id: WriterId) -> Call[int | None]:

@@ -18,7 +18,13 @@ from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_of
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ....storage_backends.base.segments import (
+    ATTRIBUTE_PAGE,
+    AttributeName,
+    AttributePage,
+    AttributeUpdate,
+    SegmentInfo,
+)
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
     CommitResult,
@@ -147,7 +153,7 @@ class SyncClient(ClientBase):
     ) -> int:
         return self._run(requests.merge_segments(target, sources, attribute_updates))
 
-    def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
+    def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[AttributeName, int]:
         return self._run(requests.update_attributes(name, updates))
 
     def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
@@ -190,6 +196,16 @@ class SyncClient(ClientBase):
     def list_segments(self, prefix: str = "") -> list[str]:
         self._check()
         return self._drive(attempts.list_segments(self._context, prefix))
+
+    def list_attributes(
+        self,
+        name: str,
+        prefix: AttributeName = "",
+        *,
+        after: AttributeName | None = None,
+        limit: int = ATTRIBUTE_PAGE,
+    ) -> AttributePage:
+        return self._run(requests.list_attributes(name, prefix, after, limit))
 
     def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         return self._run(requests.last_event_number(name, writer_id))

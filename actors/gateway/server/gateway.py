@@ -8,7 +8,13 @@ from typing import Any, Protocol, TypeVar
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import NotOwner
-from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ....storage_backends.base.segments import (
+    ATTRIBUTE_PAGE,
+    AttributeName,
+    AttributePage,
+    AttributeUpdate,
+    SegmentInfo,
+)
 from ....storage_backends.base.table import TableAccess
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -60,7 +66,9 @@ class Store(Protocol):
     async def merge_segments(
         self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int: ...
-    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]: ...
+    async def update_attributes(
+        self, name: str, updates: Sequence[AttributeUpdate]
+    ) -> dict[AttributeName, int]: ...
     async def expire_writers(self, name: str, writer_ids: Iterable[bytes]) -> int: ...
     async def read(self, name: str, offset: int, size: int) -> bytes: ...
     async def read_view(self, name: str, offset: int, size: int) -> Buffer: ...
@@ -68,6 +76,14 @@ class Store(Protocol):
         self, name: str, offset: int = 0, *, block_size: int = 1 << 20
     ) -> AsyncGenerator[bytes, None]: ...
     async def segment_info(self, name: str) -> SegmentInfo: ...
+    async def list_attributes(
+        self,
+        name: str,
+        prefix: AttributeName = "",
+        *,
+        after: AttributeName | None = None,
+        limit: int = ATTRIBUTE_PAGE,
+    ) -> AttributePage: ...
     async def append_starts(self, name: str, start: int, end: int) -> list[int]: ...
     async def list_segments(self, prefix: str = "") -> list[str]: ...
     async def last_event_number(self, name: str, writer_id: bytes) -> int | None: ...

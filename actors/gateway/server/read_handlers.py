@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import Meta
+
 from ....storage_backends.base.arguments import OFFSET_MAX
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import (
@@ -18,17 +20,32 @@ from ....storage_backends.base.errors import (
     SegmentTruncated,
     Throttled,
 )
-from ....storage_backends.base.segments import SegmentInfo
+from ....storage_backends.base.segments import (
+    ATTRIBUTE_PAGE,
+    ATTRIBUTE_PAGE_MAX,
+    AttributeName,
+    SegmentInfo,
+)
 from ..wire import headers as names
 from ..wire import paths
-from ..wire.bodies import AppendStarts, EventNumber, Offset, SegmentNames, described
+from ..wire.bodies import (
+    AppendStarts,
+    AttributeValues,
+    EventNumber,
+    ListedAttributes,
+    Offset,
+    SegmentNames,
+    attribute_id,
+    described,
+)
 from ..wire.errors import RangeNotSatisfiable
 from ..wire.headers import WRITER_ID_BYTES_MAX
-from ..wire.paths import Verb, query_number, query_text, query_writer
+from ..wire.paths import Verb, query_flag, query_number, query_text, query_writer
 from ..wire.ranges import Extent, parse_range, resolve_range
 from .call import BYTES_TYPE, RAW, SMALL_BYTES, Answer, Call
 from .endpoint import Parameter, Success, endpoint, verb
 
+_PAGE = Annotated[int, Meta(ge=1, le=ATTRIBUTE_PAGE_MAX)]
 _RANGE = Annotated[str, described(r"^bytes=([0-9]{1,18}-([0-9]{1,18})?|-[0-9]{1,18})$")]
 _WRITER_IN_QUERY = Annotated[str, described(f"^[!-~]{{1,{WRITER_ID_BYTES_MAX}}}$")]
 """Without the ``%XX``, which are the query's own way to write bytes."""
@@ -138,6 +155,32 @@ async def check_same(call: Call, segment_id: int) -> None:
 async def info(call: Call) -> SegmentInfo:
     """Length, start, seal, attributes and more, at one moment."""
     return await call.server.store.segment_info(call.name)
+
+
+@verb(
+    Verb.LIST_ATTRIBUTES,
+    help="The answer.",
+    parameters=(
+        Parameter("prefix", str, "A prefix of the names, or of the ids in hex."),
+        Parameter("after", str, "The `after` of the page before; the first page without it."),
+        Parameter("limit", _PAGE, f"Attributes of the page; {ATTRIBUTE_PAGE} by default."),
+        Parameter("ids", bool, "true: attributes that have ids; false, the default: those with names."),
+    ),
+)
+async def list_attributes(call: Call) -> ListedAttributes:
+    """A page of the segment's attributes, in order, at one moment."""
+    values = call.query()
+    prefix, after = query_text(values.get("prefix", "")), query_text(values.get("after", ""))
+    start: AttributeName | None = after or None
+    first: AttributeName = prefix
+    if query_flag(values, "ids"):
+        first, start = attribute_id(prefix, is_prefix=True), attribute_id(after) if after else None
+    page = await call.server.store.list_attributes(
+        call.name, first, after=start, limit=query_number(values, "limit", ATTRIBUTE_PAGE)
+    )
+    shown = AttributeValues.of(page.attributes)
+    following = page.after.hex() if isinstance(page.after, bytes) else page.after
+    return ListedAttributes(shown.attributes, shown.ids, following)
 
 
 @verb(

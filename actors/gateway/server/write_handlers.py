@@ -167,7 +167,7 @@ async def merge(call: Call, body: Merge) -> Merged:
 async def attributes(call: Call, body: Attributes) -> AttributeValues:
     """Change attributes, all or none."""
     values = await call.server.store.update_attributes(call.name, update_values(body.updates))
-    return AttributeValues(values)
+    return AttributeValues.of(values)
 
 
 @verb(Verb.EXPIRE_WRITERS, StorageFull)

@@ -11,8 +11,9 @@ that uses the value checks it, with a better message than a pattern could give."
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -23,12 +24,15 @@ from ....storage_backends.base.arguments import (
     ROLLING_SIZE_MAX,
     ROLLING_SIZE_MIN,
 )
-from ....storage_backends.base.errors import InvalidArgument
+from ....storage_backends.base.errors import InvalidArgument, shown
 from ....storage_backends.base.names import NAME_BYTES_MAX, SYSTEM_SCOPE
 from ....storage_backends.base.segments import (
+    ATTRIBUTE_ID_BYTES,
     ATTRIBUTE_MAX,
     ATTRIBUTE_MIN,
     ATTRIBUTE_NAME_BYTES_MAX,
+    ATTRIBUTE_UPDATES_MAX,
+    AttributeName,
     AttributeUpdate,
     AttributeUpdateKind,
 )
@@ -62,6 +66,7 @@ def described(pattern: str, **more: object) -> Meta:
 
 # Letters and digits of every script are word characters in a name, as in ``base/names.py``.
 _COMPONENT = r"[\w.\-#=@+~$:]+"
+_NOT_HEX = re.compile("[^0-9a-f]")
 _DOTS = r"(?!\.{1,2}(/|$))"
 _TOKEN_WRITER_MAX = ATTRIBUTE_NAME_BYTES_MAX - len(WRITER_ATTRIBUTE)
 
@@ -76,6 +81,7 @@ SegmentName = Annotated[
     ),
 ]
 WriterId = Annotated[str, described(f"^([A-Za-z0-9._~-]|%[0-9A-Fa-f]{{2}}){{1,{WRITER_ID_BYTES_MAX}}}$")]
+AttributeId = Annotated[str, described(f"^[0-9a-f]{{{2 * ATTRIBUTE_ID_BYTES}}}$")]
 TransactionId = Annotated[str, described(f"^[A-Za-z0-9_.:-]{{1,{TRANSACTION_ID_MAX}}}$")]
 
 
@@ -101,8 +107,11 @@ class Truncate(RequestBody, frozen=True):
 
 
 class Update(RequestBody, frozen=True):
-    name: Annotated[str, Meta(min_length=1, max_length=ATTRIBUTE_NAME_BYTES_MAX)]
+    """Of an attribute that has a name, or an id."""
+
     value: SignedNumber
+    name: Annotated[str, Meta(min_length=1, max_length=ATTRIBUTE_NAME_BYTES_MAX)] | UnsetType = UNSET
+    id: AttributeId | UnsetType = UNSET
     kind: AttributeUpdateKind = AttributeUpdateKind.REPLACE
     expected: SignedNumber | None = None
 
@@ -113,7 +122,7 @@ class Merge(RequestBody, frozen=True):
 
 
 class Attributes(RequestBody, frozen=True):
-    updates: Annotated[list[Update], Meta(min_length=1)]
+    updates: Annotated[list[Update], Meta(min_length=1, max_length=ATTRIBUTE_UPDATES_MAX)]
 
 
 class ExpireWriters(RequestBody, frozen=True):
@@ -179,11 +188,33 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
 
 
 def update_bodies(updates: Sequence[AttributeUpdate]) -> list[Update]:
-    return [Update(each.name, each.value, each.kind, each.expected) for each in updates]
+    return [
+        Update(each.value, each.name, UNSET, each.kind, each.expected)
+        if isinstance(each.name, str)
+        else Update(each.value, UNSET, each.name.hex(), each.kind, each.expected)
+        for each in updates
+    ]
 
 
 def update_values(bodies: Sequence[Update]) -> list[AttributeUpdate]:
-    return [AttributeUpdate(each.name, each.value, each.kind, each.expected) for each in bodies]
+    return [AttributeUpdate(_attribute(each), each.value, each.kind, each.expected) for each in bodies]
+
+
+def _attribute(body: Update) -> AttributeName:
+    if isinstance(body.name, str) and isinstance(body.id, UnsetType):
+        return body.name
+    if isinstance(body.id, str) and isinstance(body.name, UnsetType):
+        return attribute_id(body.id)
+    raise InvalidArgument("an update of an attribute needs its name or its id, and not both")
+
+
+def attribute_id(text: str, *, is_prefix: bool = False) -> bytes:
+    """An attribute's id, or the first bytes of one. Raises ``InvalidArgument``."""
+    size = 2 * ATTRIBUTE_ID_BYTES
+    is_whole = len(text) == size or (is_prefix and len(text) < size and not len(text) % 2)
+    if not is_whole or _NOT_HEX.search(text):
+        raise InvalidArgument(f"an attribute's id has {size} lower-case hex digits; {shown(text)} has not")
+    return bytes.fromhex(text)
 
 
 def token_body(token: TransactionToken | None) -> Token | UnsetType:
@@ -223,8 +254,27 @@ class Length(Struct, frozen=True):
     length: Number
 
 
-class AttributeValues(Struct, frozen=True):
+class AttributeValues(Struct, frozen=True, omit_defaults=True):
     attributes: dict[str, SignedNumber]
+    ids: dict[AttributeId, SignedNumber] = {}
+    """Those that have ids in place of names."""
+
+    @classmethod
+    def of(cls, values: Mapping[AttributeName, int]) -> Self:
+        return cls(
+            {name: value for name, value in values.items() if isinstance(name, str)},
+            {name.hex(): value for name, value in values.items() if isinstance(name, bytes)},
+        )
+
+    def values(self) -> dict[AttributeName, int]:
+        """Raises ``ValueError``."""
+        ids = {bytes.fromhex(text): value for text, value in self.ids.items()}
+        return dict((*self.attributes.items(), *ids.items()))
+
+
+class ListedAttributes(AttributeValues, frozen=True, omit_defaults=True):
+    after: str | None = None
+    """What the next page begins behind; null if there are no more."""
 
 
 class KnownWriters(Struct, frozen=True):

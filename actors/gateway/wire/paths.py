@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote_to_bytes
 
 from ....storage_backends.base.errors import InvalidArgument, shown
+from ....storage_backends.base.segments import AttributeName
 from .headers import parse_number, parse_writer, writer_text
 
 PREFIX = "/v1"
@@ -44,6 +45,7 @@ class Verb(enum.Enum):
     BYTES = "bytes"
     TAIL = "tail"
     INFO = "info"
+    LIST_ATTRIBUTES = "list-attributes"
     LAST_EVENT_NUMBER = "last-event-number"
     APPEND_STARTS = "append-starts"
     BEGIN_TRANSACTION = "begin-transaction"
@@ -63,7 +65,15 @@ class Verb(enum.Enum):
 
 
 _READING = frozenset(
-    {Verb.BYTES, Verb.TAIL, Verb.INFO, Verb.LAST_EVENT_NUMBER, Verb.APPEND_STARTS, Verb.TRANSACTION_INFO}
+    {
+        Verb.BYTES,
+        Verb.TAIL,
+        Verb.INFO,
+        Verb.LIST_ATTRIBUTES,
+        Verb.LAST_EVENT_NUMBER,
+        Verb.APPEND_STARTS,
+        Verb.TRANSACTION_INFO,
+    }
 )
 
 
@@ -92,6 +102,17 @@ def tail_path(name: str, offset: int, *, wait: float | None = None, stream: bool
         return path + "&stream=true"
 
     return path if wait is None else f"{path}&wait={wait:.3f}"
+
+
+def list_attributes_path(name: str, prefix: AttributeName, after: AttributeName | None, limit: int) -> str:
+    path = f"{segment_path(name, Verb.LIST_ATTRIBUTES)}?limit={limit}"
+    if isinstance(prefix, bytes):
+        path += "&ids=true"
+    for member, value in (("prefix", prefix), ("after", after)):
+        if value:
+            text = value.hex() if isinstance(value, bytes) else quote(value, safe="")
+            path += f"&{member}={text}"
+    return path
 
 
 def last_event_number_path(name: str, writer: bytes) -> str:

@@ -78,12 +78,18 @@ def test_info_and_ls_print_json_too(run: Run, folder: Path) -> None:
         "attributes": {"colour": 7},
         "flushed_length": 8,
         "container": 0,
+        "is_table": False,
+        "more_attributes": False,
     }
 
     assert json.loads(run("segment", "info", NAME, "--json").out) == expected
     assert json.loads(run("segment", "ls", "app/", "--json").out) == [expected]
     assert json.loads(run("segment", "ls", "other", "--json").out) == []
     assert "colour = 7" in run("segment", "info", NAME).out
+    assert run("segment", "attributes", NAME).out == "colour = 7\n"
+    assert json.loads(run("segment", "attributes", NAME, "c", "--json").out) == {"colour": 7}
+    assert run("segment", "attributes", NAME, "--ids").out == ""
+    assert run("segment", "attributes", NAME, "x", "--ids").code == 2
     assert run("segment", "ls", "--long").out.splitlines()[1].split() == ["13", "0", "8", "open", NAME]
 
 

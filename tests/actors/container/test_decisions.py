@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of, refused
 from support.table_rows import records_in_memory
-from tierlog.actors.container.operations.attributes import AttributesRequest
+from tierlog.actors.container.operations.attributes import AttributesRequest, SpillRequest
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
@@ -18,15 +18,16 @@ from tierlog.actors.container.operations.truncate import TruncateRequest
 from tierlog.actors.container.operations.writers import ExpireWritersRequest
 from tierlog.actors.container.requests import Request
 from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.attribute_rows import SpillAttributes
 from tierlog.journal.operations.create_segment import CreateSegment
+from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.storage_backends.base.errors import (
-    InvalidArgument,
+    AttributeConflict,
     MetadataConflict,
     TierlogError,
 )
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.segments import (
-    ATTRIBUTES_MAX,
     AttributeUpdate,
     AttributeUpdateKind,
 )
@@ -80,15 +81,49 @@ def test_the_data_is_not_copied() -> None:
 # --- attributes ---------------------------------------------------------------------------------
 
 
-def test_a_segment_has_no_more_attributes_than_its_image_can_hold() -> None:
-    """C5: a checkpoint must never fail because of what was accepted."""
+def test_m19_an_image_has_the_names_that_were_set_first() -> None:
+    parts = Parts()
+    parts.state.attributes_in_image = 3
+    segment = parts.create()
+    parts.do(AttributesRequest(NAME, [AttributeUpdate(name, 1) for name in "cab"]))
+    assert not segment.has_attribute_rows
+    request = AttributesRequest(NAME, [AttributeUpdate("a", 2), AttributeUpdate("d", 2)])
+    (op, spill), _ = parts.operations(request)
+    assert op == UpdateAttributes(segment.sid, (("a", 2), ("d", 2)))
+    assert spill == SpillAttributes(segment.sid, 3)
+    assert parts.do(request) == {"a": 2, "d": 2}
+    assert segment.attributes == {"c": 1, "a": 2, "b": 1}
+    update = AttributeUpdate("d", 5, KIND.ACCUMULATE)
+    (op,), values = parts.operations(AttributesRequest(NAME, [update]))
+    assert (op, values) == (UpdateAttributes(segment.sid, (("d", 7),)), {"d": 7})
+    assert segment.attributes.keys() == set("cab")
+
+
+def test_m19_ids_are_no_names() -> None:
     parts = Parts()
     segment = parts.create()
-    segment.attributes.update((f"a{number}", number) for number in range(ATTRIBUTES_MAX))
-    refused(parts, AttributesRequest(NAME, [AttributeUpdate("new", 1)]), InvalidArgument)
+    name, each = "0123456789abcdef", b"0123456789abcdef"
+    assert parts.do(AttributesRequest(NAME, [AttributeUpdate(name, 1), AttributeUpdate(each, 2)])) == {
+        name: 1,
+        each: 2,
+    }
+    assert segment.attributes == {name: 1}
+    refused(parts, AttributesRequest(NAME, [AttributeUpdate(each, 3, KIND.NONE)]), AttributeConflict)
+    assert parts.do(AttributesRequest(NAME, [AttributeUpdate(each, 3, KIND.ACCUMULATE)])) == {each: 5}
 
-    assert parts.do(AttributesRequest(NAME, [AttributeUpdate("a1", 7)])) == {"a1": 7}
-    assert segment.image()
+
+def test_m19_an_image_of_an_earlier_version_is_shortened_in_steps() -> None:
+    parts = Parts()
+    parts.state.attributes_in_image = 100
+    segment = parts.create()
+    segment.attributes.update((f"a{number}", number) for number in range(500))
+    parts.do(SpillRequest(segment.sid))
+    assert (len(segment.attributes), segment.spilled) == (244, True)
+    parts.do(SpillRequest(segment.sid))
+    assert list(segment.attributes) == [f"a{number}" for number in range(100)]
+    assert parts.operations(SpillRequest(segment.sid)) == ([], None)
+    update = AttributeUpdate("a499", 1, KIND.ACCUMULATE)
+    assert parts.do(AttributesRequest(NAME, [update])) == {"a499": 500}
 
 
 # --- merges -------------------------------------------------------------------------------------

@@ -88,5 +88,6 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "LoadSegment",
         "LogElementChange",
         "RelogData",
+        "SpillAttributes",
         "UnloadSegments",
     }

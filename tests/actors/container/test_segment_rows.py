@@ -15,7 +15,6 @@ from support.sorted_runs import rows_of_run
 from support.table_rows import fail_runs, records_of
 from support.table_runs import NAMES, UNMERGED, fill
 from tierlog import AttributeUpdate, AttributeUpdateKind
-from tierlog.actors.container.operations.attributes import AttributesRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.segment_rows import (
     NO_RECORD,
@@ -27,6 +26,7 @@ from tierlog.actors.container.segment_rows import (
 from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.log.memory import _LogState
 from tierlog.journal.operations.load_segment import LoadSegment
+from tierlog.journal.operations.segment_image import WriterState
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunk
@@ -190,13 +190,7 @@ async def test_m13_rows_that_do_not_count_are_given_back() -> None:
 async def test_m13_an_image_with_very_many_entries_is_no_row() -> None:
     """To encode it takes a long step."""
     parts = Parts()
-    parts.create()
-    for start in range(0, 1200, 100):
-        updates = [
-            AttributeUpdate(f"{number}", 1, AttributeUpdateKind.REPLACE)
-            for number in range(start, start + 100)
-        ]
-        parts.do(AttributesRequest(NAME, updates))
+    parts.create().writers.update((b"%d" % number, WriterState(1, 1, 0)) for number in range(1200))
     assert list(image_rows(parts, parts.state.sequence).rows()) == [None]
 
 

@@ -232,11 +232,15 @@ def test_t4_without_a_token_no_attribute_is_kept() -> None:
     assert not parts.segment().attributes
 
 
-def test_t4_a_commit_that_would_make_too_many_attributes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t4_a_token_is_kept_and_found_where_an_image_has_no_room_for_it() -> None:
+    """M19: then it is a row."""
     parts = staged_parts(TOKEN)
+    parts.state.attributes_in_image = 1
     parts.do(AttributesRequest(NAME, [AttributeUpdate("a", 1)]))
-    monkeypatch.setattr("tierlog.actors.container.operations.attributes.ATTRIBUTES_MAX", 1)
-    refused(parts, commit(("p", 3)), InvalidArgument)
+    assert parts.do(commit(("p", 3))).applied
+    assert list(parts.segment().attributes) == ["a"]
+    again = BeginTransactionRequest(NAME, "other", TOKEN, 60_000)
+    assert parts.do(again).state is TransactionState.COMMITTED
 
 
 # --- the target's own life (T8) -----------------------------------------------------------------

@@ -79,6 +79,7 @@ async def make_store(folder: Path) -> None:
         await store.create_segment(NAME, rolling_size=70_000)
         await store.append(NAME, DATA, writer_id="w", event_number=7)
         await store.update_attributes(NAME, [AttributeUpdate("colour", 3)])
+        await store.update_attributes(NAME, [AttributeUpdate(bytes(16), 5), AttributeUpdate(b"6" * 16, 6)])
         await store.truncate_segment(NAME, 100_000)
         for name in ("app/sealed", "app/empty"):
             await store.create_segment(name)
@@ -136,6 +137,7 @@ async def test_a_store_is_restored_as_it_was_at_its_backup(made: Path) -> None:
             len(DATA),
             {"colour": 3},
         )
+        assert (await store.list_attributes(NAME, b"")).attributes == {bytes(16): 5, b"6" * 16: 6}
         assert await store.read(NAME, 100_000, len(DATA)) == DATA[100_000:]
         assert (await store.segment_info("app/sealed")).sealed
 

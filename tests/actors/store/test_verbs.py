@@ -93,6 +93,7 @@ OF_A_MISSING_SEGMENT: list[Callable[[Any], Awaitable[object]]] = [
     lambda s: s.delete_segment("none"),
     lambda s: s.merge_segments("none", ["none#1"]),
     lambda s: s.update_attributes("none", [AttributeUpdate("a", 1)]),
+    lambda s: s.list_attributes("none"),
     lambda s: s.expire_writers("none", ["w"]),
     lambda s: s.last_event_number("none", "w"),
 ]
@@ -315,15 +316,69 @@ async def test_a_sealed_segment_keeps_taking_attributes(store: SegmentStore) -> 
     assert await store.update_attributes("s", [AttributeUpdate("a", 1)]) == {"a": 1}
 
 
-async def test_a_segment_has_a_bounded_number_of_attributes(store: SegmentStore) -> None:
-    """C5: what no checkpoint could hold is refused, instead of failing while it is applied."""
+async def test_a_segment_has_any_number_of_attributes(store: SegmentStore) -> None:
     await store.create_segment("s")
-    many = [AttributeUpdate(f"a{number}", number) for number in range(16_384)]
-    await store.update_attributes("s", many)
+    many = {f"a{number:05}": number for number in range(3000)}
+    updates = [AttributeUpdate(name, value) for name, value in many.items()]
+    for start in range(0, 3000, 1000):
+        await store.update_attributes("s", updates[start : start + 1000])
 
-    with pytest.raises(tierlog.InvalidArgument, match="16384"):
-        await store.update_attributes("s", [AttributeUpdate("one more", 1)])
-    assert await store.update_attributes("s", [AttributeUpdate("a7", 70)]) == {"a7": 70}
+    info = await store.segment_info("s")
+    assert (info.attributes, info.more_attributes) == (dict(list(many.items())[:1024]), True)
+    assert await store.update_attributes("s", [AttributeUpdate("a02999", 70)]) == {"a02999": 70}
+    found: dict[str | bytes, int] = {}
+    page = await store.list_attributes("s")
+    while page.after is not None:
+        found |= page.attributes
+        page = await store.list_attributes("s", after=page.after)
+    assert {**found, **page.attributes} == {**many, "a02999": 70}
+    await store.flush()
+    assert (await store.list_attributes("s", "a0299", limit=4096)).attributes == {
+        **{name: value for name, value in many.items() if name.startswith("a0299")},
+        "a02999": 70,
+    }
+
+
+async def test_attributes_may_have_ids_in_place_of_names(store: SegmentStore) -> None:
+    await store.create_segment("s")
+    values = {number.to_bytes(16, "big"): number for number in range(5)}
+    updates = [AttributeUpdate(each, value) for each, value in values.items()]
+    assert await store.update_attributes("s", updates) == values
+    assert (await store.segment_info("s")).more_attributes
+    assert (await store.list_attributes("s")).attributes == {}
+    page = await store.list_attributes("s", b"", limit=3)
+    assert (list(page.attributes), page.after) == (list(values)[:3], list(values)[2])
+    page = await store.list_attributes("s", b"", after=page.after, limit=3)
+    assert (list(page.attributes), page.after) == (list(values)[3:], None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prefix": 7},
+        {"prefix": bytes(17)},
+        {"prefix": "\ud800"},
+        {"limit": 0},
+        {"limit": 4097},
+        {"after": ""},
+        {"after": bytes(16)},
+        {"prefix": b"", "after": "name"},
+        {"prefix": b"", "after": bytes(15)},
+    ],
+)
+async def test_wrong_arguments_of_a_page_of_attributes_are_refused(
+    store: SegmentStore, arguments: dict[str, Any]
+) -> None:
+    await store.create_segment("s")
+    with pytest.raises(tierlog.InvalidArgument):
+        await store.list_attributes("s", **arguments)
+
+
+async def test_a_call_has_a_bounded_number_of_attribute_updates(store: SegmentStore) -> None:
+    """They are decided in one step."""
+    await store.create_segment("s")
+    with pytest.raises(tierlog.InvalidArgument, match="1024"):
+        await store.update_attributes("s", [AttributeUpdate(f"a{number}", 1) for number in range(1025)])
 
 
 # --- list, tail ---------------------------------------------------------------------------------

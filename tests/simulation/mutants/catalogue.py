@@ -476,7 +476,7 @@ def part_lengths_are_not_checked(plant: Planter) -> None:
 @mutant("T4")
 def committed_epochs_are_not_remembered(plant: Planter) -> None:
     """A replay of a committed batch under another transaction id is not recognized."""
-    plant(transactions._is_reached, lambda original, target, token: False)
+    plant(transactions._is_reached, lambda original, state, target, token: False)
 
 
 @mutant("T5")

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from tierlog.actors.container.attributes import Attributes
 from tierlog.actors.container.manifest_state import ManifestState
 from tierlog.actors.container.parked import ParkedRequests
 from tierlog.actors.container.segment_rows import ImageRows
@@ -134,3 +135,26 @@ def segment_is_unloaded_before_its_run_counts(plant: Planter) -> None:
         return segment.is_idle and segment.touched > 0 and not is_staged(segment.name)
 
     plant(ContainerState.can_unload, can_unload)
+
+
+@mutant("M19")
+def attribute_that_must_be_looked_up_is_not_set(plant: Planter) -> None:
+    """Conditions are compared with nothing, and counters begin at zero again, once runs have the rows."""
+
+    def find(original: Any, self: ContainerState, segment: SegmentState, keys: Any) -> Any:
+        try:
+            return original(self, segment, keys)
+        except NotLoaded:
+            return {key: self.table.find_in_memory(key) for key in keys}
+
+    plant(ContainerState._find_rows, find)
+
+
+@mutant("M19")
+def attributes_of_a_removed_segment_stay(plant: Planter) -> None:
+    """Their rows fill the runs for good."""
+
+    async def remove_nothing(original: Any, self: Attributes, prefix: str) -> None:
+        pass
+
+    plant(Attributes._remove, remove_nothing)

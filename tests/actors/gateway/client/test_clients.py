@@ -315,7 +315,10 @@ def test_the_plain_client_does_what_the_store_does(tmp_path: Path) -> None:
         assert store.append_many("app/events#1", [b"wor", b"ld"], writer_id="w", first_event_number=4) == 6
         assert store.append("app/events#1", b"!", writer_id="w", event_number=6, expected_offset=11) == 11
         assert store.last_event_number("app/events#1", "w") == 6
-        assert store.update_attributes("app/events#1", [tierlog.AttributeUpdate("a", 1)]) == {"a": 1}
+        updates = [tierlog.AttributeUpdate("a", 1), tierlog.AttributeUpdate(bytes(16), 2)]
+        assert store.update_attributes("app/events#1", updates) == {"a": 1, bytes(16): 2}
+        assert store.list_attributes("app/events#1") == tierlog.AttributePage({"a": 1}, None)
+        assert store.list_attributes("app/events#1", b"") == tierlog.AttributePage({bytes(16): 2}, None)
         assert store.seal_segment("app/events#1") == 12
         store.create_segment("app/events")
         assert store.merge_segments("app/events", ["app/events#1"]) == 0

@@ -210,6 +210,7 @@ def operations_of(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
         ("/health", "Health"),
         ("/v1/segments/b/info", "ProblemDocument"),
         ("/v1/segments/a/last-event-number?writer_id=w", "EventNumber"),
+        ("/v1/segments/a/list-attributes", "ListedAttributes"),
     ],
 )
 async def test_h16_answers_have_the_members_that_their_schemas_name(

@@ -55,6 +55,34 @@ async def send_batch(served: ServedStore, items: list[BatchItem]) -> list[Any]:
     return decode_outcomes(response.content, len(items))
 
 
+async def test_attributes_are_listed_in_pages(served: ServedStore) -> None:
+    await post(served, "/v1/segments/a/create")
+    first = "00" * 15
+    updates = [
+        *({"name": f"n&{number}", "value": number} for number in range(3)),
+        *({"id": f"{first}0{number}", "value": number} for number in range(3)),
+    ]
+    answer = (await post(served, "/v1/segments/a/attributes", {"updates": updates})).json()
+    assert answer == {
+        "attributes": {f"n&{number}": number for number in range(3)},
+        "ids": {f"{first}0{number}": number for number in range(3)},
+    }
+    path = "/v1/segments/a/list-attributes"
+    answer = (await served.http.get(f"{path}?limit=2&prefix=n%26")).json()
+    assert answer == {"attributes": {"n&0": 0, "n&1": 1}, "after": "n&1"}
+    answer = (await served.http.get(f"{path}?after=n%261")).json()
+    assert answer == {"attributes": {"n&2": 2}}
+    answer = (await served.http.get(f"{path}?ids=true&prefix=00&limit=2")).json()
+    assert answer == {"attributes": {}, "ids": {f"{first}00": 0, f"{first}01": 1}, "after": f"{first}01"}
+    answer = (await served.http.get(f"{path}?ids=true&after={first}01")).json()
+    assert answer == {"attributes": {}, "ids": {f"{first}02": 2}}
+    for query in ("limit=0", "limit=5000", "ids=true&prefix=0", "ids=true&prefix=zz", "ids=true&after=00"):
+        assert (await served.http.get(f"{path}?{query}")).status_code == 400, query
+    for update in ({"value": 1}, {"value": 1, "name": "a", "id": "00" * 16}, {"value": 1, "id": "00" * 15}):
+        refused = await post(served, "/v1/segments/a/attributes", {"updates": [update]})
+        assert refused.status_code == 400, update
+
+
 async def test_a_segments_life(served: ServedStore) -> None:
     assert (await post(served, "/v1/segments/a/create", {"rolling_size": 1})).status_code == 400
     assert (await post(served, "/v1/segments/a/create", {"rolling_size": 1 << 20})).status_code == 201
