@@ -20,7 +20,7 @@ from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 from tierlog.journal.operations.transaction_image import TransactionStatus
 
-from . import copies
+from . import copies, reopened
 from . import plan as plans
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
@@ -84,12 +84,13 @@ def run_plan(plan: plans.Plan, trace: Trace | None = None) -> Verdict:
 
 
 def _run_copies(seed: int, trace: Trace) -> Verdict:
-    """One world of copied folders."""
+    """One world of copied folders, or of one that is opened again and again."""
     violation, run, seconds = None, None, 0.0
+    make = reopened.ReopenedRun if seed >= reopened.FIRST_REOPENED else copies.CopiesRun
 
     async def body() -> None:
         nonlocal run, seconds
-        run = copies.CopiesRun(seed, trace)
+        run = make(seed, trace)
         try:
             await run.site.or_all_end(run.body)
         finally:
@@ -103,7 +104,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
             raise
         violation = f"{type(found).__name__}: {found}"
     assert run is not None
-    counts, shown = {run.story.value: 1}, trace.lines or trace.tail()
+    story = run.reopening if isinstance(run, reopened.ReopenedRun) else run.story
+    counts, shown = {story.value: 1}, trace.lines or trace.tail()
     return Verdict(seed, violation, tuple(shown), trace.digest(), (), run.operations, seconds, counts)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from simulation.copies import FIRST, FIRST_LATER
 from simulation.mutants.catalogue import CATALOGUE
+from simulation.reopened import FIRST_REOPENED
 from simulation.run import run_seed
 
 SHOWN_FROM = {
@@ -37,6 +38,18 @@ def test_worlds_of_copied_folders_find_nothing(worlds: Sequence[int]) -> None:
 )
 def test_worlds_of_twins_of_adoptions_and_of_nested_merges_find_nothing(worlds: Sequence[int]) -> None:
     verdicts = [run_seed(FIRST_LATER + number) for number in worlds]
+
+    assert [verdict.violation for verdict in verdicts if verdict.violation] == []
+    assert len({story for verdict in verdicts for story in verdict.counts}) == 3
+
+
+@pytest.mark.parametrize(
+    "worlds",
+    [(1, 2, 3), pytest.param(range(14), marks=pytest.mark.extended)],
+    ids=["one of each kind", "more"],
+)
+def test_worlds_of_hard_openings_find_nothing(worlds: Sequence[int]) -> None:
+    verdicts = [run_seed(FIRST_REOPENED + number) for number in worlds]
 
     assert [verdict.violation for verdict in verdicts if verdict.violation] == []
     assert len({story for verdict in verdicts for story in verdict.counts}) == 3
