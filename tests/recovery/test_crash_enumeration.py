@@ -199,12 +199,21 @@ def test_a_scenario_reaches_what_it_claims_and_stays_short(scenario: str) -> Non
 
 def test_every_protocol_has_its_scenarios_and_every_rule_they_name_exists() -> None:
     documents = {path.stem: path.read_text() for path in PROTOCOLS.glob("*.md")}
-    for document in ("wal", "container", "chunked-storage", "flush", "gc", "transactions", "journal"):
-        rules = set(re.findall(r"\*\*([WCSFGTJ]\d+)\b", documents[document]))
+    for document in (
+        "wal",
+        "container",
+        "chunked-storage",
+        "flush",
+        "gc",
+        "transactions",
+        "journal",
+        "tables",
+    ):
+        rules = set(re.findall(r"\*\*([WCSFGTJM]\d+)\b", documents[document]))
         assert any(
-            rules & set(re.findall(r"[WCSFGTJ]\d+", scenario.rules)) for scenario in SCENARIOS.values()
+            rules & set(re.findall(r"[WCSFGTJM]\d+", scenario.rules)) for scenario in SCENARIOS.values()
         ), document
-    known = set(re.findall(r"\*\*([WCSFGTJ]\d+)\b", "".join(documents.values())))
+    known = set(re.findall(r"\*\*([WCSFGTJM]\d+)\b", "".join(documents.values())))
     for name, scenario in SCENARIOS.items():
         named = set(re.findall(r"\b[A-Z]\d+\b", scenario.rules.partition(":")[0]))
         assert named, name
