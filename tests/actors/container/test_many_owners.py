@@ -167,7 +167,11 @@ def chunk_lengths(owner: Owner, sid: int) -> list[int]:
     [
         ((1,), [*product(range(2), repeat=2)]),
         ((1, 2, 3), [*product(range(7), repeat=2)]),
-        ((10, 20, 30), [*zip(range(61), reversed(range(61)), strict=True), (10, 30), (30, 60), (60, 60)]),
+        pytest.param(
+            (10, 20, 30),
+            [*zip(range(61), reversed(range(61)), strict=True), (10, 30), (30, 60), (60, 60)],
+            marks=pytest.mark.extended,
+        ),
     ],
     ids=["one", "three", "larger"],
 )
