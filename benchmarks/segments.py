@@ -93,7 +93,7 @@ async def _store(setting: Setting, count: int) -> str:
         return folder
 
     making = f"{folder}-unfinished"
-    # A checkpoint at the end even of a short log, so that opening does not replay the creations.
+    # Checkpoints of short logs too, so that an opening does not replay the creations.
     config = tierlog.StoreConfig(
         segments=SegmentsConfig(active_max=_active_max(setting)),
         checkpoint=CheckpointConfig(wal_bytes=1 << 20),
@@ -104,6 +104,7 @@ async def _store(setting: Setting, count: int) -> str:
             await _create(store, start, min(start + _PER_FLUSH, count))
             await store.flush()
         await _wait_for_unloading(store, setting)
+        await _log_checkpoint(store)
     async with store_in(making) as store:
         for _ in range(TAIL // BATCH):
             async with anyio.create_task_group() as tasks:
@@ -118,6 +119,16 @@ async def _wait_for_unloading(store: tierlog.SegmentStore, setting: Setting) -> 
         while statistics_of(store).active_segments > _active_max(setting):
             await store.append(name_of(0), DATA)  # what is logged makes the container look for idle ones
             await anyio.sleep(0.05)
+
+
+async def _log_checkpoint(store: tierlog.SegmentStore) -> None:
+    """Append until a checkpoint is written: the one before has creations after it, which openings would
+    replay."""
+    before = statistics_of(store).checkpoints.checkpoints
+    with anyio.fail_after(120):
+        while statistics_of(store).checkpoints.checkpoints == before:
+            await store.append(name_of(0), bytes(256 << 10))
+    await store.flush()
 
 
 async def _open(setting: Setting, count: int, appends: int = 0) -> dict[str, Any]:
