@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.sorted_runs import encode
+from tierlog.actors.container import attribute_rows
+from tierlog.actors.container.attribute_rows import attributes_prefix
+from tierlog.actors.container.attributes import decode_attribute
 from tierlog.actors.container.segment_rows import (
     NAME_PREFIX,
     encode_image_row,
@@ -19,8 +22,9 @@ from tierlog.actors.container.segment_rows import (
 from tierlog.actors.container.table_rows import removal_key, removed_sid
 from tierlog.actors.container.table_runs import epoch_of_copy
 from tierlog.actors.container.tables import Position
+from tierlog.actors.gateway.wire.bodies import AttributeValues, attribute_id
 from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import InvalidArgument, StoreMismatch, TableConflict
+from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch, TableConflict
 from tierlog.storage_backends.sorted_runs.block import (
     BlockBuilder,
     check_block,
@@ -136,6 +140,30 @@ RUN_TARGETS = (
         [_encode_name(("app/s", 7 << 32 | 3))],
         encode=_encode_name,
         values=st.tuples(st.text(max_size=20), st.integers(0, (1 << 64) - 1)),
+    ),
+    Target(
+        "row of an attribute",
+        lambda data: decode_attribute(Row(attributes_prefix(7) + data[:-8], 1, data[-8:])),
+        [b":txn" + bytes(8), b"#" + b"0f" * 16 + bytes(8)],
+        errors=(DataCorruption,),
+    ),
+    Target(
+        "mark of removed attributes",
+        lambda data: attribute_rows.removed_sid(f"e:{data.decode('latin-1')}"),
+        [b"0000000700000003"],
+    ),
+    Target(
+        "id of an attribute in a request",
+        lambda data: attribute_id(data.decode("latin-1")),
+        [b"0f" * 16],
+        errors=(InvalidArgument,),
+        hostile=[b"", b" " * 32, b"0F" * 16],
+    ),
+    Target(
+        "attributes in an answer",
+        lambda data: AttributeValues({}, {data.decode("latin-1"): 1}).values(),
+        [b"0f" * 16],
+        errors=(ValueError,),
     ),
     Target(
         "name of a local copy",
