@@ -115,7 +115,7 @@ class Tables:
         raise Unavailable("runs were published during each attempt of an update: try again")
 
     async def _look_up(self, request: UpdateTableRequest) -> None:
-        """Note the versions of those keys of the conditions that are not in memory (rules M9, M15)."""
+        """Note the versions of the keys of the conditions (rules M9, M15)."""
         request.sid, request.found = 0, {}
         segment = await self._container.cold.find(request.name)
         if segment is None:
@@ -124,11 +124,9 @@ class Tables:
         prefix = row_prefix(segment.sid)
         with self._state.table.view() as view:
             request.sid, request.seen = segment.sid, view.version
-            keys = {prefix + key: key for key in request.expected}
-            if view.runs.clean_to:
-                unknown = [key for key in keys if view.find_in_memory(key) is None]
-                rows = await find_rows(view, self._runs, unknown)
-                request.found = {keys[key]: version_of(row) for key, row in rows.items()}
+            # Those in memory too: they may leave it before the decision.
+            rows = await find_rows(view, self._runs, [prefix + key for key in request.expected])
+            request.found = {key: version_of(rows.get(prefix + key)) for key in request.expected}
 
     # --- reads -----------------------------------------------------------------------------------
 

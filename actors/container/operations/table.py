@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ....journal.operations.segment_image import WriterState
 from ....journal.operations.update_table import ForgetRows, UpdateTable
 from ....storage_backends.base.errors import SegmentSealed, TableConflict
-from ....storage_backends.base.tables import ABSENT
 from ....storage_backends.sorted_runs.memtable import version_of
 from ....storage_backends.sorted_runs.rows import Row
 from ..requests import Request
@@ -65,7 +64,7 @@ class UpdateTableRequest(Request):
         self.seen = 0
         """The version of the view in which they were looked up."""
         self.found: Mapping[bytes, int] = {}
-        """By key: the versions in that view, of rows that were not in memory."""
+        """By key: the versions in that view."""
 
     def named(self) -> Sequence[str]:
         return (self.name,)
@@ -105,7 +104,7 @@ def _is_as_expected(state: ContainerState, segment: SegmentState, request: Updat
         row = find(prefix + key)
         if row is None and not is_known:
             return False
-        present = request.found.get(key, ABSENT) if row is None else version_of(row)
+        present = request.found[key] if row is None else version_of(row)
         if present != expected:
             raise _conflict(segment.name, key, expected, present)
     return True

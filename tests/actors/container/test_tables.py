@@ -310,6 +310,26 @@ async def test_m15_a_row_that_changes_between_lookup_and_decision_is_seen(
         assert await values(table) == {b"k": b"2"}
 
 
+async def test_m15_a_row_that_leaves_memory_between_lookup_and_decision_keeps_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ContainerWorld().owner() as owner:
+        table = await made(owner)
+        await owner.store.flush()  # afterwards a run has these rows and no later ones
+        version = await table.put(b"k", b"1")
+        await table.put(b"other", b"1")
+        ask = Container.ask_update
+
+        async def ask_late(container: Container, request: Any, charge: int) -> Any:
+            await owner.store.flush()
+            return await ask(container, request, charge)
+
+        monkeypatch.setattr(Container, "ask_update", ask_late)
+        with pytest.raises(TableConflict):
+            await table.put(b"k", b"2", expected_version=ABSENT)
+        assert await table.put(b"k", b"2", expected_version=version)
+
+
 async def test_m15_only_one_of_many_who_expect_the_same_version_wins() -> None:
     async with ContainerWorld().owner() as owner:
         table = await made(owner)

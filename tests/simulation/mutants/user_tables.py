@@ -1,0 +1,66 @@
+"""The planted bugs of users' tables: conditions, repeats, reads, and what deleted tables leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from tierlog.actors.container.operations import append, table
+from tierlog.actors.container.tables import Tables
+from tierlog.storage_backends.sorted_runs import scan
+from tierlog.storage_backends.sorted_runs.scan import Page
+
+from .planting import Planter, mutant
+
+
+@mutant("M15")
+def condition_is_not_compared_with_the_rows(plant: Planter) -> None:
+    """Two updates that expect the same version of a row are both applied, and one is lost."""
+    plant(table._is_as_expected, lambda original, state, segment, request: True)
+
+
+@mutant("M9")
+def condition_counts_as_of_its_lookup(plant: Planter) -> None:
+    """A row that changed after it was looked up is overwritten."""
+
+    def find(original: Any, state: Any, segment: Any, request: Any) -> bool:
+        released, request.seen = request.seen, 1 << 62
+        try:
+            return bool(original(state, segment, request))
+        finally:
+            request.seen = released
+
+    plant(table._is_as_expected, find)
+
+
+@mutant("C3")
+def repeated_update_is_applied_again(plant: Planter) -> None:
+    """After a lost answer an update is applied twice, over what others have changed since."""
+
+    def repeat(original: Any, segment: Any, request: Any) -> Any:
+        known = original(segment, request)
+        return None if segment.is_table else known
+
+    plant(append.find_repeat, repeat)
+
+
+@mutant("M16")
+def changes_leave_removals_out(plant: Planter) -> None:
+    """Who follows the changes of a table keeps rows that were removed."""
+
+    async def page(original: Any, *arguments: Any, changed_after: int | None = None) -> Page:
+        found: Page = await original(*arguments, changed_after=changed_after)
+        return attrs.evolve(found, rows=[row for row in found.rows if row.value is not None])
+
+    plant(scan.scan_rows, page)
+
+
+@mutant("M17")
+def rows_of_a_deleted_table_stay(plant: Planter) -> None:
+    """A deleted table takes its room forever."""
+
+    async def first(original: Any, self: Tables) -> None:
+        return None
+
+    plant(Tables._first_removed, first)
