@@ -5,8 +5,8 @@ Images change with every append, so their rows are made when a run is written, f
 since the runs before. What has been deleted gets a tombstone from the operation that ends it.
 
 Value of a name's row: ``id u64``. Of an image's row: ``record version u64, record blob``, and the image. The
-record is the segment's in long-term storage; without one the version is 0. It has a row of its own too, but
-to load a segment shall take one block for both (rule M4)."""
+record is the segment's in long-term storage; as long as there is none, because the segment is empty, the
+version is 0. It has a row of its own too, but to load a segment shall take one block for both (rule M4)."""
 
 from __future__ import annotations
 
@@ -66,21 +66,22 @@ def encode_image_row(image: bytes, record_version: int, record: bytes) -> bytes:
 
 
 def load_of_row(row: Row | None) -> LoadSegment | None:
-    """What loads the segment of an image's row; None for a tombstone, without a row, and if long-term storage
-    has no record of the segment: then it is in memory. Raises ``DecodeError``."""
+    """What loads the segment of an image's row; None for a tombstone, and without a row. Raises
+    ``DecodeError``."""
     if row is None or row.value is None:
         return None
 
     fields = Decoder(row.value)
     record_version, record = fields.u64(), fields.blob()
     image = row.value[fields.position :]
-    return LoadSegment(row.version, image, record_version, record) if record_version else None
+    return LoadSegment(row.version, image, record_version, record)
 
 
 def loaded(load: LoadSegment) -> SegmentState:
     """The segment that ``load`` brings. Raises ``DecodeError``."""
     segment = SegmentState.from_image(decode_image(load.image), load.version)
-    segment.load_record(load.record)
+    if load.record_version:
+        segment.load_record(load.record)
     return segment
 
 

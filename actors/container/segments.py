@@ -121,10 +121,9 @@ class SegmentState:
 
     @property
     def is_flushed(self) -> bool:
-        """Long-term storage's record is up to date."""
+        """Long-term storage's record is up to date. One that is empty and open needs none (rule M5)."""
         return (
-            self.has_record
-            and self.flushed == self.length
+            self.flushed == self.length
             and self.flushed_start == self.start_offset
             and self.flushed_sealed == self.sealed
             and not self.merges

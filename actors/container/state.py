@@ -326,7 +326,8 @@ class ContainerState:
     def load_segment(self, segment: SegmentState, record_version: int, record: bytes) -> None:
         """A cold segment comes into memory."""
         self.has_attribute_rows |= segment.has_attribute_rows
-        self.resident[segment_key(segment.sid)] = (record_version, record)
+        if record_version:
+            self.resident[segment_key(segment.sid)] = (record_version, record)
         self.segments.add(segment)
         self._on_load(segment)
 

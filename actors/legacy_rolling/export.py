@@ -70,7 +70,7 @@ async def export_segment(container: ContainerAccess, name: str, *, replace: bool
     await container.claim_storage()
     await container.wait_durable()
     if not segment.has_record:
-        raise Unsupported(f"nothing of {name!r} is in long-term storage yet: flush, then export it")
+        raise Unsupported(f"nothing of {name!r} is in long-term storage: append to it, flush, then export it")
     # S14: before the header exists, which would bring the segment back after its deletion.
     await mark_imported(container, name, segment.sid)
     # The record of it too, before the header.

@@ -127,13 +127,13 @@ class HeaderUpdates:
             return  # legacy software never sees these
 
         segment = container.segments.get(sid)
-        # A cold one has its record.
         is_cold = segment is None and await container.cold.sid_of(name) == sid
         if not is_cold and (segment is None or segment.is_gone):
             self._written.pop(sid, None)
             self._refused.pop(sid, None)
             await self._remove(container, name)
-        elif segment is None or segment.has_record:
+        # A segment without bytes has no record, and no header.
+        elif await container.storage.exists(sid):
             record = await container.storage.info(sid)
             # Most flushes append to the last chunk, which leaves the header as it is.
             if self._written.get(sid) != _outline(record):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from support.table_rows import records_of
 from tierlog.actors.container.attribute_rows import ATTRIBUTE_PREFIX, REMOVAL_PREFIX
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.segment_rows import encode_image_row, image_key, load_of_row
+from tierlog.actors.container.segment_rows import NO_RECORD, encode_image_row, image_key, load_of_row
 from tierlog.actors.container.state import RESIDENT_PREFIXES, ContainerState
 from tierlog.journal.operations.segment_image import SegmentStatus, decode_image
 from tierlog.storage_backends.segments.records.chunk import ChunkRecord, chunk_key
@@ -210,14 +210,14 @@ def _broken_cold(name: str, sid: int, entries: Entries, entry: tuple[int, bytes]
         return
 
     load, record = load_of_row(Row(image_key(sid), *entry)), entries.get(segment_key(sid))
-    if load is None or (load.record_version, load.record) != record:
+    if load is None or (load.record_version, load.record) != (record or NO_RECORD):
         yield f"segment {name!r}, {sid:#x}, is cold with {load}, and its record is {record}"
         return
 
     image = decode_image(load.image)
     if (image.sid, image.name, image.status, image.merges) != (sid, name, SegmentStatus.LIVE, ()):
         yield f"segment {name!r}, {sid:#x}, has the image {image}"
-    if SegmentRecord.decode(load.record).length != image.length:
+    if (SegmentRecord.decode(load.record).length if record else 0) != image.length:
         yield f"segment {name!r}, {sid:#x}, is cold with {image.length} bytes, and its record is {record}"
 
 

@@ -136,7 +136,17 @@ ROLL = Scenario(
 CHECKPOINT = Scenario(
     rules="C7: a checkpoint is cut in parts, with operations between them; it counts with its end or not at "
     "all.",
-    before=[alone(create("a/s"), create("a/t"), create("a/u"), append("a/s", "old", 100), Flush())],
+    before=[
+        alone(
+            create("a/s"),
+            create("a/t"),
+            create("a/u"),
+            append("a/s", "old", 100),
+            append("a/t", "old", 10),
+            append("a/u", "old", 10),
+            Flush(),
+        )
+    ],
     sessions=[
         Session(
             {

@@ -57,6 +57,7 @@ def test_segments_of_the_legacy_layout_are_imported(run: Run, legacy_folder: Pat
 
 def test_one_damaged_segment_does_not_stop_the_import_of_others(run: Run, legacy_folder: Path) -> None:
     run("segment", "create", "app/new")
+    run("segment", "append", "app/new", "--data-text", "new")
     (legacy_folder / "lts" / "app" / "one$offset.4").unlink()
     run("export", "app/new")
     done = run("import", "--all")

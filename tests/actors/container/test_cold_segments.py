@@ -15,7 +15,14 @@ import attrs
 import pytest
 from simulation.records import broken_records
 
-from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, virtual_time
+from support.container_world import (
+    OPTIONS,
+    ContainerWorld,
+    Owner,
+    read_all,
+    recorded_segments,
+    virtual_time,
+)
 from support.live_segments import cold_images
 from support.stores import make
 from tierlog import AttributeUpdate, AttributeUpdateKind
@@ -24,6 +31,7 @@ from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.cold_segments import ColdSegments
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.parked import ParkedOptions
+from tierlog.actors.maintenance.defrag import defrag_segment
 from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.log.memory import _LogState
 from tierlog.storage_backends.base.errors import (
@@ -235,6 +243,39 @@ async def test_m5_a_clean_close_leaves_a_log_without_idle_segments() -> None:
             assert await read_all(owner.store, NAMES[3]) == NAMES[3].encode()
             await owner.stop()
         assert owner.container.statistics().checkpoints.checkpoints == 0
+
+
+async def test_m5_segments_without_bytes_go_cold_without_a_record() -> None:
+    """Creating many costs no commit for each. They are read, changed and deleted like all others."""
+    world = ContainerWorld(COLD)
+    async with world.owner() as owner:
+        store = owner.store
+        for name in NAMES:
+            await store.create_segment(name)
+        await store.update_attributes(NAMES[0], [AttributeUpdate("a", 1, AttributeUpdateKind.REPLACE)])
+        await go_cold(owner)
+        assert not recorded_segments(owner.container)
+        assert len(cold_images(owner.container)) >= 9
+        assert (await store.segment_info(NAMES[0])).attributes == {"a": 1}
+        assert await read_all(store, NAMES[1]) == b""
+        assert attrs.astuple(await defrag_segment(store, NAMES[1])) == (0, 0, 0)
+        with pytest.raises(SegmentExists):
+            await store.create_segment(NAMES[1])
+        await store.delete_segment(NAMES[2])
+        await store.seal_segment(NAMES[3])
+        assert await store.merge_segments(NAMES[4], [NAMES[3]]) == 0
+        await store.append(NAMES[5], b"x")
+        await go_cold(owner)
+        assert len(recorded_segments(owner.container)) == 1
+        assert not list(broken_records(owner.container))
+    async with world.owner() as owner:
+        store = owner.store
+        assert await store.list_segments() == [name for name in NAMES if name not in (NAMES[2], NAMES[3])]
+        assert await read_all(store, NAMES[5]) == b"x"
+        await store.append(NAMES[0], b"y")
+        await owner.store.flush()
+        assert len(recorded_segments(owner.container)) == 2
+        assert not list(broken_records(owner.container))
 
 
 async def test_w6_a_checkpoint_on_a_full_disk_unloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

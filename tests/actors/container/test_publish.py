@@ -379,6 +379,7 @@ def test_busy_segments_are_not_searched_again_after_every_group() -> None:
     parts = Parts()
     for number in range(12):
         parts.create(f"s{number}")
+        parts.do(append(f"s{number}", b"x"))
     unload_idle(parts, 10)
     parts.state.find_cached = lambda runs, key: (True, None)
     parts.flush("s0")
@@ -386,5 +387,6 @@ def test_busy_segments_are_not_searched_again_after_every_group() -> None:
     assert len(parts.state.segments.by_id) == 12
 
     parts.create("s12", "s13")
+    parts.do(append("s12", b"x"), append("s13", b"x"))
     unload_idle(parts, 10)
     assert len(parts.state.segments.by_id) == 13

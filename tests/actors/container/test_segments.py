@@ -243,7 +243,22 @@ class Bell:
 )
 def test_what_a_flush_cycle_has_to_do(status: SegmentStatus, flushed: bool, needs: bool) -> None:
     segment = SegmentState(1, NAME, 10)
-    segment.has_record = flushed
+    segment.length = 1
+    segment.flushed = int(flushed)
     segment.status = status
 
     assert segment.needs_flush is needs
+
+
+def test_m5_an_empty_segment_needs_no_record_until_it_has_bytes_or_is_sealed() -> None:
+    parts = Parts()
+    segment = parts.create()
+    assert segment.is_clean
+    assert not parts.state.segments.dirty
+    parts.do(AttributesRequest(NAME, [AttributeUpdate("a", 6)]))
+    assert segment.is_clean
+    parts.do(SealRequest(NAME))
+    assert segment.needs_flush
+    parts.create("s")
+    parts.do(append("s", b"x"))
+    assert parts.segment("s").needs_flush

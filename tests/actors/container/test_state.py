@@ -193,6 +193,7 @@ def test_after_a_restore_only_unflushed_work_makes_a_cycle_due(dirty: bool, due:
     """F5: opening a store that is flushed makes no cycle due."""
     parts = Parts()
     parts.create()
+    parts.do(append(NAME, b"x"))
     if not dirty:
         parts.flush()
     parts.state.restored(50, CycleComplete(1, 1, 30, True), 1000)
