@@ -36,6 +36,9 @@ APPEND_BOUNDARY_BYTES = 1 << 20
 appends (rule S5)."""
 _GROUPS_PER_REFERENCE = 16
 """The log may keep this many groups more than a segment needs."""
+# Of segments that got no bytes yet: an empty deque of its own takes 624 bytes.
+_NO_REFERENCES: deque[tuple[int, int]] = deque(maxlen=0)
+_NO_BOUNDARIES: deque[int] = deque(maxlen=0)
 
 
 class SegmentState:
@@ -105,10 +108,10 @@ class SegmentState:
         self.flushed = 0
         self.flushed_start = 0
         self.flushed_sealed = False
-        self.log_references: deque[tuple[int, int]] = deque()
+        self.log_references: deque[tuple[int, int]] = _NO_REFERENCES
         """(end offset, log group) of durable unflushed bytes, oldest first. Truncation of the log keeps these
         groups."""
-        self.append_boundaries: deque[int] = deque()
+        self.append_boundaries: deque[int] = _NO_BOUNDARIES
         """Start offsets of appends, about one for each unflushed MiB (rule S5)."""
         self.waiter: anyio.Event | None = None
         """Set when the durable length, the seal flag or the life of the segment changes."""
@@ -186,6 +189,8 @@ class SegmentState:
                     references[-1] = (end, first)
                 return
 
+        if references is _NO_REFERENCES:
+            references = self.log_references = deque()
         references.append((end, group))
 
     def add_append_boundaries(self, run: Sequence[Append], end: int) -> None:
@@ -198,6 +203,8 @@ class SegmentState:
             if op.data and (
                 not boundaries or op.offset // APPEND_BOUNDARY_BYTES > boundaries[-1] // APPEND_BOUNDARY_BYTES
             ):
+                if boundaries is _NO_BOUNDARIES:
+                    boundaries = self.append_boundaries = deque()
                 boundaries.append(op.offset)
 
     def drop_flushed_references(self) -> None:
