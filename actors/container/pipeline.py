@@ -115,6 +115,7 @@ class Pipeline:
         self._publisher = publisher
         self._loader = loader
         self._parked = loader.parked
+        state.parked = self._parked.queues
         self._options = options
         self._hooks = hooks
         self._building = Group(state.sequence + 1)

@@ -7,7 +7,7 @@ replay (``operations/``). The pipeline makes operations durable; the tail cache 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -157,6 +157,9 @@ class ContainerState:
         """Whether attributes are known that are rows: checkpoints must say so (rule M19)."""
         self.on_attributes_left: Callable[[], None] = lambda: None
         """Called when a segment is removed whose attributes are rows."""
+        self.parked: Collection[str] = ()
+        """The names in requests that wait for cold segments. What was loaded for one of them stays in memory
+        until it has all that it needs: otherwise two of its segments could take turns there without end."""
         self.snapshot: Snapshot | None = None
         self.checkpoint_bytes = 0
         """The size of the newest checkpoint."""
@@ -345,6 +348,7 @@ class ContainerState:
             segment.is_idle
             and segment.touched <= self.clean_images_to
             and not is_staged(segment.name)
+            and segment.name not in self.parked
             # Their decisions need the target, and whether it is live.
             and not self.transactions.has_any(segment.name)
             and image_of(segment) is not None

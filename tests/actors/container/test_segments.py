@@ -133,6 +133,7 @@ def test_m4_a_segment_that_is_unloaded_and_loaded_is_as_before() -> None:
         "merged into",
         "deleted",
         "truncated since",
+        "named by a parked request",
         "not durable",
         "not in a run",
         "target",
@@ -155,6 +156,8 @@ def test_m4_a_segment_with_state_beyond_the_runs_is_not_unloaded(why: str) -> No
         parts.do(DeleteRequest(NAME))
     elif why == "truncated since":
         segment.start_offset = 1
+    elif why == "named by a parked request":
+        parts.state.parked = {NAME}
     elif why == "not durable":
         parts.decide(append(NAME, b""))
         segment.durable_length -= 1
