@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...storage_backends.base.errors import SegmentNotFound
-from ...storage_backends.base.segments import ATTRIBUTE_PAGE_MAX
 from . import output
 from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, file_path, number_option
 from .running import execute, reading
@@ -147,7 +146,7 @@ def attributes(
         after: AttributeName | None = None
         async with reading(data, url) as view:
             while True:
-                page = await view.list_attributes(name, first, after=after, limit=ATTRIBUTE_PAGE_MAX)
+                page = await view.list_attributes(name, first, after=after)
                 for key, value in page.attributes.items():
                     found[key.hex() if isinstance(key, bytes) else key] = value
                 if (after := page.after) is None:

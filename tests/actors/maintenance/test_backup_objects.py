@@ -102,8 +102,8 @@ def test_chunks_that_are_no_segment_are_refused(broken: SegmentBackup, reason: s
 
 def test_an_object_of_another_kind_or_version_is_refused() -> None:
     body = encode_segment(SEGMENT)[:-4]
-    newer = body[:4] + b"\x02" + body[5:]
-    with pytest.raises(DataCorruption, match="version 2"):
+    newer = body[:4] + b"\x03" + body[5:]
+    with pytest.raises(DataCorruption, match="version 3"):
         decode_segment(newer + crc32c(newer).to_bytes(4, "big"), "o")
     with pytest.raises(DataCorruption, match="magic"):
         decode_manifest(encode_segment(SEGMENT), "m")
