@@ -47,11 +47,13 @@ class Ahead:
 
 
 def waits_with(process: Process) -> str:
-    """A segment in memory that a request names which waits for another one; "" if there is none."""
+    """A segment of bytes in memory that a request names which waits for another one; "" if there is none."""
     for container in process.containers():
         for parked in container._components.pipeline._parked:
             for name in parked.names:
                 segment = container.state.segments.in_memory(name)
-                if segment is not None and not segment.sealed and not is_staged(name):
+                if segment is None or segment.sealed or segment.is_table:
+                    continue
+                if not is_staged(name):
                     return name
     return ""
