@@ -4,7 +4,7 @@ A backup describes long-term storage. Bytes of a segment that are only in the lo
 depends on them: a writer whose latest append may lie behind the flushed end counts as expired, so that its
 next append raises ``UnknownWriter`` instead of being taken for a duplicate. Attributes are kept as they are
 and may be ahead of the bytes. Transactions are left out, with the staged segments of open ones. A flushed,
-idle store loses nothing else.
+idle store loses nothing else. The objects have no room for rows: a store with a table is refused.
 
 Order (rule S16): the objects, each whole and durable, then the manifest, conditionally. Cancellation and
 crash: without the manifest there is no backup, and the next one of the same name removes the leftovers.
@@ -20,7 +20,13 @@ import attrs
 from ...journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, Unavailable
+from ...storage_backends.base.errors import (
+    ChunkNotFound,
+    DataCorruption,
+    InvalidArgument,
+    Unavailable,
+    Unsupported,
+)
 from ...storage_backends.base.names import container_of
 from ...storage_backends.base.segments import AttributeName
 from ...storage_backends.base.transactions import is_staged
@@ -105,7 +111,7 @@ async def create_backup(
     progress: Progress = no_progress,
 ) -> Manifest:
     """Write the backup ``options.name`` to ``target``. Raises ``InvalidArgument`` if there is one of that
-    name.
+    name, and ``Unsupported`` if there is a table.
 
     ``progress`` counts the bytes of the chunks that the backup describes.
     """
@@ -183,11 +189,17 @@ async def _released(source: BackupSource) -> list[ReleasedFile]:
 
 
 async def _read(source: BackupSource, name: str) -> SegmentBackup | None:
-    """The segment and its chain as of one commit; None if it was deleted."""
+    """The segment and its chain as of one commit; None if it was deleted. Raises ``Unsupported`` for a
+    table."""
     for _ in range(_ATTEMPTS_MAX):
         segment = await source.cold.find(name)
         if segment is None:
             return None
+        if segment.is_table:
+            raise Unsupported(
+                f"{name!r} is a table, and backups do not have the rows of tables: close the store and copy "
+                f"its folder and its long-term storage instead"
+            )
 
         record = await source.storage.info(segment.sid) if segment.has_record else None
         chain = [] if record is None else await source.storage.chunks(segment.sid)

@@ -22,7 +22,7 @@ from tierlog.actors.maintenance.backup_objects import (
     decode_segment,
     object_name,
 )
-from tierlog.storage_backends.base.errors import InvalidArgument, OutcomeUnknown
+from tierlog.storage_backends.base.errors import InvalidArgument, OutcomeUnknown, Unsupported
 from tierlog.storage_backends.segments.records import ReleasedRecord
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
 
@@ -108,6 +108,19 @@ async def test_a_segment_that_was_never_flushed_is_kept_empty(world: ContainerWo
         kept = await segment(world)
 
     assert (kept.image.length, kept.image.rolling_size, kept.chunks, kept.unflushed) == (0, 99, (), 3)
+
+
+async def test_a_store_with_a_table_is_refused(world: ContainerWorld) -> None:
+    """A backup without the table's rows would look whole."""
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        await owner.store.create_table("app/users")
+        with pytest.raises(Unsupported, match="'app/users' is a table, and backups do not have"):
+            await backed_up(world, owner)
+        assert await list_backups(world.chunks) == []
+
+        await owner.store.delete_segment("app/users")
+        assert (await backed_up(world, owner)).segments == 1
 
 
 async def test_staged_segments_are_left_out_and_counted(world: ContainerWorld) -> None:
