@@ -139,6 +139,11 @@ class ContainerSnapshot:
             raise SegmentNotFound.replaced(name)
         return segment
 
+    async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
+        """Bytes of a segment. Raises as ``find``, and ``WrongSegmentKind`` for a table."""
+        segment = (await self.find(name, sid)).of_kind(is_table=False)
+        return bytes(await self.reader.read(segment, offset, size))
+
 
 async def take_snapshot(
     index: int, log: DurableDataLog, chunks: ChunkStorage, runs: RunReader
@@ -345,14 +350,14 @@ class StoreView:
         container = self._container(name)
         snapshot = await container.snapshot()
         try:
-            return bytes(await snapshot.reader.read(await snapshot.find(name, sid), offset, size))
+            return await snapshot.read(name, sid, offset, size)
         except (DataCorruption, Unavailable):
             # A living owner may have deleted a chunk or a run that this snapshot still refers to.
             if not await container.refresh():
                 raise
 
         snapshot = await container.snapshot()
-        return bytes(await snapshot.reader.read(await snapshot.find(name, sid), offset, size))
+        return await snapshot.read(name, sid, offset, size)
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default 1
@@ -365,7 +370,7 @@ class StoreView:
         check_size(block_size, "block_size")
         container = self._container(name)
         # The segment, not the name: one that is created later under this name is another segment.
-        sid = (await (await container.snapshot()).find(name)).sid
+        sid = (await (await container.snapshot()).find(name)).of_kind(is_table=False).sid
         while True:
             segment = await (await container.snapshot()).find(name, sid)
             block = await self._read(name, offset, block_size, sid)

@@ -16,6 +16,7 @@ from tierlog import (
     SegmentTruncated,
     StoreMismatch,
     Unsupported,
+    WrongSegmentKind,
     open_store,
 )
 from tierlog.actors.maintenance.doctor import StoreReport, examine
@@ -92,6 +93,20 @@ async def test_a_read_only_view_of_a_live_folder_fences_no_owner_and_writes_noth
         assert report.sound
         assert len(report.owners) == 1
         assert await store.append(NAME, b"still the owner") == len(FLUSHED + UNFLUSHED)
+
+
+async def test_a_table_has_no_bytes_to_read(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        await store.create_table(NAME)
+        await store.table(NAME).put(b"k", b"v")
+
+    async with open_reader(tmp_path) as view:
+        assert (await view.segment_info(NAME)).is_table
+        with pytest.raises(WrongSegmentKind, match="is a table"):
+            await view.read(NAME, 0, 10)
+        with pytest.raises(WrongSegmentKind, match="is a table"):
+            await anext(view.tail(NAME))
+        assert (await examine(view, LocalFiles(), deep=True)).sound
 
 
 async def test_the_doctor_reports_no_element_that_the_owner_creates_during_the_examination(
