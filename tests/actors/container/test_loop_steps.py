@@ -37,9 +37,11 @@ FEW = 20
 WANTED = 1000
 ON_ORDER = attrs.evolve(
     OPTIONS,
-    checkpoint=CheckpointOptions(wal_bytes=1 << 40),
+    admission=attrs.evolve(OPTIONS.admission, row_cycle_bytes=1 << 40),
+    checkpoint=CheckpointOptions(wal_bytes=1 << 40, idle_segments=256),
     writer=WriterOptions(flush_age=1e6),
 )
+"""Cycles and checkpoints begin when they are called, and a few idle segments are enough to unload them."""
 
 
 def names_of(count: int) -> list[str]:
