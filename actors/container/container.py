@@ -306,7 +306,8 @@ class Container:
                 helpers.start_soon(protect(components.checkpointer.run), lambda: self._checkpoint_due)
                 helpers.start_soon(protect(components.leases.run))
                 helpers.start_soon(protect(self._unload_idle), components.publisher)
-                helpers.start_soon(protect(components.loader.run), components.pipeline.resume)
+                pipeline = components.pipeline
+                helpers.start_soon(protect(components.loader.run), pipeline.resume, pipeline.wait_for_room)
                 helpers.start_soon(protect(components.table_runs.run))
                 helpers.start_soon(protect(components.tables.run))
                 helpers.start_soon(protect(components.attributes.run))

@@ -9,7 +9,7 @@ nothing has happened."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain
 
 import anyio
@@ -52,6 +52,8 @@ class Resumed:
     """Which of the names and ids there are."""
     ready: list[Parked]
     failed: list[tuple[Parked, TierlogError]]
+    clean_to: int = 0
+    """The runs that were looked up have the rows up to this version."""
 
 
 class Loader:
@@ -67,11 +69,14 @@ class Loader:
         """Requests wait that need a lookup."""
         self._wake.set()
 
-    async def run(self, resume: Callable[[Resumed], Iterator[None]]) -> None:
-        """Look up what is needed, until cancelled."""
+    async def run(
+        self, resume: Callable[[Resumed], Iterator[None]], wait_for_room: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Look up what is needed, until cancelled. ``wait_for_room()`` returns when loads may be logged."""
         while True:
             self._wake = anyio.Event()
             while wanted := self.parked.wanted(_BATCH):
+                await wait_for_room()
                 begin = anyio.current_time()
                 for _ in resume(await self._look_up(wanted)):
                     await anyio.lowlevel.checkpoint()
@@ -97,7 +102,7 @@ class Loader:
 
     def _decide(self, wanted: Sequence[Parked], lookup: Lookup) -> Resumed:
         """What the lookup means now, in the step in which the pipeline resumes."""
-        resumed = Resumed([], {}, [], [])
+        resumed = Resumed([], {}, [], [], lookup.clean_to)
         loads: dict[int, None] = {}
         size = 0
         for parked in wanted:

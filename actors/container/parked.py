@@ -67,7 +67,8 @@ class ParkedRequests:
         makes others wait (rule C6)."""
         parked = Parked(request, tuple(dict.fromkeys(request.named())), missing)
         is_full = len(self) >= self._options.count or self.size + parked.size > self._options.size_bytes
-        if is_full and parked.names:
+        # One that is larger than the limit waits alone.
+        if is_full and len(self) and parked.names:
             raise Throttled(
                 f"{len(self)} requests wait for segments that are not in memory: slow down and try again"
             )

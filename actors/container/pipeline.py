@@ -122,6 +122,7 @@ class Pipeline:
         self._in_flight: Group | None = None
         self._work: OneShot | None = None
         self._taken: OneShot | None = None
+        self._loads_wait: OneShot | None = None
         self._closing = False
         self.poisoned = False
         """A sync step failed half-way: nothing in memory may be written any more (no checkpoint, no flush, no
@@ -270,6 +271,13 @@ class Pipeline:
         else:
             self._loader.wake()
 
+    async def wait_for_room(self) -> None:
+        """Return when the group that is being built takes what a lookup loads: many loads during one slow
+        write would make a group that is too large for the log."""
+        while self._building.size >= self._options.group_bytes and not self._has_ended():
+            self._loads_wait = self._mailbox.events.new()
+            await self._loads_wait.wait()
+
     def resume(self, resumed: Resumed) -> Iterator[None]:
         """Load what was looked up, and decide the requests that waited for it, and those behind them, in
         order; some in each step, like those of a batch. Between the steps they are the first that name these
@@ -300,7 +308,9 @@ class Pipeline:
         if loads:
             self._load_some(loads)
         else:
-            self._state.looked_up = resumed.known
+            # What left memory since is in runs that the lookup did not read.
+            is_valid = self._state.table.runs.clean_to == resumed.clean_to
+            self._state.looked_up = resumed.known if is_valid else {}
             self._decide_some(left)
             self._state.looked_up = {}
 
@@ -391,9 +401,10 @@ class Pipeline:
             # No await since ``group`` was taken, so it ends at the present sequence.
             self._building = Group(self._state.sequence + 1)
             self._in_flight = group
-            if self._taken is not None:
-                self._taken.set()
-                self._taken = None
+            for waiting in (self._taken, self._loads_wait):
+                if waiting is not None:
+                    waiting.set()
+            self._taken = self._loads_wait = None
             await self._commit_one(group)
             # Only when it is published: until then ``_fail_unanswered`` has to answer its callers.
             self._in_flight = None

@@ -22,6 +22,7 @@ from ...storage_backends.base.errors import (
     DataCorruption,
     InvalidArgument,
     TableConflict,
+    TooLarge,
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter
@@ -30,9 +31,12 @@ from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.rows import Row, prefix_end
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from ...storage_backends.sorted_runs.table import TableView
+from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .metadata_store import ATTEMPTS_MAX
 from .operations.table import LOOK_UP, ForgetRowsRequest, UpdateTableRequest
+from .segment_rows import name_key
 from .segments import SegmentState
 from .table_rows import PREFIX_BYTES, REMOVAL_PREFIX, removed_sid, row_prefix
 
@@ -43,6 +47,9 @@ _log = get_logger("container")
 _ROW_CHARGE = 4 << 10
 """Bytes for which a row counts in the mailbox, at least: of the pipeline's steps, which take bytes, one then
 has about a thousand rows, 3 ms of work."""
+GET_BYTES_MAX = 16 << 20
+"""Of the values of one ``get_many``, which memory holds more than once."""
+_GET_STEP = 16
 _REMOVED = PageLimits(256)
 _REMOVAL_BYTES_MAX = 64 << 20
 """Bytes of rows in memory above which the removal waits for a flush cycle."""
@@ -134,11 +141,20 @@ class Tables:
         return await self._container.find_kind(name, sid, is_table=True)
 
     async def get(self, name: str, keys: Sequence[bytes]) -> list[TableRow | None]:
-        """The rows of ``keys``, as of one moment."""
+        """The rows of ``keys``, as of one moment. Raises ``TooLarge``."""
         segment = await self._find(name)
         prefix = row_prefix(segment.sid)
         with self._state.table.view() as view:
-            rows = await find_rows(view, self._runs, [prefix + key for key in keys])
+            rows: dict[bytes, Row] = {}
+            size = 0
+            for part in in_slices(keys, _GET_STEP):
+                found = await find_rows(view, self._runs, [prefix + key for key in part])
+                size += sum(len(row.value or b"") for row in found.values())
+                if size > GET_BYTES_MAX:
+                    raise TooLarge(
+                        f"the rows of {len(keys)} keys have more than {GET_BYTES_MAX} bytes: ask for fewer"
+                    )
+                rows |= found
         # C1: after the view, so what it shows is durable, and what it does not is durably absent.
         await self._container.wait_durable()
         return [_shown(rows.get(prefix + key)) for key in keys]
@@ -165,11 +181,11 @@ class Tables:
         wanted = _within(segment.sid, KeyRange(), b"" if position is None else position.start)
         with self._state.table.view() as view:
             # What has been removed is of no concern to who knows nothing yet.
-            if 0 < since < view.runs.changes_from:
+            if since and not await self._has_changes(view, segment, since):
                 await self._container.wait_durable()
                 raise ChangesIncomplete(
-                    f"the changes of table {name!r} since version {since} are not complete any more, those "
-                    f"since {view.runs.changes_from} are: forget its rows, and start over with version 0",
+                    f"the changes of table {name!r} since version {since} are not complete any more, or that "
+                    f"is no version of this table: forget its rows, and start over with version 0",
                     segment=name,
                     complete_since=view.runs.changes_from,
                 )
@@ -181,6 +197,14 @@ class Tables:
             _token(segment.sid, since, version, page.resume),
             version,
         )
+
+    async def _has_changes(self, view: TableView, segment: SegmentState, since: int) -> bool:
+        """Whether the view has all changes of the table after ``since``. A version from before the table was
+        created is one of an earlier table of that name, and one above all is of a history that was put
+        back."""
+        key = name_key(segment.name)
+        created = version_of((await find_rows(view, self._runs, (key,))).get(key))
+        return max(view.runs.changes_from, created) <= since <= self._state.sequence
 
     # --- bounds ----------------------------------------------------------------------------------
 

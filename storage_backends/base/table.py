@@ -88,7 +88,8 @@ class Table:
         return (await self._access.get(self.name, (check_key(key),)))[0]
 
     async def get_many(self, keys: Iterable[bytes]) -> list[TableRow | None]:
-        """Returns the rows of up to 1,000 keys, as of one moment, in the order of ``keys``."""
+        """Returns the rows of up to 1,000 keys, as of one moment, in the order of ``keys``. Raises
+        ``TooLarge`` if their values have more than 16 MiB."""
         chosen = checked_keys(keys)
         return await self._access.get(self.name, chosen) if chosen else []
 
@@ -204,8 +205,9 @@ class Table:
         that changes meanwhile may be shown twice.
 
         Raises:
-            ChangesIncomplete: The store does not know all changes since that version any more. Start over
-                with ``since=0``, which shows all rows.
+            ChangesIncomplete: The store does not know all changes since that version any more, or it is a
+                version of an earlier table of that name. Forget all rows, and start over with ``since=0``,
+                which shows all of them. Forget them also if the first pass did not come to its end.
         """
         check_int("since", since, 0, VERSION_MAX)
         check_int("limit", limit, 1, PAGE_ROWS_MAX)

@@ -262,6 +262,8 @@ class TableClient:
     async def _changes(self) -> bool:
         """Follow the changes to their end."""
         limit, token, since = self._random.choice((1, 4, 100)), None, self._since
+        if not since:
+            self._mirror = {}  # also what an unfinished pass has shown
         while True:
             began, send = self._history.now(), partial(_send_changes, since, limit, token)
             outcome = await self._call(f"changes since {since}", send)

@@ -157,8 +157,10 @@ def _apply(state: ContainerState, op: UpdateAttributes) -> None:
 
 
 def _apply_spill(state: ContainerState, op: SpillAttributes) -> None:
-    if op.sid:  # otherwise it marks a checkpoint
+    if op.sid:
         state.spill_attributes(state.change(op.sid), op.keep)
+    else:  # it marks a checkpoint, whose segments may all be cold
+        state.has_attribute_rows = True
 
 
 def _apply_ids(state: ContainerState, op: UpdateAttributeIds) -> None:

@@ -12,6 +12,7 @@ from ....storage_backends.base.errors import TooLarge
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.table import Table, TableTransaction, WriterEvent
 from ....storage_backends.base.tables import (
+    ABSENT,
     PAGE_ROWS_MAX,
     ChangesPage,
     TableChange,
@@ -75,12 +76,9 @@ def _repeat(
         return Repeat.READS
     if event.writer:
         return Repeat.NUMBERED
-    # Once applied, it has changed a row that it expects to be unchanged. Not a removal of what is absent.
-    return (
-        Repeat.AT_VERSION
-        if any(key in expected and (value is not None or expected[key]) for key, value in rows)
-        else Repeat.NEVER
-    )
+    # Once applied, it has changed a row whose version it expects, and versions never come back. Absence does.
+    is_once = any(expected.get(key, ABSENT) != ABSENT for key, _ in rows)
+    return Repeat.AT_VERSION if is_once else Repeat.NEVER
 
 
 def get_rows(name: str, keys: Sequence[bytes]) -> Call[list[TableRow | None]]:

@@ -18,6 +18,7 @@ from tierlog import AttributeUpdate, AttributeUpdateKind
 from tierlog.actors.container.attribute_rows import name_of_key
 from tierlog.actors.container.cold_segments import ColdSegments
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
+from tierlog.actors.container.operations.cold import UnloadRequest
 from tierlog.journal.operations.segment_image import decode_image, encode_image
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import AttributeConflict, Unavailable
@@ -116,6 +117,22 @@ async def test_m19_attributes_survive_crashes_and_checkpoints(flushed: bool) -> 
         owner = await world.start(tasks)
         await check(owner)
         await owner.crash()
+
+
+async def test_m19_later_checkpoints_know_of_rows_although_all_segments_are_cold() -> None:
+    """Their mark refuses code that would ignore the rows."""
+    world = ContainerWorld()
+    for _ in range(3):
+        async with world.owner() as owner:
+            if not await owner.store.list_segments():
+                await make(owner.store, "s")
+                await owner.store.update_attributes("s", [AttributeUpdate(bytes(16), 1)])
+                await owner.store.flush()
+                await owner.container.ask_internal(UnloadRequest(list(owner.container.segments.ids())), 8)
+            assert not owner.container.segments.count
+            assert owner.container.state.has_attribute_rows
+            await owner.checkpoint()
+            await owner.crash()
 
 
 async def test_m19_conditions_are_decided_by_rows_that_were_looked_up() -> None:

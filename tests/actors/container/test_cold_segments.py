@@ -31,6 +31,7 @@ from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.cold_segments import ColdSegments
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.parked import ParkedOptions
+from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.maintenance.defrag import defrag_segment
 from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.log.memory import _LogState
@@ -397,6 +398,39 @@ async def test_m4_requests_beyond_the_budget_are_throttled(monkeypatch: pytest.M
         assert offsets == {b"1": len(NAMES[1]), b"2": len(NAMES[1]) + 1}
         assert gate.lookups == 1, "both waited for one"
         await owner.store.append(NAMES[2], b"x")
+
+
+async def test_m4_a_request_larger_than_the_budget_waits_alone() -> None:
+    world = ContainerWorld(attrs.evolve(COLD, parked=ParkedOptions(size_bytes=10_000)))
+    async with cold_owner(world) as owner:
+        assert await owner.store.append(NAMES[1], bytes(100_000)) == len(NAMES[1])
+
+
+async def test_m4_nothing_is_loaded_while_the_group_that_waits_for_the_log_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the loads of many requests, during one slow write, make a group that is too large for the log."""
+    monkeypatch.setattr("tierlog.actors.container.loader._BATCH", 1)
+    world = ContainerWorld(attrs.evolve(COLD, pipeline=PipelineOptions(group_bytes=1000)))
+    async with cold_owner(world) as owner:
+        gate, held, container = Gate(monkeypatch), anyio.Event(), owner.container
+        log, append = container.log, container.log.append
+
+        async def slow(*arguments: Any, **options: Any) -> Any:
+            await held.wait()
+            return await append(*arguments, **options)
+
+        monkeypatch.setattr(log, "append", slow)
+        async with anyio.create_task_group() as tasks:
+            for name in NAMES[1:]:
+                tasks.start_soon(owner.store.append, name, bytes(300))
+            await anyio.wait_all_tasks_blocked()
+            gate.opened.set()
+            await anyio.wait_all_tasks_blocked()
+            assert 0 < container.statistics().loader.loaded < len(NAMES) - 2
+            held.set()
+        for name in NAMES[1:]:
+            assert (await owner.store.segment_info(name)).length == len(name) + 300
 
 
 async def test_m4_what_cannot_be_read_is_unavailable_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

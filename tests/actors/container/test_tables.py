@@ -26,6 +26,7 @@ from tierlog import (
     TableRow,
     TableUpdate,
     TierlogError,
+    TooLarge,
     WrongSegmentKind,
 )
 from tierlog.actors.container import tables
@@ -487,6 +488,38 @@ async def test_m16_changes_that_are_not_complete_any_more_are_refused() -> None:
         assert found == {b"other": b"\2" * 25_000}
         await table.remove(b"other")
         assert (await changed(table, newest))[0] == {b"other": None}
+
+
+async def test_m16_versions_of_an_earlier_table_and_of_another_history_have_no_changes() -> None:
+    async with ContainerWorld().owner() as owner:
+        table = await made(owner)
+        version = await table.put_many({b"a": b"1", b"b": b"1"})
+        assert version is not None
+        assert await changed(table, version) == ({}, version)
+        for wrong in (version + 1, 1 << 60):  # of a log that was put back
+            with pytest.raises(ChangesIncomplete, match="start over"):
+                await table.changes(wrong)
+
+        await owner.store.delete_segment(NAME)
+        table = await made(owner)
+        created = await table.put(b"c", b"1")
+        assert created is not None
+        with pytest.raises(ChangesIncomplete, match="start over"):
+            await table.changes(version)
+        assert (await changed(table, 0))[0] == {b"c": b"1"}
+        assert (await changed(table, created))[0] == {}
+
+
+async def test_the_rows_of_many_keys_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory and the answer of a server hold them all."""
+    monkeypatch.setattr(tables, "GET_BYTES_MAX", 100_000)
+    async with ContainerWorld().owner() as owner:
+        table = await made(owner)
+        keys = [b"%02d" % number for number in range(40)]
+        await table.put_many(dict.fromkeys(keys, bytes(3000)))
+        assert len(await table.get_many(keys[:33])) == 33
+        with pytest.raises(TooLarge, match="ask for fewer"):
+            await table.get_many(keys)
 
 
 # --- the end of a table -------------------------------------------------------------------------

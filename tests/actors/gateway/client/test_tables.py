@@ -25,7 +25,8 @@ def after(repeat: Repeat, error: TierlogError, kind: Kind, *, doubt: bool) -> Re
         ([(b"k", b"v")], {}, WriterEvent(), Repeat.NEVER),
         ([(b"k", b"v")], {b"other": 1}, WriterEvent(), Repeat.NEVER),
         ([(b"k", None)], {b"k": 0}, WriterEvent(), Repeat.NEVER),
-        ([(b"k", b"v")], {b"k": 0}, WriterEvent(), Repeat.AT_VERSION),
+        ([(b"k", b"v")], {b"k": 0}, WriterEvent(), Repeat.NEVER),  # it may be absent again
+        ([(b"k", b"v"), (b"l", None)], {b"k": 0, b"l": 7}, WriterEvent(), Repeat.AT_VERSION),
         ([(b"k", None)], {b"k": 7}, WriterEvent(), Repeat.AT_VERSION),
         ([(b"k", b"v")], {}, WriterEvent(b"w", 3), Repeat.NUMBERED),
         ([], {b"k": 7}, WriterEvent(), Repeat.READS),
