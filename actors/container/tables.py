@@ -180,14 +180,19 @@ class Tables:
         segment = await self._find(name, 0 if position is None else position.sid)
         wanted = _within(segment.sid, KeyRange(), b"" if position is None else position.start)
         with self._state.table.view() as view:
-            # What has been removed is of no concern to who knows nothing yet.
-            if since and not await self._has_changes(view, segment, since):
+            oldest = view.runs.changes_from
+            if since and position is None:
+                # It may be of an earlier table of that name; the token of a later page has the table's id.
+                oldest = max(oldest, await self._created(view, segment))
+            # What has been removed is of no concern to who knows nothing yet. A version above all is of a
+            # history that was put back.
+            if since and not oldest <= since <= self._state.sequence:
                 await self._container.wait_durable()
                 raise ChangesIncomplete(
                     f"the changes of table {name!r} since version {since} are not complete any more, or that "
                     f"is no version of this table: forget its rows, and start over with version 0",
                     segment=name,
-                    complete_since=view.runs.changes_from,
+                    complete_since=oldest,
                 )
             version = view.version if position is None else position.version
             page = await scan_rows(view, self._runs, wanted, limits, changed_after=since)
@@ -198,13 +203,10 @@ class Tables:
             version,
         )
 
-    async def _has_changes(self, view: TableView, segment: SegmentState, since: int) -> bool:
-        """Whether the view has all changes of the table after ``since``. A version from before the table was
-        created is one of an earlier table of that name, and one above all is of a history that was put
-        back."""
+    async def _created(self, view: TableView, segment: SegmentState) -> int:
+        """The version at which the table was created: that of its name."""
         key = name_key(segment.name)
-        created = version_of((await find_rows(view, self._runs, (key,))).get(key))
-        return max(view.runs.changes_from, created) <= since <= self._state.sequence
+        return version_of((await find_rows(view, self._runs, (key,))).get(key))
 
     # --- bounds ----------------------------------------------------------------------------------
 
