@@ -76,13 +76,9 @@ async def list_attributes(
 ) -> AttributePage:
     """As ``attribute_page``, of the segment ``name``, once all of it is durable."""
     segment = await container.find_durable(name)
-    try:
-        page = await attribute_page(container.state, container.runs, segment, prefix, after, limit)
-    except TierlogError:
-        # To a fenced owner, a run that its successor has deleted looks like corruption.
-        await container.wait_durable()
-        raise
-
+    page = await container.as_owner(
+        attribute_page(container.state, container.runs, segment, prefix, after, limit)
+    )
     await container.wait_durable()
     return page
 

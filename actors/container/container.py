@@ -477,7 +477,7 @@ class Container:
     async def list_segments(self, prefix: str) -> list[str]:
         """The names that begin with ``prefix``, sorted, of one moment."""
         # After the view: what it shows is durable then.
-        names = await self._as_owner(self.cold.names(prefix))
+        names = await self.as_owner(self.cold.names(prefix))
         await self.wait_durable()
         return names
 
@@ -574,7 +574,7 @@ class Container:
 
     async def count_garbage(self) -> GarbageTotal:
         """What confirming the container lets it delete (rule G4)."""
-        return await self._as_owner(self._components.collector.count_garbage())
+        return await self.as_owner(self._components.collector.count_garbage())
 
     async def confirm(self) -> None:
         """Let the container delete what it does not know (rule G4). First it puts the runs that long-term
@@ -610,21 +610,21 @@ class Container:
 
     async def _find(self, name: str) -> SegmentState | None:
         segment = self.segments.in_memory(name)
-        return await self._as_owner(self.cold.find(name)) if segment is None else segment
+        return await self.as_owner(self.cold.find(name)) if segment is None else segment
 
     async def read(self, name: str, offset: int, size: int, sid: int = 0) -> Buffer:
         """Durable bytes, possibly a view of more of them; ``b""`` at the tail."""
         segment = await self.find_kind(name, sid)
         if offset < segment.start_offset:
             await self.wait_durable()  # the truncation may not be durable yet
-        return await self._as_owner(self._components.reader.read(segment, offset, size))
+        return await self.as_owner(self._components.reader.read(segment, offset, size))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         """The offsets in ``start .. end`` at which durable appends begin (rule S5)."""
         segment = await self.find_kind(name)
-        return await self._as_owner(self._components.append_starts.find(segment, start, end))
+        return await self.as_owner(self._components.append_starts.find(segment, start, end))
 
-    async def _as_owner(self, answer: Awaitable[T]) -> T:
+    async def as_owner(self, answer: Awaitable[T]) -> T:
         """The answer, given only while this is the owner. Errors too: to a fenced owner, a chunk that its
         successor has collected looks like corruption, and so does one in a folder that was moved."""
         try:

@@ -15,8 +15,11 @@ from support.stores import make
 from support.table_rows import fail_runs
 from tierlog import (
     ABSENT,
+    AttributeUpdate,
     ChangesIncomplete,
+    DataCorruption,
     InvalidArgument,
+    NotOwner,
     OutOfOrder,
     SegmentExists,
     SegmentNotFound,
@@ -29,10 +32,11 @@ from tierlog import (
     TooLarge,
     WrongSegmentKind,
 )
-from tierlog.actors.container import tables
+from tierlog.actors.container import table_pages, tables
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.table_rows import REMOVAL_PREFIX, row_prefix
 from tierlog.storage_backends.base.errors import Unavailable
+from tierlog.storage_backends.sorted_runs.reader import RunReader
 from tierlog.storage_backends.sorted_runs.rows import prefix_end
 from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 
@@ -512,7 +516,7 @@ async def test_m16_versions_of_an_earlier_table_and_of_another_history_have_no_c
 
 async def test_the_rows_of_many_keys_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory and the answer of a server hold them all."""
-    monkeypatch.setattr(tables, "GET_BYTES_MAX", 100_000)
+    monkeypatch.setattr(table_pages, "GET_BYTES_MAX", 100_000)
     async with ContainerWorld().owner() as owner:
         table = await made(owner)
         keys = [b"%02d" % number for number in range(40)]
@@ -520,6 +524,44 @@ async def test_the_rows_of_many_keys_have_a_bound(monkeypatch: pytest.MonkeyPatc
         assert len(await table.get_many(keys[:33])) == 33
         with pytest.raises(TooLarge, match="ask for fewer"):
             await table.get_many(keys)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.table(NAME).get(b"k"),
+        lambda store: store.table(NAME).page(),
+        lambda store: store.table(NAME).changes(1),
+        lambda store: store.table(NAME).put(b"k", b"w", expected_version=1),
+        lambda store: store.list_attributes(NAME, b""),
+    ],
+    ids=["get", "page", "changes", "conditional put", "attributes"],
+)
+async def test_reads_of_an_owner_that_was_replaced_are_refused_as_such(
+    call: Any, is_damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it lacks a run by then, which its successor has deleted."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        former = await world.start(tasks)
+        table = await made(former)
+        await table.put(b"k", b"v")
+        await former.store.update_attributes(NAME, [AttributeUpdate(bytes(16), 1)])
+        await former.store.flush()
+        owner = await world.start(tasks)
+        if is_damaged:
+
+            async def fail(*_: Any) -> Any:
+                raise DataCorruption("gone", file="runs/1")
+
+            monkeypatch.setattr(RunReader, "_read", fail)
+            former.container.runs._cache.clear()
+        with pytest.raises(NotOwner):
+            await call(former.store)
+
+        await former.stop()
+        await owner.crash()
 
 
 # --- the end of a table -------------------------------------------------------------------------
