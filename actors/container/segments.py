@@ -6,6 +6,7 @@ if the log fails, the container stops and recovery builds the state again."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice, takewhile
@@ -15,14 +16,14 @@ import anyio
 
 from ...journal.operations.append import Append
 from ...journal.operations.segment_image import (
-    MERGE_BYTES,
+    NO_MERGES,
     MergedRange,
+    MergedRanges,
     SegmentImage,
     SegmentStatus,
     WriterState,
     encode_flags,
     encode_image,
-    encode_merges,
     encode_plain_image,
 )
 from ...storage_backends.base.errors import SegmentNotFound, WrongSegmentKind
@@ -41,6 +42,10 @@ _NO_REFERENCES: deque[tuple[int, int]] = deque(maxlen=0)
 _NO_BOUNDARIES: deque[int] = deque(maxlen=0)
 
 
+def _end_of(merge: MergedRange) -> int:
+    return merge.offset + merge.length
+
+
 class SegmentState:
     """One segment. ``length >= durable_length >= flushed``; ``merges`` are in offset order and not in
     long-term storage's record yet."""
@@ -50,7 +55,6 @@ class SegmentState:
         "append_boundaries",
         "attributes",
         "durable_length",
-        "encoded_merges",
         "expired",
         "flushed",
         "flushed_sealed",
@@ -100,9 +104,7 @@ class SegmentState:
         """Whether attributes with ids were set, which are rows."""
         self.writers: dict[bytes, WriterState] = {}
         self.expired: dict[bytes, None] = {}
-        self.merges: list[MergedRange] = []
-        self.encoded_merges: bytes | bytearray = b""
-        """``merges`` as in the image: to encode 50,000 at once takes 25 ms."""
+        self.merges = NO_MERGES
         # The segment's record in long-term storage, as of the newest applied metadata commit.
         self.has_record = False
         self.flushed = 0
@@ -219,19 +221,12 @@ class SegmentState:
 
     def add_merge(self, merge: MergedRange) -> None:
         if not self.merges:
-            self.encoded_merges = bytearray()  # not before: few segments have merges
+            self.merges = MergedRanges()  # not before: few segments have merges
         self.merges.append(merge)
-        self.encoded_merges += encode_merges((merge,))
 
     def drop_flushed_merges(self) -> None:
-        # Counted first: to take 50,000 from the front of a list, one by one, takes 170 ms.
-        flushed = takewhile(lambda merge: merge.offset + merge.length <= self.flushed, self.merges)
-        if count := sum(1 for _ in flushed):
-            del self.merges[:count]
-            encoded = self.encoded_merges
-            assert isinstance(encoded, bytearray)
-            # A copy of the rest takes up to 4 ms for 50,000, each time.
-            del encoded[: count * MERGE_BYTES]
+        if self.merges and (count := bisect_right(self.merges, self.flushed, key=_end_of)):
+            self.merges.drop_first(count)
 
     def info(self, container: int) -> SegmentInfo:
         """The public view of the segment."""
@@ -269,7 +264,6 @@ class SegmentState:
                 self.name,
             )
 
-        assert len(self.encoded_merges) == MERGE_BYTES * len(self.merges)
         return encode_image(
             SegmentImage(
                 self.sid,
@@ -282,12 +276,11 @@ class SegmentState:
                 tuple(self.attributes.items()),
                 tuple(self.writers.items()),
                 tuple(self.expired),
-                tuple(self.merges),
+                self.merges,
                 self.is_table,
                 self.spilled,
                 self.has_ids,
-            ),
-            self.encoded_merges,
+            )
         )
 
     @classmethod
@@ -303,8 +296,7 @@ class SegmentState:
         segment.spilled, segment.has_ids = image.spilled, image.has_ids
         segment.writers = dict(image.writers)
         segment.expired = dict.fromkeys(image.expired)
-        segment.merges = list(image.merges)
-        segment.encoded_merges = bytearray(encode_merges(image.merges)) if image.merges else b""
+        segment.merges = image.merges.copy() if image.merges else NO_MERGES
         return segment
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 import attrs
 
-from ...journal.operations.segment_image import MergedRange, SegmentStatus
+from ...journal.operations.segment_image import MergedRanges, SegmentStatus
 
 
 class FlushableSegment(Protocol):
@@ -40,7 +40,7 @@ class FlushableSegment(Protocol):
     @property
     def has_record(self) -> bool: ...
     @property
-    def merges(self) -> Sequence[MergedRange]: ...
+    def merges(self) -> MergedRanges: ...
     @property
     def append_boundaries(self) -> Sequence[int]: ...
     @property
@@ -84,7 +84,7 @@ class SegmentFlush:
     start_offset: int
     sealed: bool
     rolling_size: int
-    merges: tuple[MergedRange, ...]
+    merges: MergedRanges
     cut: int
     """The sequence of the newest operation in it."""
     limit: int | None = None
@@ -136,6 +136,6 @@ def capture(segment: FlushableSegment, cut: int) -> SegmentFlush:
         segment.sealed,
         segment.rolling_size,
         # A copy: the list goes on to change while the flush is under way.
-        tuple(segment.merges),
+        segment.merges.copy(),
         cut,
     )

@@ -241,7 +241,6 @@ def segment_backup(
         segment.name,
         tuple(segment.attributes.items()),
         *_writers(segment, length),
-        (),
     )
     # Chunks before the start may be deleted at any time, so a restore must not need them.
     live = tuple((at, chunk) for at, chunk in chunks if at + chunk.length > start)

@@ -164,7 +164,7 @@ def _recover_group(data: bytes) -> object:
 
 def _recover_transaction(data: bytes) -> object:
     """An image of a transaction, beside a staged segment that needs it."""
-    staged = SegmentImage(SID + 1, SegmentStatus.LIVE, False, 0, 0, 1 << 20, STAGED, (), (), (), ())
+    staged = SegmentImage(SID + 1, SegmentStatus.LIVE, False, 0, 0, 1 << 20, STAGED, (), (), ())
 
     def make(script: Script) -> None:
         script.group(CheckpointBegin(1))
@@ -254,9 +254,7 @@ _TRANSACTIONS: list[Operation] = [
     AbortTransaction(SID, "job-8", "because", (SID + 3,)),
     ForgetTransactions((("a", "job-8"),)),
 ]
-_FLUSHED = SegmentImage(
-    SID, SegmentStatus.LIVE, True, 4106, 17, 1 << 20, "a", (("txn", 5),), (), (b"gone",), ()
-)
+_FLUSHED = SegmentImage(SID, SegmentStatus.LIVE, True, 4106, 17, 1 << 20, "a", (("txn", 5),), (), (b"gone",))
 _RECOVERY = [
     Target(
         "group in recovery",

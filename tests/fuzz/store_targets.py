@@ -506,7 +506,6 @@ _BACKED_UP = SegmentBackup(
         (("a", 1),),
         ((b"w", WriterState(1, 2, 20)),),
         (b"x",),
-        (),
     ),
     ((10, _CHUNK),),
 )

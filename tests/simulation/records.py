@@ -215,7 +215,7 @@ def _broken_cold(name: str, sid: int, entries: Entries, entry: tuple[int, bytes]
         return
 
     image = decode_image(load.image)
-    if (image.sid, image.name, image.status, image.merges) != (sid, name, SegmentStatus.LIVE, ()):
+    if (image.sid, image.name, image.status, *image.merges) != (sid, name, SegmentStatus.LIVE):
         yield f"segment {name!r}, {sid:#x}, has the image {image}"
     if (SegmentRecord.decode(load.record).length if record else 0) != image.length:
         yield f"segment {name!r}, {sid:#x}, is cold with {image.length} bytes, and its record is {record}"

@@ -41,7 +41,14 @@ from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
-from tierlog.journal.operations.segment_image import MergedRange, SegmentImage, SegmentStatus, WriterState
+from tierlog.journal.operations.segment_image import (
+    NO_MERGES,
+    MergedRange,
+    MergedRanges,
+    SegmentImage,
+    SegmentStatus,
+    WriterState,
+)
 from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
@@ -64,7 +71,6 @@ _IMPORTED = SegmentImage(
     (("txn", 5),),
     ((b"w", WriterState(-3, -2, 4096)),),
     (b"gone",),
-    (),
 )
 
 ELEMENT = Element(
@@ -150,10 +156,10 @@ IMAGE = SegmentImage(
     (("txn", 5),),
     ((b"writer-1", WriterState(-3, -2, 4096)),),
     (b"gone",),
-    (MergedRange(100, SID + 1, 10),),
+    MergedRanges.of([MergedRange(100, SID + 1, 10)]),
 )
 
-TABLE_IMAGE = IMAGE._replace(length=0, start_offset=0, merges=(), is_table=True)
+TABLE_IMAGE = IMAGE._replace(length=0, start_offset=0, merges=NO_MERGES, is_table=True)
 
 TRANSACTION = TransactionImage(
     SID, "app/events", "job-7", TransactionStatus.COMMITTED, ("query", 7), 3_600_000, "because", 4096, 10
@@ -183,7 +189,7 @@ images = st.builds(
     values,
     st.lists(st.tuples(writer, st.builds(WriterState, i64, i64, u64)), max_size=3).map(tuple),
     st.lists(writer, max_size=3).map(tuple),
-    st.lists(st.builds(MergedRange, u64, u64, u64), max_size=3).map(tuple),
+    st.lists(st.builds(MergedRange, u64, u64, u64), max_size=3).map(MergedRanges.of),
     st.booleans(),
 )
 
@@ -267,7 +273,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(ForgetTransactions, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(
         ImportSegment,
-        images.map(lambda image: image._replace(status=SegmentStatus.LIVE, merges=())),
+        images.map(lambda image: image._replace(status=SegmentStatus.LIVE, merges=NO_MERGES)),
         st.lists(st.tuples(text, data), max_size=3).map(tuple),
     ),
     st.builds(MergeSegments, u64, u64, sources, values),

@@ -64,7 +64,7 @@ class ImportRequest(Request):
         """The import of a segment of which nothing but its chunks is known."""
         live = SegmentStatus.LIVE
         image = SegmentImage(
-            0, live, chain.sealed, chain.length, chain.start_offset, chain.rolling_size, name, (), (), (), ()
+            0, live, chain.sealed, chain.length, chain.start_offset, chain.rolling_size, name, (), (), ()
         )
         return cls(image, chain, spacing)
 

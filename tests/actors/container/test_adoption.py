@@ -239,7 +239,7 @@ async def test_records_that_no_transaction_can_hold_are_refused(world: Container
 
 
 def image_of(length: int) -> SegmentImage:
-    return SegmentImage(0, SegmentStatus.LIVE, False, length, 0, 128 << 20, NAME, (), (), (), ())
+    return SegmentImage(0, SegmentStatus.LIVE, False, length, 0, 128 << 20, NAME, (), (), ())
 
 
 async def test_a_segment_with_more_records_than_a_group_holds_is_restored(

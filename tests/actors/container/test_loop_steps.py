@@ -364,7 +364,7 @@ async def one_merge(owner: Owner, names: list[str], longest: LongestSteps) -> No
 @pytest.mark.one_loop
 @pytest.mark.parametrize(
     "count",
-    [2_000, pytest.param(10_000, marks=[pytest.mark.extended, pytest.mark.timeout(600)])],
+    [2_000, pytest.param(50_000, marks=[pytest.mark.extended, pytest.mark.timeout(600)])],
 )
 async def test_no_step_grows_with_the_number_of_segments_that_are_merged_into_one(
     count: int, tmp_path: Path

@@ -197,7 +197,7 @@ async def test_merges_that_are_not_spliced_come_back_with_their_sources() -> Non
     assert recovered.parts.content(SID) == b"tt"
     assert recovered.parts.content(OTHER) == b"sss"
     assert recovered.parts.cache.slices(SID, 5, 6) == [b"u"]
-    assert recovered.parts.segment().merges == [MergedRange(2, OTHER, 3)]
+    assert list(recovered.parts.segment().merges) == [MergedRange(2, OTHER, 3)]
 
 
 async def test_a_deleted_segment_needs_no_bytes() -> None:

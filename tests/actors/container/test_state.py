@@ -131,7 +131,7 @@ def test_a_merge_above_the_flush_position_stays() -> None:
     parts.do(append("t", b"tt"), append("s", b"sss"), SealRequest("s"), MergeRequest("t", ["s"], []))
     parts.flush("t", length=2)
 
-    assert target.merges == [MergedRange(2, segment_id(1, 2), 3)]
+    assert list(target.merges) == [MergedRange(2, segment_id(1, 2), 3)]
     assert not target.is_flushed
 
 

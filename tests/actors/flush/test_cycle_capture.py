@@ -9,7 +9,7 @@ import pytest
 
 from tierlog.actors.flush.aggregation import SegmentFlush
 from tierlog.actors.flush.cycle_capture import capture_all
-from tierlog.journal.operations.segment_image import MergedRange, SegmentStatus
+from tierlog.journal.operations.segment_image import MergedRange, MergedRanges, SegmentStatus
 
 pytestmark = pytest.mark.anyio
 CUT = 100
@@ -20,7 +20,7 @@ class Segment:
     """As the container has it."""
 
     sid: int
-    merges: list[MergedRange] = attrs.field(factory=list)
+    merges: MergedRanges = attrs.field(factory=MergedRanges)
     status: SegmentStatus = SegmentStatus.LIVE
     touched: int = 1
     needs_flush: bool = True

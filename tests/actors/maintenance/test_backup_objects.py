@@ -36,7 +36,6 @@ IMAGE = SegmentImage(
     (("a", 1),),
     ((b"w", WriterState(1, 2, 20)),),
     (b"x",),
-    (),
 )
 CHUNKS = tuple((start, ChunkRecord(f"c{start}").grown([bytes(10)], [0])) for start in (10, 20))
 SEGMENT = SegmentBackup(3, 5, IMAGE, CHUNKS)
