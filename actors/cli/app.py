@@ -20,6 +20,7 @@ from . import (
     tables,
     transactions,
     transfer,
+    user_tables,
 )
 from .options import LogLevelOption
 
@@ -67,6 +68,9 @@ _add(_segment, _READ, segment_read.read, segment_read.tail, segment_read.info)
 _add(_segment, _READ, segment_read.attributes, segment_read.ls)
 _add(_segment, _WRITE, segment_write.create, segment_write.append, segment_write.seal)
 _add(_segment, _WRITE, segment_write.truncate, segment_write.merge, segment_write.delete)
+_table = _group("table", "Create tables; put, get, remove and list their rows.")
+_add(_table, _READ, user_tables.get, user_tables.ls, user_tables.changes)
+_add(_table, _WRITE, user_tables.create, user_tables.put, user_tables.remove)
 _transactions = _group("txn", "List, show and abort transactions.")
 _add(_transactions, _READ, transactions.ls, transactions.show)
 _add(_transactions, _WRITE, transactions.abort)

@@ -106,6 +106,11 @@ def print_lines(lines: list[str]) -> None:
     _write("".join(f"{printable(line)}\n" for line in lines))
 
 
+def print_note(text: str) -> None:
+    """On stderr, so that stdout has results only."""
+    sys.stderr.write(f"{printable(text)}\n")
+
+
 def _write(text: str) -> None:
     try:
         sys.stdout.write(text)

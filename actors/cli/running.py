@@ -24,6 +24,7 @@ from ...storage_backends.base.errors import (
     SegmentSealed,
     TierlogError,
     TransactionNotFound,
+    WrongSegmentKind,
 )
 from ...storage_backends.base.os_errors import explain
 from ..telemetry.logging import is_logging, log_to_stderr
@@ -48,6 +49,7 @@ _HINTS: Hints = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
     TransactionNotFound: "`tierlog txn ls` shows the known ones",
     SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
+    WrongSegmentKind: "`tierlog table` has the commands of tables",
     DataCorruption: "`tierlog doctor --deep` lists all damage and what to do",
     NotOwner: "`tierlog doctor` shows which process has opened the folder: run the command again after it",
 }

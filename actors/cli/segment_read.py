@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...storage_backends.base.errors import SegmentNotFound
+from ...storage_backends.base.errors import SegmentNotFound, WrongSegmentKind
 from . import output
 from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, file_path, number_option
 from .running import execute, reading
@@ -48,6 +48,8 @@ def read(
     async def command() -> None:
         async with reading(data, url) as view:
             info = await view.segment_info(name)
+            if info.is_table:
+                raise WrongSegmentKind.of(name, is_table=True)
             position = info.start_offset if offset is None else offset
             # Fixed here: a busy writer must not keep the command going.
             end = info.length if size is None else min(info.length, position + size)

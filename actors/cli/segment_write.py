@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..store.store import SegmentStore
 
 
-def _run(
+def run_verb(
     target: AbstractAsyncContextManager[SegmentStore | Client],
     act: Callable[[SegmentStore | Client], Awaitable[int | None]],
     json: bool,
@@ -46,10 +46,10 @@ def _run(
             return await act(store)
 
     number = execute(command)
-    _print_result(number, json, result, "the command was carried out")
+    print_result(number, json, result, "the command was carried out")
 
 
-def _print_result(number: int | None, json: bool, result: str, outcome: str) -> None:
+def print_result(number: int | None, json: bool, result: str, outcome: str) -> None:
     """``outcome`` is what happened, even if stdout cannot be written."""
     try:
         if json:
@@ -76,6 +76,14 @@ def _parse_size(text: str) -> int:
         raise typer.BadParameter(str(error), param_hint="--rolling-size") from error
 
 
+def check_chunks(context: typer.Context, url: str | None) -> None:
+    """Refuse ``--chunks`` with ``--url``."""
+    source = context.get_parameter_source("chunks")
+    # TIERLOG_CHUNKS may be set for other commands; only the option contradicts --url.
+    if url is not None and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("--chunks is for a new folder: the service at --url has its storage already")
+
+
 def create(
     context: typer.Context,
     name: Name,
@@ -97,13 +105,9 @@ def create(
 ) -> None:
     """Create an empty segment, and the data folder if there is none."""
     size = None if rolling_size is None else _parse_size(rolling_size)
-    source = context.get_parameter_source("chunks")
-    # TIERLOG_CHUNKS may be set for other commands; only the option contradicts --url.
-    if url is not None and source is not None and source.name == "COMMANDLINE":
-        raise typer.BadParameter("--chunks is for a new folder: the service at --url has its storage already")
-
+    check_chunks(context, url)
     store = writing(data, config, take_over=take_over, create=True, url=url, chunks=chunks)
-    _run(store, lambda store: store.create_segment(name, rolling_size=size, exist_ok=exist_ok), json)
+    run_verb(store, lambda store: store.create_segment(name, rolling_size=size, exist_ok=exist_ok), json)
 
 
 def append(
@@ -158,7 +162,7 @@ def append(
             store = writing(data, config, take_over=take_over, url=url)
             return await append_to(store, name, source, options)
 
-    _print_result(execute(command), json, "offset", "the bytes were appended")
+    print_result(execute(command), json, "offset", "the bytes were appended")
 
 
 def seal(
@@ -171,7 +175,7 @@ def seal(
 ) -> None:
     """Seal a segment against further appends and print its final length. A sealed segment stays sealed."""
     store = writing(data, config, take_over=take_over, url=url)
-    _run(store, lambda store: store.seal_segment(name), json, "length")
+    run_verb(store, lambda store: store.seal_segment(name), json, "length")
 
 
 def truncate(
@@ -190,7 +194,7 @@ def truncate(
 ) -> None:
     """Truncate a segment: the bytes before OFFSET can no longer be read, and their space is freed later."""
     store = writing(data, config, take_over=take_over, url=url)
-    _run(store, lambda store: store.truncate_segment(name, offset), json)
+    run_verb(store, lambda store: store.truncate_segment(name, offset), json)
 
 
 def merge(
@@ -213,7 +217,7 @@ def merge(
     app/events#part-1.
     """
     store = writing(data, config, take_over=take_over, url=url)
-    _run(store, lambda store: store.merge_segments(target, sources), json, "offset")
+    run_verb(store, lambda store: store.merge_segments(target, sources), json, "offset")
 
 
 def delete(
@@ -226,4 +230,4 @@ def delete(
 ) -> None:
     """Delete a segment and its bytes. The name can be reused at once."""
     store = writing(data, config, take_over=take_over, url=url)
-    _run(store, lambda store: store.delete_segment(name), json)
+    run_verb(store, lambda store: store.delete_segment(name), json)

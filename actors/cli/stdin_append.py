@@ -1,4 +1,5 @@
-"""The input of ``tierlog segment append``: a file, a text or stdin becomes appends.
+"""The input of ``tierlog segment append``: a file, a text or stdin becomes appends. That of ``tierlog table
+put`` becomes a value.
 
 Waiting for input does not block the event loop: a terminal or a pipe may be silent for hours while the store
 must go on flushing. Appends are sent one after the other, each durable before the next. A throttled append
@@ -22,6 +23,7 @@ import attrs
 
 from ...storage_backends.base.arguments import APPEND_BYTES_MAX
 from ...storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, TooLarge
+from ...storage_backends.base.tables import TABLE_VALUE_BYTES_MAX
 from . import output
 from .running import OUT_OF_MEMORY
 
@@ -97,6 +99,17 @@ async def _blocks(descriptor: int, waits: bool) -> AsyncGenerator[bytes, None]:
         if not block:
             return
         yield block
+
+
+async def read_value(source: Source) -> bytes:
+    """All of the input, as the value of a table's row. Raises ``TooLarge``."""
+    value = bytearray()
+    async with aclosing(source.blocks()) as blocks:
+        async for block in blocks:
+            value += block
+            if len(value) > TABLE_VALUE_BYTES_MAX:
+                raise TooLarge(f"a value has at most {TABLE_VALUE_BYTES_MAX} bytes, and the input has more")
+    return bytes(value)
 
 
 async def append_to(

@@ -17,11 +17,11 @@ import math
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from heapq import merge
 from random import Random
-from typing import NoReturn
+from typing import NoReturn, Protocol, TypeVar
 
 import anyio
 import attrs
@@ -47,6 +47,8 @@ from ...storage_backends.base.segments import (
     AttributePage,
     SegmentInfo,
 )
+from ...storage_backends.base.table import Table, WriterEvent
+from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
 from ...storage_backends.base.transactions import TransactionInfo, check_transaction_id
 from ...storage_backends.base.verbs import ReadVerbs, copy_docstrings
 from ...storage_backends.base.world import World
@@ -55,6 +57,7 @@ from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.local_copies import ForeignCopies
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
 from ..container.attributes import attribute_page
 from ..container.cold_segments import ColdSegments
 from ..container.local_disk import run_folder
@@ -70,6 +73,7 @@ from ..container.recovery import Recovery
 from ..container.requests import Request
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
+from ..container.table_pages import Position, page_of_changes, page_of_rows, rows_of_keys
 from ..folder.chunk_location import make_chunk_reader, recorded_location
 from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity
@@ -80,6 +84,7 @@ from ..read.reader import Reader
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
 
+T = TypeVar("T")
 POLL_SECONDS = 0.2
 """How often a tail checks whether another process changed the log, which cannot signal it."""
 _ATTEMPTS_MAX = 5
@@ -138,6 +143,10 @@ class ContainerSnapshot:
         if sid and segment.sid != sid:
             raise SegmentNotFound.replaced(name)
         return segment
+
+    async def table(self, name: str, sid: int = 0) -> SegmentState:
+        """As ``find``, of a table. Raises ``WrongSegmentKind`` for a segment of bytes."""
+        return (await self.find(name, sid)).of_kind(is_table=True)
 
     async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
         """Bytes of a segment. Raises as ``find``, and ``WrongSegmentKind`` for a table."""
@@ -267,6 +276,52 @@ class ContainerView:
         return snapshot
 
 
+class _OnSnapshot(Protocol):
+    def __call__(self, name: str, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> Awaitable[T]: ...
+
+
+class _ViewTables:
+    """The ``TableAccess`` of a view."""
+
+    def __init__(self, on_snapshot: _OnSnapshot) -> None:
+        self._on_snapshot = on_snapshot
+
+    async def update(
+        self,
+        name: str,
+        rows: Sequence[tuple[bytes, bytes | None]],
+        expected: Mapping[bytes, int],
+        event: WriterEvent,
+    ) -> int | None:
+        _refuse()
+
+    async def get(self, name: str, keys: Sequence[bytes]) -> list[TableRow | None]:
+        async def get(found: ContainerSnapshot) -> list[TableRow | None]:
+            return await rows_of_keys(found.state, found.runs, await found.table(name), keys)
+
+        return await self._on_snapshot(name, get)
+
+    async def page(
+        self, name: str, start: bytes, end: bytes | None, token: str | None, limit: int
+    ) -> TablePage:
+        position, keys, limits = Position.of(token), KeyRange(start, end), PageLimits(limit)
+
+        async def page(found: ContainerSnapshot) -> TablePage:
+            table = await found.table(name, position.sid)
+            return await page_of_rows(found.state, found.runs, table, keys, position, limits)
+
+        return await self._on_snapshot(name, page)
+
+    async def changes(self, name: str, since: int, token: str | None, limit: int) -> ChangesPage:
+        position, limits = Position.of(token, since), PageLimits(limit)
+
+        async def page(found: ContainerSnapshot) -> ChangesPage:
+            table = await found.table(name, position.sid)
+            return await page_of_changes(found.state, found.runs, table, position, limits)
+
+        return await self._on_snapshot(name, page)
+
+
 @copy_docstrings(ReadVerbs)
 class StoreView:
     """A read-only view of a store. ``open_reader`` makes it; use it inside the ``async with`` body."""
@@ -293,8 +348,8 @@ class StoreView:
         return f"<StoreView {self.folder.path} {len(self.containers)} containers>"
 
     async def segment_info(self, name: str) -> SegmentInfo:
-        container = self._container(name)
-        return (await (await container.snapshot()).find(name)).info(container.index)
+        index = self.container_of(name)
+        return (await self._on_snapshot(name, lambda snapshot: snapshot.find(name))).info(index)
 
     async def list_attributes(
         self,
@@ -305,9 +360,16 @@ class StoreView:
         limit: int = ATTRIBUTE_PAGE,
     ) -> AttributePage:
         check_attribute_page(prefix, after, limit)
-        snapshot = await self._container(name).snapshot()
-        segment = await snapshot.find(name)
-        return await attribute_page(snapshot.state, snapshot.runs, segment, prefix, after, limit)
+
+        async def page(snapshot: ContainerSnapshot) -> AttributePage:
+            segment = await snapshot.find(name)
+            return await attribute_page(snapshot.state, snapshot.runs, segment, prefix, after, limit)
+
+        return await self._on_snapshot(name, page)
+
+    def table(self, name: str) -> Table:
+        check_segment_name(name)
+        return Table(_ViewTables(self._on_snapshot), name)
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         listings = [await (await container.snapshot()).cold.names(prefix) for container in self.containers]
@@ -338,8 +400,7 @@ class StoreView:
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")
-        snapshot = await self._container(name).snapshot()
-        return (await snapshot.find(name)).last_event(writer)
+        return (await self._on_snapshot(name, lambda snapshot: snapshot.find(name))).last_event(writer)
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
         check_offset(offset)
@@ -347,17 +408,20 @@ class StoreView:
         return await self._read(name, offset, size)
 
     async def _read(self, name: str, offset: int, size: int, sid: int = 0) -> bytes:
+        return await self._on_snapshot(name, lambda snapshot: snapshot.read(name, sid, offset, size))
+
+    async def _on_snapshot(self, name: str, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
+        """What ``act`` returns, of the newest snapshot of the name's container if the one before does not
+        do."""
         container = self._container(name)
         snapshot = await container.snapshot()
         try:
-            return await snapshot.read(name, sid, offset, size)
+            return await act(snapshot)
         except (DataCorruption, Unavailable):
             # A living owner may have deleted a chunk or a run that this snapshot still refers to.
             if not await container.refresh():
                 raise
-
-        snapshot = await container.snapshot()
-        return await snapshot.read(name, sid, offset, size)
+        return await act(await container.snapshot())
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default 1

@@ -93,6 +93,10 @@ class ReadVerbs(Protocol):
         """
         ...
 
+    def table(self, name: str) -> Table:
+        """Returns the verbs of the table ``name``, without asking whether there is one."""
+        ...
+
     async def list_segments(self, prefix: str = "") -> list[str]:
         """Returns the names that begin with ``prefix``, sorted.
 
@@ -168,10 +172,6 @@ class SegmentVerbs(ReadVerbs, Protocol):
             WrongSegmentKind: There is a segment of bytes of that name, and ``exist_ok`` is set.
             OutcomeUnknown: As in ``create_segment``.
         """
-        ...
-
-    def table(self, name: str) -> Table:
-        """Returns the verbs of the table ``name``, without asking whether there is one."""
         ...
 
     async def append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,6 +16,8 @@ from tierlog import (
     SegmentNotFound,
     SegmentTruncated,
     StoreMismatch,
+    TableChange,
+    Unavailable,
     Unsupported,
     WrongSegmentKind,
     open_store,
@@ -24,6 +27,7 @@ from tierlog.actors.store.read_only import open_reader
 from tierlog.journal.manifest.chain import journal_prefix
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.sorted_runs.scan import scan_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -107,6 +111,63 @@ async def test_a_table_has_no_bytes_to_read(tmp_path: Path) -> None:
         with pytest.raises(WrongSegmentKind, match="is a table"):
             await anext(view.tail(NAME))
         assert (await examine(view, LocalFiles(), deep=True)).sound
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_a_table_is_read_as_from_a_store(tmp_path: Path, is_cold: bool) -> None:
+    keys = [b"%04d" % number for number in range(1500)]
+    async with open_store(tmp_path) as store:
+        await store.create_table(NAME)
+        table = store.table(NAME)
+        await table.put_many(dict.fromkeys(keys[:1000], b"1"))
+        await store.flush()
+        first = await table.put_many(dict.fromkeys(keys[1000:], b"2"))
+        second = await table.remove(keys[0])
+        if is_cold:
+            await store.flush()
+        stored = [row async for row in table.items()]
+    assert first is not None
+    assert second is not None
+
+    async with open_reader(tmp_path) as view:
+        seen = view.table(NAME)
+        assert [row async for row in seen.items()] == stored
+        assert [row.key async for row in seen.items(prefix=b"14", start=b"1498")] == keys[1498:]
+        assert await seen.get(keys[1]) == stored[0]
+        assert await seen.get_many([keys[0], keys[2]]) == [None, stored[1]]
+        page = await seen.changes(first, limit=1)
+        assert page.rows == [TableChange(keys[0], None, second)]
+        with pytest.raises(Unsupported, match="changes nothing"):
+            await seen.put(b"k", b"v")
+        with pytest.raises(Unsupported, match="changes nothing"):
+            async with seen.transaction() as transaction:
+                transaction.remove(keys[2])
+        with pytest.raises(SegmentNotFound):
+            await view.table("none").get(b"k")
+
+
+async def test_what_needs_a_run_that_the_owner_deleted_is_asked_of_a_newer_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 0
+
+    async def fail_once(*arguments: Any, **options: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            raise Unavailable("a run is missing")
+        return await scan_rows(*arguments, **options)
+
+    async with open_store(tmp_path) as store:
+        await store.create_table(NAME)
+    async with open_reader(tmp_path) as view:
+        assert (await view.segment_info(NAME)).is_table  # takes the snapshot
+        async with open_store(tmp_path) as store:
+            await store.table(NAME).put(b"k", b"v")
+
+        monkeypatch.setattr("tierlog.actors.container.table_pages.scan_rows", fail_once)
+        assert [row.key for row in (await view.table(NAME).page()).rows] == [b"k"]
+        assert failures == 2
 
 
 async def test_the_doctor_reports_no_element_that_the_owner_creates_during_the_examination(
