@@ -74,6 +74,7 @@ class SegmentState:
         "spilled",
         "start_offset",
         "status",
+        "successor",
         "touched",
         "waiter",
         "writers",
@@ -117,6 +118,8 @@ class SegmentState:
         """Start offsets of appends, about one for each unflushed MiB (rule S5)."""
         self.waiter: anyio.Event | None = None
         """Set when the durable length, the seal flag or the life of the segment changes."""
+        self.successor: SegmentState | None = None
+        """Of one that was cold: the loaded one. Its readers keep it readable, should it go cold again."""
 
     def __repr__(self) -> str:
         return (
@@ -413,6 +416,7 @@ class SegmentTable:
         reader = self._readers.pop(segment.sid, None)
         if reader is not None:
             segment.waiter, reader.waiter = reader.waiter, None
+            reader.successor = segment
 
     def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
         """Free the name of a segment that is merged or deleted. Its id stays known."""

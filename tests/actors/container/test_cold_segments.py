@@ -33,11 +33,13 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.container.parked import ParkedOptions
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.maintenance.defrag import defrag_segment
+from tierlog.actors.read.read_ahead import ReadAhead
 from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.log.memory import _LogState
 from tierlog.storage_backends.base.errors import (
     SegmentExists,
     SegmentNotFound,
+    SegmentTruncated,
     StorageFull,
     Throttled,
     Unavailable,
@@ -105,6 +107,40 @@ async def test_m4_reads_infos_and_listings_of_cold_segments_load_nothing() -> No
         for call in (store.segment_info("no/such"), store.last_event_number("no/such", "w")):
             with pytest.raises(SegmentNotFound):
                 await call
+
+
+@pytest.mark.parametrize("was_cold", [True, False])
+async def test_m4_a_read_that_lasts_until_its_segment_is_cold_again_finds_it(
+    was_cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused as if the segment had been deleted."""
+    name, reached, opened = NAMES[1], anyio.Event(), anyio.Event()
+    read = ReadAhead.read
+
+    async def wait(read_ahead: ReadAhead, *arguments: Any) -> Any:
+        if not reached.is_set():
+            reached.set()
+            await opened.wait()
+        return await read(read_ahead, *arguments)
+
+    async with cold_owner(ContainerWorld(COLD)) as owner, anyio.create_task_group() as tasks:
+        if not was_cold:
+            await owner.store.update_attributes(name, [AttributeUpdate("a", 1)])
+
+        async def read_slowly() -> None:
+            with pytest.raises(SegmentTruncated) as refused:
+                await owner.store.read(name, 0, 100)
+            assert refused.value.start_offset == 5
+
+        monkeypatch.setattr(ReadAhead, "read", wait)
+        tasks.start_soon(read_slowly)
+        await reached.wait()
+        for start in (2, 5):
+            await owner.store.truncate_segment(name, start)
+            assert not is_cold(owner, name)
+            await go_cold(owner)
+            assert is_cold(owner, name)
+        opened.set()
 
 
 async def test_lookups_of_cold_segments_are_counted_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
