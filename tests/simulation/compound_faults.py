@@ -130,8 +130,10 @@ class CompoundFaults:
         def kill_later(number: int) -> None:
             process = self._site.processes[number - 1]
             self._start(partial(self._after, seconds, partial(self._hands.kill, process)))
+            self._run.at_hanging_log()
 
         def fail_its_sync(number: int) -> None:
+            self._run.at_hanging_log()
             self._site.faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), number, ".wal"))
 
         if self._site.kind.wal is WalKind.SERVICE:

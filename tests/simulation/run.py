@@ -167,7 +167,7 @@ class _Run:
                 nemesis.run,
                 nemesis.beside.carry_out,
                 nemesis.watch_progress,
-                *(client.run for client in self._tables.clients),
+                *self._tables.helpers,
             ):
                 helpers.start_soon(self._site.or_all_end, help_)
             async with anyio.create_task_group() as clients:

@@ -100,6 +100,8 @@ class RunState:
         self._reached = 0
         self._held: trio.Event | None = None
         self._releases = 0
+        self.at_hanging_log: Callable[[], None] = lambda: None
+        """Called when a write of the log hangs."""
 
     def _at_first(self, names: Sequence[str]) -> State:
         legacy = tuple(

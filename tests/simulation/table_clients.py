@@ -54,6 +54,32 @@ class TableClients:
             if run.plan.seed % _SHARE == 1
             else []
         )
+        self._beside = [TableClient(_CLIENTS + number, run, self.history) for number in range(2)]
+        self._hanging = trio.Event()
+        if self.clients:
+            run.at_hanging_log = self._note_hanging
+
+    @property
+    def helpers(self) -> list[Callable[[], Awaitable[None]]]:
+        """What goes on beside the plan's clients."""
+        return [*(client.run for client in self.clients), self._read_while_the_log_hangs]
+
+    def _note_hanging(self) -> None:
+        self._hanging.set()
+
+    async def _read_while_the_log_hangs(self) -> None:
+        """What is not durable yet, and may be lost, is shown to nobody (rule C1): one client updates, and
+        another one reads beside it."""
+        writer, reader = self._beside
+        while True:
+            await self._hanging.wait()
+            process = self._run.current
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.update_once)
+                await trio.sleep(0.01)
+                if process is not None:
+                    await reader.read_from(process)
+            self._hanging = trio.Event()
 
     async def check(self) -> None:
         """Nothing is wrong any more: what the last owner shows is what the clients did."""
@@ -103,6 +129,14 @@ class TableClient:
             (12, 3, 5, 3, 3, 1),
         )[0]
         await step()
+
+    async def update_once(self) -> None:
+        await self._update()
+
+    async def read_from(self, process: Process) -> None:
+        """One process, as long as it answers."""
+        self._process = process
+        await self._get(list(_KEYS))
 
     async def check_all(self) -> None:
         """Read everything, in every way."""

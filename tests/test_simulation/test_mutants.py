@@ -58,11 +58,11 @@ def test_every_mutant_names_its_rule_and_describes_its_effect() -> None:
 
 
 def test_each_mutant_stands_for_a_rule_of_its_own() -> None:
-    """C1 has three, for appends, reads and wake-ups, C3 two, for appends and for updates of tables, M19 two,
-    for lookups and for what is left over: a different checker sees each."""
+    """C1 has four, for appends, reads, wake-ups and rows of tables, C3 two, for appends and for updates of
+    tables, M19 two, for lookups and for what is left over: a different checker sees each."""
     rules = Counter(rule for mutant in CATALOGUE.values() for rule in mutant.rule.split(", "))
 
-    assert {rule: count for rule, count in rules.items() if count > 1} == {"C1": 3, "C3": 2, "M19": 2}
+    assert {rule: count for rule, count in rules.items() if count > 1} == {"C1": 4, "C3": 2, "M19": 2}
     counts = f"{len(CATALOGUE)} bugs for {len(rules)} of"
     assert counts in " ".join((Path(__file__).parents[2] / "docs" / "TESTING.md").read_text().split())
 

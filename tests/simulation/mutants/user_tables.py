@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import attrs
@@ -12,6 +13,32 @@ from tierlog.storage_backends.sorted_runs import scan
 from tierlog.storage_backends.sorted_runs.scan import Page
 
 from .planting import Planter, mutant
+
+
+class _Undurable:
+    """A container that waits for nothing to become durable."""
+
+    def __init__(self, container: Any) -> None:
+        self._container = container
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    async def wait_durable(self) -> None:
+        pass
+
+
+@mutant("C1")
+def row_is_shown_before_it_is_durable(plant: Planter) -> None:
+    """A read shows a row that a crash then takes."""
+
+    async def read(original: Any, self: Tables, *arguments: Any) -> Any:
+        hasty = copy(self)
+        hasty._container = _Undurable(self._container)  # type: ignore[assignment]
+        return await original(hasty, *arguments)
+
+    for verb in (Tables.get, Tables.page, Tables.changes):
+        plant(verb, read)
 
 
 @mutant("M15")
