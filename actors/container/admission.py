@@ -144,11 +144,12 @@ class Admission:
         """Whether so many segments are in memory that ``admit_segments`` must be asked."""
         return 2 * self._state.segments.count >= self._options.segments
 
-    async def admit_segments(self, names: Sequence[str]) -> None:
+    async def admit_segments(self, names: Sequence[str], *, deletes: bool = False) -> None:
         """Return when a request may go on that brings these segments into memory; raises ``Throttled`` if
-        there are too many. Those that are flushed and published leave it (rule M5)."""
-        segments, most = self._state.segments, self._options.segments
-        if all(segments.in_memory(name) is not None for name in names):
+        there are too many. Those that are flushed and published leave it (rule M5). ``deletes``: it may use
+        twice the memory, because what it deletes may be what long-term storage has no room for."""
+        segments, most = self._state.segments, self._options.segments * (2 if deletes else 1)
+        if 2 * segments.count < most or all(segments.in_memory(name) is not None for name in names):
             return
 
         if segments.count < most:

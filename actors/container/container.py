@@ -409,7 +409,7 @@ class Container:
         if request.takes_room(self.state):
             await admission.require_room(size)
         if admission.is_crowded:
-            await admission.admit_segments(request.needed())
+            await admission.admit_segments(request.needed(), deletes=request.deletes)
 
     async def _ask(self, request: Request, size: int) -> Any:
         request.reply = reply = self._make_answer()

@@ -23,6 +23,9 @@ class Request:
     is_read = False
     """It is about one segment, and logs nothing. If that is cold, the request gets ``NotLoaded``, and its
     caller looks the segment up (rule M4)."""
+    deletes = False
+    """It frees long-term storage, which may be what has no room: it brings a segment into memory when other
+    requests are refused for that (rule M5)."""
     size: int = 0
     """Bytes of memory for its data while it waits, about."""
 

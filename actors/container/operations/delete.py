@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ....journal.operations.delete_segment import DeleteSegment
@@ -22,9 +22,7 @@ class DeleteRequest(NameRequest):
     """Answered with None."""
 
     __slots__ = ()
-
-    def needed(self) -> Sequence[str]:
-        return ()
+    deletes = True
 
 
 def _decide(state: ContainerState, request: DeleteRequest) -> Decision:

@@ -3,7 +3,7 @@ refused, and what relieves memory is not (rules M5, C6)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -29,17 +29,19 @@ COLD = [f"cold/{number}" for number in range(10)]
 
 
 @asynccontextmanager
-async def crowded(world: ContainerWorld) -> AsyncIterator[tuple[Owner, anyio.Event, list[str]]]:
+async def crowded(
+    world: ContainerWorld, cold: Sequence[str] = COLD
+) -> AsyncIterator[tuple[Owner, anyio.Event, list[str]]]:
     """An owner of cold segments whose storage is frozen, after creations by the hundred. Gives the names of
     those that it accepted, and an event: the storage answers again."""
     healed = anyio.Event()
     world.chunks = FaultyChunkStorage(MemoryChunkStorage(world.memory), hang=healed.wait)
     async with world.owner() as owner:
-        for name in COLD:
+        for name in cold:
             await make(owner.store, name, name.encode())
         await owner.store.flush()
         await anyio.sleep(1)
-        await owner.store.append(COLD[0], b"")
+        await owner.store.append(cold[0], b"")
         await anyio.sleep(1)
         world.chunks.script = every(Fault(FaultKind.HANG))
         yield owner, healed, await create_many(owner, 0, 1000)
@@ -106,6 +108,33 @@ async def test_m5_what_relieves_memory_and_what_needs_none_is_not_refused() -> N
         await anyio.sleep(1)
         assert await store.append(cold[0], b"!") == len(cold[0])
         assert await read_all(store, cold[0]) == cold[0].encode() + b"!"
+
+
+async def test_m5_deletes_of_cold_segments_are_refused_above_twice_the_limit() -> None:
+    """Each is loaded, and stays in memory until long-term storage answers."""
+    world = ContainerWorld(CROWDED)
+    names = [f"cold/{number}" for number in range(3 * MOST)]
+    async with crowded(world, names) as (owner, healed, created):
+        segments, refused = owner.container.segments, 0
+        cold = {image.name for image in cold_images(owner.container).values()}
+        left = set(names)
+        for name in sorted(cold):
+            try:
+                await owner.store.delete_segment(name)
+            except Throttled:
+                refused += 1
+            else:
+                left.discard(name)
+        assert len(cold) - refused >= MOST
+        assert segments.count == len(segments.by_id) == 2 * MOST
+        await owner.store.delete_segment(created[0])
+
+        world.chunks.script = None
+        healed.set()
+        await owner.store.flush()
+        for name in sorted(left):
+            await owner.store.delete_segment(name)
+        assert await owner.store.list_segments() == sorted(created[1:])
 
 
 async def test_m5_from_half_of_the_limit_on_creations_wait_for_flush_cycles() -> None:
