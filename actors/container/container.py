@@ -82,7 +82,7 @@ from .parked import ParkedOptions
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
-from .requests import LogRequest, Request
+from .requests import WORK_CHARGE, LogRequest, Request
 from .segments import NotLoaded, SegmentState, SegmentTable
 from .shared_store_record import SharedStoreRecord
 from .sources import ContainerManifestSource
@@ -413,7 +413,7 @@ class Container:
 
     async def _ask(self, request: Request, size: int) -> Any:
         request.reply = reply = self._make_answer()
-        await self.mailbox.put(request, size)
+        await self.mailbox.put(request, max(size, WORK_CHARGE * request.work))
         return await reply.wait()
 
     async def _ask_or_import(self, request: Request, size: int) -> Any:
@@ -541,11 +541,10 @@ class Container:
     def tables(self) -> Tables:
         return self._components.tables
 
-    async def ask_update(self, request: UpdateTableRequest, charge: int) -> Any:
-        """Admit an update of a table, which counts as ``charge`` bytes in the mailbox, and return its
-        answer."""
+    async def ask_update(self, request: UpdateTableRequest) -> Any:
+        """Admit an update of a table, and return its answer."""
         await self._components.admission.admit(request.name, request.size)
-        return await self._ask(request, charge)
+        return await self._ask(request, request.size)
 
     async def wait_progress(self) -> None:
         """Return after the next flush cycle, or another step that freed memory."""

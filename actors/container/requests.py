@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from .state import ContainerState
 
 
+WORK_CHARGE = 4 << 10
+"""Bytes for which a request counts in the mailbox, at least, times its ``work``: the pipeline's steps, which
+take bytes, then have a ``work`` of about a thousand."""
+
+
 class Request:
     """The base. ``Container.ask`` sets ``reply``."""
 
@@ -28,6 +33,8 @@ class Request:
     requests are refused for that (rule M5)."""
     size: int = 0
     """Bytes of memory for its data while it waits, about."""
+    work = 1
+    """How many rows or attributes are decided and applied for it, about."""
 
     def named(self) -> Sequence[str]:
         """The segments that the request is about, by name: a later one that shares a name must not overtake

@@ -24,6 +24,7 @@ from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from ..telemetry.logging import get_logger
 from .metadata_store import ATTEMPTS_MAX
 from .operations.table import LOOK_UP, ForgetRowsRequest, UpdateTableRequest
+from .requests import WORK_CHARGE
 from .segments import SegmentState
 from .table_pages import Position, page_of_changes, page_of_rows, rows_of_keys, within_table
 from .table_rows import PREFIX_BYTES, REMOVAL_PREFIX, removed_sid, row_prefix
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = get_logger("container")
-_ROW_CHARGE = 4 << 10
-"""Bytes for which a row counts in the mailbox, at least: of the pipeline's steps, which take bytes, one then
-has about a thousand rows, 3 ms of work."""
 _REMOVED = PageLimits(256)
 _REMOVAL_BYTES_MAX = 64 << 20
 """Bytes of rows in memory above which the removal waits for a flush cycle."""
@@ -63,13 +61,11 @@ class Tables:
 
     async def update(self, request: UpdateTableRequest) -> int | None:
         """Apply ``request`` and return the version of its rows."""
-        # A row costs memory besides its bytes, and a step of the pipeline must not take too many.
-        charge = max(request.size, _ROW_CHARGE * (len(request.rows) + len(request.expected)))
         for _ in range(ATTEMPTS_MAX):
             if request.expected:
                 await self._container.as_owner(self._look_up(request))
             try:
-                answer = await self._container.ask_update(request, charge)
+                answer = await self._container.ask_update(request)
             except TableConflict:
                 self._conflicts += 1
                 raise
@@ -180,7 +176,7 @@ class Tables:
                 page = await scan_rows(view, self._runs, within_table(sid, KeyRange(), start), _REMOVED)
             is_last = page.resume is None
             keys = [row.key[PREFIX_BYTES:] for row in page.rows]
-            size = sum(map(len, keys)) + _ROW_CHARGE
+            size = sum(map(len, keys)) + WORK_CHARGE
             await self._container.ask_internal(ForgetRowsRequest(sid, keys, is_last=is_last), size)
             self._removed += len(keys)
             start = b"" if page.resume is None else page.resume[PREFIX_BYTES:]

@@ -34,12 +34,13 @@ _UPDATE_BYTES = 256
 class AttributesRequest(Request):
     """Answered with the new values of the updated attributes."""
 
-    __slots__ = ("name", "size", "updates")
+    __slots__ = ("name", "size", "updates", "work")
 
     def __init__(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         self.name = name
         self.updates = updates
         self.size = _UPDATE_BYTES * len(updates)
+        self.work = len(updates)
 
     def named(self) -> Sequence[str]:
         return (self.name,)

@@ -38,6 +38,7 @@ class UpdateTableRequest(Request):
         "seen",
         "sid",
         "size",
+        "work",
         "writer",
     )
 
@@ -54,6 +55,7 @@ class UpdateTableRequest(Request):
         self.name = name
         self.rows = rows
         self.size = sum(len(key) + len(value or b"") for key, value in rows) + sum(map(len, expected))
+        self.work = 1 + len(rows) + len(expected)
         self.expected = expected
         self.writer = writer
         self.first_event = first_event

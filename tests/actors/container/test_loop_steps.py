@@ -17,6 +17,7 @@ import pytest
 from support.container_world import OPTIONS, ContainerWorld, Owner
 from support.loop_steps import CallCounter, LongestSteps
 from support.patience import scaled
+from tierlog import AttributeUpdate
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.local_disk import RunFolder
 from tierlog.actors.container.pipeline import PipelineOptions
@@ -375,3 +376,51 @@ async def test_no_step_grows_with_the_number_of_segments_that_are_merged_into_on
     async with world.owner() as owner:
         for attempt in longest.attempts():
             await one_merge(owner, [f"s{attempt}.{number}" for number in range(count)], longest)
+
+
+ROWS = 1000
+
+
+async def update_at_once(owner: Owner, names: list[str], longest: LongestSteps, phase: str) -> None:
+    """Several updates of each table, all at the same time."""
+    rows = {b"%03d" % number: b"v" for number in range(ROWS)}
+    with longest.of(phase):
+        await anyio.lowlevel.checkpoint()  # asyncio records no step that began before
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(owner.store.table(name).put_many, rows)
+
+
+@pytest.mark.one_loop
+async def test_no_step_grows_with_the_number_of_updates_of_tables_that_arrive_together(
+    tmp_path: Path,
+) -> None:
+    """M18: a thousand rows are as much as one step takes. 150 updates of 1,000 rows each took steps of 36 ms,
+    and of 334 ms if they waited for cold tables."""
+    world, longest = ContainerWorld(attrs.evolve(ON_ORDER, active_segments_max=FEW)), LongestSteps()
+    world.runs = local_runs(tmp_path)
+    names = [f"t{number}" for number in range(4 * FEW)]
+    async with world.owner() as owner:
+        await owner.store.create_segment("kept")
+        await together(owner.store.create_table, names)
+        for _ in longest.attempts():
+            await unload_idle(owner, "kept")
+            cold = [name for name in names if owner.container.segments.in_memory(name) is None]
+            await update_at_once(owner, cold[:FEW], longest, "updates of cold tables")
+            await update_at_once(owner, cold[-1:] * FEW, longest, "updates of a cold table")
+            await update_at_once(owner, names[:1] * FEW, longest, "updates of a table")
+
+
+@pytest.mark.one_loop
+async def test_no_step_grows_with_the_number_of_updates_of_attributes_that_arrive_together() -> None:
+    """100 updates of 1,000 attributes each took steps of 21 ms."""
+    updates = [AttributeUpdate(f"{number}", 1) for number in range(ROWS)]
+    longest = LongestSteps()
+    async with ContainerWorld().owner() as owner:
+        await owner.store.create_segment("s")
+        for _ in longest.attempts():
+            with longest.of("updates"):
+                await anyio.lowlevel.checkpoint()  # asyncio records no step that began before
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(FEW):
+                        tasks.start_soon(owner.store.update_attributes, "s", updates)

@@ -300,13 +300,13 @@ async def test_m15_a_row_that_changes_between_lookup_and_decision_is_seen(
         ask = Container.ask_update
         interrupted = False
 
-        async def ask_late(container: Container, request: Any, charge: int) -> Any:
+        async def ask_late(container: Container, request: Any) -> Any:
             nonlocal interrupted
             if request.expected and not interrupted:
                 interrupted = True
                 await table.put(b"k", b"2")
                 await owner.store.flush()
-            return await ask(container, request, charge)
+            return await ask(container, request)
 
         monkeypatch.setattr(Container, "ask_update", ask_late)
         with pytest.raises(TableConflict):
@@ -325,9 +325,9 @@ async def test_m15_a_row_that_leaves_memory_between_lookup_and_decision_keeps_it
         await table.put(b"other", b"1")
         ask = Container.ask_update
 
-        async def ask_late(container: Container, request: Any, charge: int) -> Any:
+        async def ask_late(container: Container, request: Any) -> Any:
             await owner.store.flush()
-            return await ask(container, request, charge)
+            return await ask(container, request)
 
         monkeypatch.setattr(Container, "ask_update", ask_late)
         with pytest.raises(TableConflict):
