@@ -9,7 +9,8 @@ be distinguished from a second call:
   attempt with unknown outcome proves that it was not applied only if the segment is too short to hold it;
   otherwise the outcome stays unknown;
 - an update of a table with a writer id, or that changes a row whose version it expects; ``TableConflict``
-  after an unknown outcome of the latter may be about its own change;
+  after an unknown outcome of the latter may be about its own change, and of the former proves nothing if a
+  row is there that should be absent: it may be removed before the first attempt arrives;
 - a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the
   call's own creation;
 - the verbs of a transaction: each finds what an earlier attempt did, and gives the same answer (rule H17).
@@ -43,6 +44,7 @@ from ....storage_backends.base.errors import (
     Unavailable,
     UnknownWriter,
 )
+from ....storage_backends.base.tables import ABSENT
 from ....storage_backends.base.transactions import TransactionState
 from ...kernel.backoff import Backoff
 
@@ -185,7 +187,9 @@ def decide(
 
 def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
     """A final answer, after an attempt with unknown outcome."""
-    if repeat is Repeat.READS or isinstance(error, _PROOFS[repeat]):
+    # A row may be absent again, and an earlier attempt be applied then that is under way still.
+    is_final = not (isinstance(error, TableConflict) and error.expected == ABSENT)
+    if repeat is Repeat.READS or (is_final and isinstance(error, _PROOFS[repeat])):
         return error
 
     # Whatever was appended to an aborted transaction is gone, and no commit can have been applied.

@@ -3,6 +3,7 @@ table leaves, and what a crash does to all of it."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -372,6 +373,41 @@ async def test_c3_a_repeat_is_answered_before_its_conditions_are_compared() -> N
         with pytest.raises(OutOfOrder):
             await table.put(b"k", b"3", writer_id="w", event_number=9)
         assert await owner.store.last_event_number(NAME, "w") == 1
+
+
+async def test_m15_an_attempt_that_comes_after_a_conflict_is_ended_by_a_later_event() -> None:
+    """Its client got no answer, and sent it again: the repeat met a row that has gone since."""
+    async with ContainerWorld().owner() as owner:
+        table = await made(owner)
+        await table.put(b"other", b"1", writer_id="w", event_number=0)
+        for after_next in (False, True):
+            first = 2 * after_next + 1
+            late = partial(
+                table.put, b"k", b"late", expected_version=ABSENT, writer_id="w", event_number=first
+            )
+            await table.put(b"k", b"1")
+            with pytest.raises(TableConflict):
+                await late()
+            await table.remove(b"k")
+            then = partial(
+                table.put,
+                b"other",
+                b"2",
+                writer_id="w",
+                event_number=first + 1,
+                previous_event_number=first - 1,
+            )
+            if after_next:
+                await then()
+                assert await late() is None
+                assert await table.get(b"k") is None
+            else:
+                version = await late()
+                assert await late() == version, "applied once"
+                with pytest.raises(OutOfOrder):
+                    await then()
+                await table.put(b"other", b"2", writer_id="w", event_number=first + 1)
+                await table.remove(b"k")
 
 
 # --- transactions -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tierlog.actors.gateway.client.retries import Failure, Kind, Repeat, Retry, 
 from tierlog.actors.gateway.client.tables import update_rows
 from tierlog.storage_backends.base.errors import OutcomeUnknown, TableConflict, TierlogError
 from tierlog.storage_backends.base.table import WriterEvent
+from tierlog.storage_backends.base.tables import ABSENT
 
 CONFLICT = TableConflict("", segment="t", key_hex="6b", expected=1, present=2)
 LOST = OutcomeUnknown("the connection broke")
@@ -40,6 +41,14 @@ def test_h19_an_update_is_repeated_if_it_cannot_be_applied_twice(
     assert call.repeat is repeat
     answer = after(repeat, LOST, Kind.UNKNOWN, doubt=False)
     assert isinstance(answer, Retry) == (repeat is not Repeat.NEVER)
+
+
+def test_h19_a_conflict_about_absence_proves_nothing_while_an_attempt_may_be_under_way() -> None:
+    """Once the row is removed, the attempt can still be applied (M15)."""
+    conflict = TableConflict("", segment="t", key_hex="6b", expected=ABSENT, present=2)
+    assert after(Repeat.NUMBERED, conflict, Kind.REFUSED, doubt=False) is conflict
+    assert isinstance(after(Repeat.NUMBERED, conflict, Kind.REFUSED, doubt=True), OutcomeUnknown)
+    assert after(Repeat.READS, conflict, Kind.REFUSED, doubt=True) is conflict
 
 
 def test_h19_a_conflict_after_a_lost_answer_is_proof_for_a_writer_only() -> None:
