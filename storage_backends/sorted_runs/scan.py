@@ -77,7 +77,7 @@ async def scan_rows(
         # A newer row of the same key is in another one, which is read.
         runs = [run for run in generation if keys.overlaps(run) and run.summary.max_version > least]
         if runs:
-            cursors.append(_RunCursor(reader, runs, keys))
+            cursors.append(_RunCursor(reader, runs, keys, least))
 
     merger = Merger(len(cursors))
     rows: list[Row] = []
@@ -120,10 +120,12 @@ class _MemtableCursor:
 class _RunCursor:
     """Batches of the rows of runs whose key ranges are disjoint and ascend."""
 
-    def __init__(self, reader: RunReader, runs: list[RunEntry], keys: KeyRange) -> None:
+    def __init__(self, reader: RunReader, runs: list[RunEntry], keys: KeyRange, least: int) -> None:
+        """Blocks without a version above ``least`` are not read."""
         self._reader = reader
         self._runs = runs
         self._keys = keys
+        self._least = least
         self._number: int | None = None
         """The next block of the first run."""
         self._read_bytes = _READ_FIRST
@@ -154,11 +156,18 @@ class _RunCursor:
         """The next blocks to read at once; equal numbers if there are none."""
         first = tail.block_at(self._keys.start) if self._number is None else self._number
         limit = tail.blocks if self._keys.end is None else bisect_left(tail.separators, self._keys.end)
+        versions, least = tail.versions, self._least
+        while first < limit and versions[first] <= least:
+            first += 1
         if first >= limit:
             return first, first
 
         end = first + 1
-        while end < limit and tail.offsets[end + 1] - tail.offsets[first] <= self._read_bytes:
+        while (
+            end < limit
+            and versions[end] > least
+            and tail.offsets[end + 1] - tail.offsets[first] <= self._read_bytes
+        ):
             end += 1
         return first, end
 

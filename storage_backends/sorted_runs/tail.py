@@ -31,7 +31,7 @@ from .trailer import Trailer
 
 _POSITION = struct.Struct(">II")
 _U32 = struct.Struct(">I")
-_ENTRY_MEMORY = 130
+_ENTRY_MEMORY = 138
 """Bytes of memory for one block's index entry, without its key: a ``bytes`` object and array elements."""
 _STEP_BLOCKS = 1000
 
@@ -49,6 +49,8 @@ class Tail:
     first_rows: array[int]
     """The number of each block's first row, and the count of all rows."""
     fingerprints: array[int]
+    versions: array[int]
+    """The greatest of each block."""
 
     @property
     def memory(self) -> int:
@@ -146,9 +148,9 @@ def _decode_index(trailer: Trailer, packed: memoryview, index: bytes) -> Iterato
     fingerprints.frombytes(packed)
     if sys.byteorder == "little":
         fingerprints.byteswap()
-    tail = Tail(trailer.summary, [], array("Q", (0,)), array("I", (0,)), fingerprints)
+    tail = Tail(trailer.summary, [], array("Q", (0,)), array("I", (0,)), fingerprints, array("Q"))
     offset = rows = 0
-    for number, (separator, _, value) in enumerate(rows_of_block(index)):
+    for number, (separator, version, value) in enumerate(rows_of_block(index)):
         if number % _STEP_BLOCKS == _STEP_BLOCKS - 1:
             yield None
         if value is None or len(value) != _POSITION.size:
@@ -162,6 +164,7 @@ def _decode_index(trailer: Trailer, packed: memoryview, index: bytes) -> Iterato
         tail.separators.append(separator)
         tail.offsets.append(offset)
         tail.first_rows.append(rows)
+        tail.versions.append(version)
     if offset != trailer.blocks_length or rows != len(fingerprints):
         raise DecodeError("the index of a run does not cover its blocks")
     yield tail

@@ -147,3 +147,35 @@ async def test_a_scan_reads_ahead_in_growing_steps(world: TableWorld) -> None:
     assert (tail, sum(blocks)) == (run.tail_length, run.length - run.tail_length)
     assert len(blocks) < 10
     assert max(blocks) <= 256 << 10
+
+
+async def test_changes_after_any_version_are_the_rows_with_a_greater_one(world: TableWorld) -> None:
+    """M2: blocks without one are passed over, whatever hides what."""
+    newest = await filled(world)
+    for number in range(300):
+        key = b"p1/%04d" % (number * 7 % 400)
+        newest[key] = Row(key, world.put(key, bytes(200)), bytes(200))
+        if number == 250:
+            await world.flush()
+    for since in range(0, world.table.version + 1, 9):
+        page = await scan_rows(
+            world.capture(), world.reader, KeyRange(), PageLimits(10_000), changed_after=since
+        )
+
+        assert page.rows == [newest[key] for key in sorted(newest) if newest[key].version > since]
+
+
+async def test_changes_read_no_block_without_a_newer_row(world: TableWorld) -> None:
+    for number in range(20_000):
+        world.put(b"%06d" % number, bytes(50))
+    run = await world.flush()
+    assert run is not None
+    blocks = run.length - run.tail_length
+    for since, share in ((19_990, 0.01), (15_000, 0.26), (20_000, 0)):
+        world.forget_cache()
+        page = await scan_rows(
+            world.capture(), world.reader, KeyRange(), PageLimits(100_000, 1 << 30), changed_after=since
+        )
+
+        assert len(page.rows) == 20_000 - since
+        assert sum(read.length for read in world.source.reads[1:]) <= share * blocks
