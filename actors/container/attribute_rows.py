@@ -1,18 +1,17 @@
 """Attributes of segments as rows of the system table (rule M19). Sync.
 
 Key of a row: ``a:``, the segment's id in hex, and ``:`` with the name, or ``#`` with the attribute's id in
-hex. Value: ``i64``. A segment that is removed while it has such rows leaves a mark, ``e:`` and its id in hex,
-until they are removed."""
+hex. Value: ``i64``."""
 
 from __future__ import annotations
 
 import struct
 
-from ...storage_backends.base.codec import DecodeError, hex_number
+from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.segments import AttributeName
 from ...storage_backends.sorted_runs.rows import Row
 
-ATTRIBUTE_PREFIX, REMOVAL_PREFIX = b"a:", b"e:"
+ATTRIBUTE_PREFIX = b"a:"
 _NAME, _ID = b":", b"#"
 _VALUE = struct.Struct(">q")
 _HEAD_BYTES = len(ATTRIBUTE_PREFIX) + 16
@@ -55,13 +54,3 @@ def value_of(row: Row | None) -> int | None:
         raise DecodeError(f"the row of an attribute has {len(row.value)} bytes")
     value: int = _VALUE.unpack(row.value)[0]
     return value
-
-
-def removal_row(sid: int, version: int) -> Row:
-    """The segment is removed, and its attributes are not."""
-    return Row(b"%b%016x" % (REMOVAL_PREFIX, sid), version, b"")
-
-
-def removed_sid(key: str) -> int:
-    """The id in the key of a mark. Raises ``DecodeError``."""
-    return hex_number(key[len(REMOVAL_PREFIX) :])

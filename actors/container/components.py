@@ -3,6 +3,8 @@ constructed, and none is replaced later."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,7 +18,7 @@ from ..read.read_ahead import ReadAhead
 from ..read.reader import Reader
 from ..read.unflushed import UnflushedBytes
 from .admission import Admission
-from .attributes import Attributes
+from .attributes import shorten_images
 from .checkpoint import Checkpointer
 from .imports import SegmentImporter
 from .leases import Leases
@@ -24,6 +26,7 @@ from .loader import Loader
 from .parked import ParkedRequests
 from .pipeline import Pipeline, PipelineHooks
 from .publish import Listeners, Publisher
+from .row_removal import RowRemoval
 from .sources import ContainerCollectorSource, ContainerFlushSource
 from .table_runs import TableRuns
 from .tables import Tables
@@ -50,7 +53,8 @@ class ContainerComponents:
     table_runs: TableRuns
     loader: Loader
     tables: Tables
-    attributes: Attributes
+    row_removal: RowRemoval
+    shorten_images: Callable[[], Awaitable[None]]
 
 
 def build_components(container: Container) -> ContainerComponents:
@@ -83,8 +87,7 @@ def build_components(container: Container) -> ContainerComponents:
         view, flusher, storage, collector, ownership.prove, table_runs.complete_cycle, options.writer
     )
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
-    tables = Tables(container)
-    listeners = _listeners(container, writer, leases, tables)
+    listeners = _listeners(container, writer, leases)
     publisher = Publisher(
         state,
         cache,
@@ -120,19 +123,16 @@ def build_components(container: Container) -> ContainerComponents:
         ),
         table_runs=table_runs,
         loader=loader,
-        tables=tables,
-        attributes=Attributes(state, container.metadata, container.ask_internal, writer.flush),
+        tables=Tables(container),
+        row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
+        shorten_images=partial(shorten_images, state, container.ask_internal),
     )
 
 
-def _listeners(container: Container, writer: StorageWriter, leases: Leases, tables: Tables) -> Listeners:
+def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> Listeners:
     legacy, segments = container.legacy, container.state.segments
     if legacy is None:
-        return Listeners(
-            segment_due=writer.segment_due,
-            transaction_changed=leases.note,
-            table_deleted=tables.table_deleted,
-        )
+        return Listeners(segment_due=writer.segment_due, transaction_changed=leases.note)
 
     def record_changed(sid: int) -> None:
         segment = segments.get(sid)
@@ -144,5 +144,4 @@ def _listeners(container: Container, writer: StorageWriter, leases: Leases, tabl
         transaction_changed=leases.note,
         record_changed=record_changed,
         cycle_completed=legacy.cycle_completed,
-        table_deleted=tables.table_deleted,
     )

@@ -309,8 +309,8 @@ class Container:
                 pipeline = components.pipeline
                 helpers.start_soon(protect(components.loader.run), pipeline.resume, pipeline.wait_for_room)
                 helpers.start_soon(protect(components.table_runs.run))
-                helpers.start_soon(protect(components.tables.run))
-                helpers.start_soon(protect(components.attributes.run))
+                helpers.start_soon(protect(components.row_removal.run))
+                helpers.start_soon(protect(components.shorten_images))
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()
@@ -695,5 +695,5 @@ class Container:
             journal=self.ownership.statistics(),
             table=components.table_runs.statistics(),
             loader=components.loader.statistics(),
-            user_tables=components.tables.statistics(),
+            user_tables=components.tables.statistics(components.row_removal.removed),
         )

@@ -15,7 +15,7 @@ from ...storage_backends.segments.metadata_store import TRANSACTION_BYTES_MAX, C
 from ...storage_backends.sorted_runs.lookup import find_cached, find_row, find_rows
 from ...storage_backends.sorted_runs.memtable import find_conflict, version_of
 from ...storage_backends.sorted_runs.reader import RunReader
-from ...storage_backends.sorted_runs.rows import Row, prefix_end, successor
+from ...storage_backends.sorted_runs.rows import Row, prefix_end
 from ...storage_backends.sorted_runs.scan import KeyRange, Page, PageLimits, scan_rows
 from .operations.metadata import CommitMetadataRequest, conflict
 from .requests import Request
@@ -134,15 +134,6 @@ class LoggedMetadataStore(ChunkMetadataStore):
         with self._state.table.view() as view:
             page = await scan_rows(view, self._runs, KeyRange(start, prefix_end(start)), PageLimits(1))
         return page.rows[0].key.decode() if page.rows else None
-
-    async def some(self, prefix: str, count: int, after: str = "") -> dict[str, Found]:
-        """The first ``count`` records whose keys begin with ``prefix`` and come after ``after``. Raises as
-        ``get``."""
-        start = successor(after.encode()) if after else prefix.encode()
-        with self._state.table.view() as view:
-            keys = KeyRange(start, prefix_end(prefix.encode()))
-            page = await scan_rows(view, self._runs, keys, PageLimits(count))
-        return {row.key.decode(): (row.version, row.value) for row in page.rows if row.value is not None}
 
     async def _pages(self, prefix: str) -> AsyncGenerator[Page, None]:
         start: bytes | None = prefix.encode()

@@ -43,8 +43,6 @@ class Listeners:
     """A segment's record in long-term storage was committed or removed."""
     cycle_completed: Callable[[], None] = lambda: None
     """A flush cycle is complete."""
-    table_deleted: Callable[[], None] = lambda: None
-    """A table was deleted, whose rows are still there."""
 
 
 class Publisher:

@@ -29,7 +29,8 @@ from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
-from .attribute_rows import attribute_key, attribute_row, removal_row, value_of
+from .attribute_rows import attribute_key, attribute_row, value_of
+from .left_rows import mark_row
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
 from .segment_rows import NO_RECORD, image_key, image_of, name_key, name_row
@@ -155,8 +156,8 @@ class ContainerState:
         """Attributes that a segment has in memory and in its image; further ones are rows (rule M19)."""
         self.has_attribute_rows = False
         """Whether attributes are known that are rows: checkpoints must say so (rule M19)."""
-        self.on_attributes_left: Callable[[], None] = lambda: None
-        """Called when a segment is removed whose attributes are rows."""
+        self.on_rows_left: Callable[[], None] = lambda: None
+        """Called when a segment loses its name that has rows."""
         self.parked: Collection[str] = ()
         """The names in requests that wait for cold segments. What was loaded for one of them stays in memory
         until it has all that it needs: otherwise two of its segments could take turns there without end."""
@@ -239,13 +240,13 @@ class ContainerState:
         if not segment.is_gone:
             self.live_segments -= 1
             self.table.put((Row(name_key(segment.name), self.sequence, None),))
+            if segment.is_table or segment.has_attribute_rows:
+                self.table.put((mark_row(segment.sid, self.sequence),))
+                self.on_rows_left()
         self.segments.unname(segment, status)
 
     def remove_segment(self, sid: int) -> None:
         """Nothing of the segment is needed any more."""
-        if (segment := self.segments.by_id.get(sid)) is not None and segment.has_attribute_rows:
-            self.table.put((removal_row(sid, self.sequence),))
-            self.on_attributes_left()
         self.segments.remove(sid)
         self.table.put((Row(image_key(sid), self.sequence, None),))
 

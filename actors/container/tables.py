@@ -1,43 +1,34 @@
-"""A container's tables: updates, reads, and the removal of what deleted ones leave (rules M14 to M17).
+"""A container's tables: updates and reads (rules M14 to M16).
 
-Owns: the lookups of conditions, and the background task that removes rows. Does not own: what reads show
-(``table_pages.py``), decisions (``operations/table.py``), the rows (the system table, like all others).
+Owns: the lookups of conditions. Does not own: what reads show (``table_pages.py``), decisions
+(``operations/table.py``), the rows (the system table, like all others), their removal (``row_removal.py``).
 
-Cancellation and crash: an update is in the log or has no effect. The removal of a deleted table's rows goes
-on from its mark."""
+Cancellation and crash: an update is in the log or has no effect."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import anyio
 import attrs
 
-from ...storage_backends.base.errors import DataCorruption, TableConflict, TierlogError, Unavailable
+from ...storage_backends.base.errors import TableConflict, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
 from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
-from ...storage_backends.sorted_runs.rows import prefix_end
-from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
-from ..telemetry.logging import get_logger
+from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
 from .metadata_store import ATTEMPTS_MAX
-from .operations.table import LOOK_UP, ForgetRowsRequest, UpdateTableRequest
+from .operations.table import LOOK_UP, UpdateTableRequest
 from .requests import WORK_CHARGE
 from .segments import SegmentState
-from .table_pages import Position, page_of_changes, page_of_rows, rows_of_keys, within_table
-from .table_rows import PREFIX_BYTES, REMOVAL_PREFIX, removed_sid, row_prefix
+from .table_pages import Position, page_of_changes, page_of_rows, rows_of_keys
+from .table_rows import row_prefix
 
 if TYPE_CHECKING:
     from .container import Container
 
 T = TypeVar("T")
-_log = get_logger("container")
-_REMOVED = PageLimits(256)
-_REMOVAL_BYTES_MAX = 64 << 20
-"""Bytes of rows in memory above which the removal waits for a flush cycle."""
-_REMOVAL_PAUSE, _FAILURE_PAUSE = 0.01, 30.0
 
 
 @attrs.frozen
@@ -45,7 +36,7 @@ class TablesStatistics:
     updates: int = attrs.field(metadata=counter("Updates of tables."))
     rows: int = attrs.field(metadata=counter("Rows put and removed by updates of tables."))
     conflicts: int = attrs.field(metadata=counter("Updates of tables refused because of a condition."))
-    removed_rows: int = attrs.field(metadata=counter("Rows of deleted tables removed."))
+    removed_rows: int = attrs.field(metadata=counter("Rows removed that deleted segments left."))
 
 
 class Tables:
@@ -53,9 +44,8 @@ class Tables:
         self._container = container
         self._state = container.state
         self._runs = container.runs
-        self._removal_due = anyio.Event()
         self._requested_at = -1
-        self._updates = self._rows = self._conflicts = self._removed = 0
+        self._updates = self._rows = self._conflicts = 0
 
     # --- updates ---------------------------------------------------------------------------------
 
@@ -141,49 +131,5 @@ class Tables:
         self._requested_at = table.frozen_to
         return True
 
-    # --- what deleted tables leave ---------------------------------------------------------------
-
-    def table_deleted(self) -> None:
-        """A table was deleted, or may have been."""
-        self._removal_due.set()
-
-    async def run(self) -> None:
-        """Remove the rows of deleted tables, until cancelled (rule M17)."""
-        while True:
-            self._removal_due = anyio.Event()
-            pause = float("inf")
-            try:
-                while (sid := await self._first_removed()) is not None:
-                    await self._remove_rows(sid)
-            except (Unavailable, DataCorruption) as error:
-                _log.warning("removal_of_rows_failed", container=self._container.index, error=str(error))
-                pause = _FAILURE_PAUSE
-            with anyio.move_on_after(pause):
-                await self._removal_due.wait()
-
-    async def _first_removed(self) -> int | None:
-        """A deleted table that may have rows."""
-        with self._state.table.view() as view:
-            keys = KeyRange(REMOVAL_PREFIX, prefix_end(REMOVAL_PREFIX))
-            page = await scan_rows(view, self._runs, keys, PageLimits(1))
-        return removed_sid(page.rows[0].key) if page.rows else None
-
-    async def _remove_rows(self, sid: int) -> None:
-        start = b""
-        is_last = False
-        while not is_last:
-            with self._state.table.view() as view:
-                page = await scan_rows(view, self._runs, within_table(sid, KeyRange(), start), _REMOVED)
-            is_last = page.resume is None
-            keys = [row.key[PREFIX_BYTES:] for row in page.rows]
-            size = sum(map(len, keys)) + WORK_CHARGE
-            await self._container.ask_internal(ForgetRowsRequest(sid, keys, is_last=is_last), size)
-            self._removed += len(keys)
-            start = b"" if page.resume is None else page.resume[PREFIX_BYTES:]
-            # Tombstones are rows too: they wait until the others of the container are published.
-            await anyio.sleep(_REMOVAL_PAUSE)
-            while self._state.table.memory > _REMOVAL_BYTES_MAX:
-                await self._container.wait_progress()
-
-    def statistics(self) -> TablesStatistics:
-        return TablesStatistics(self._updates, self._rows, self._conflicts, self._removed)
+    def statistics(self, removed: int) -> TablesStatistics:
+        return TablesStatistics(self._updates, self._rows, self._conflicts, removed)

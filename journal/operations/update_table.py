@@ -1,12 +1,11 @@
 """The records of tables: CreateTable gives a name a new segment id, of a table; UpdateTable puts and removes
-rows; ForgetRows removes rows of a deleted table.
+rows.
 
 The sequence of an update becomes the version of all its rows; its conditions were checked when it was
 decided.
 
 Layouts: ``sid u64, name text``; ``sid u64, writer length u8, [writer bytes, first event number i64, event
-count u32], count u32, [key blob, present u8, (value blob)] * count``; ``sid u64, last u8, count u32, [key
-blob] * count``.
+count u32], count u32, [key blob, present u8, (value blob)] * count``.
 """
 
 from __future__ import annotations
@@ -56,22 +55,3 @@ class UpdateTable(NamedTuple):
         first, count = (fields.i64(), fields.u32()) if writer else (0, 0)
         rows = tuple((fields.blob(), fields.optional_blob()) for _ in range(fields.u32()))
         return UpdateTable(sid, writer, first, count, rows)
-
-
-@operation(34)
-class ForgetRows(NamedTuple):
-    sid: int
-    is_last: bool
-    """Whether the table has no more rows."""
-    keys: tuple[bytes, ...]
-
-    def encode(self) -> bytes:
-        out = Encoder().u64(self.sid).u8(self.is_last).u32(len(self.keys))
-        for key in self.keys:
-            out.blob(key)
-        return out.finish()
-
-    @staticmethod
-    def decode(fields: Decoder) -> ForgetRows:
-        sid, is_last = fields.u64(), fields.flag()
-        return ForgetRows(sid, is_last, tuple(fields.blob() for _ in range(fields.u32())))

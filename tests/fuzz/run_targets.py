@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.sorted_runs import encode
-from tierlog.actors.container import attribute_rows
 from tierlog.actors.container.attribute_rows import attributes_prefix
 from tierlog.actors.container.attributes import decode_attribute
+from tierlog.actors.container.left_rows import mark_key, marked_sid
 from tierlog.actors.container.segment_rows import (
     NAME_PREFIX,
     encode_image_row,
@@ -19,7 +19,6 @@ from tierlog.actors.container.segment_rows import (
     name_row,
     sid_of_row,
 )
-from tierlog.actors.container.table_rows import removal_key, removed_sid
 from tierlog.actors.container.table_runs import epoch_of_copy
 from tierlog.actors.container.tables import Position
 from tierlog.actors.gateway.wire.bodies import AttributeValues, attribute_id
@@ -105,10 +104,10 @@ _POSITION = Position(7 << 32 | 3, 5, 9, b"key\xff")
 
 RUN_TARGETS = (
     Target(
-        "mark of a deleted table",
-        removed_sid,
-        [removal_key(7 << 32 | 3)],
-        encode=removal_key,
+        "mark of a removed segment",
+        marked_sid,
+        [mark_key(7 << 32 | 3)],
+        encode=mark_key,
         canonical=False,
         values=st.integers(0, (1 << 64) - 1),
     ),
@@ -146,11 +145,6 @@ RUN_TARGETS = (
         lambda data: decode_attribute(Row(attributes_prefix(7) + data[:-8], 1, data[-8:])),
         [b":txn" + bytes(8), b"#" + b"0f" * 16 + bytes(8)],
         errors=(DataCorruption,),
-    ),
-    Target(
-        "mark of removed attributes",
-        lambda data: attribute_rows.removed_sid(f"e:{data.decode('latin-1')}"),
-        [b"0000000700000003"],
     ),
     Target(
         "id of an attribute in a request",

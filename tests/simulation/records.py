@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from support.table_rows import records_of
-from tierlog.actors.container.attribute_rows import ATTRIBUTE_PREFIX, REMOVAL_PREFIX
+from tierlog.actors.container.attribute_rows import ATTRIBUTE_PREFIX
 from tierlog.actors.container.container import Container
+from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.segment_rows import NO_RECORD, encode_image_row, image_key, load_of_row
 from tierlog.actors.container.state import RESIDENT_PREFIXES, ContainerState
 from tierlog.journal.operations.segment_image import SegmentStatus, decode_image
@@ -86,8 +87,8 @@ def unfinished(entries: Entries, loose_chunks: int) -> list[str]:
         for work in deferred_work_records(entries)
         if work.kind is not DeferredWorkKind.DEFRAG or work.chunks >= loose_chunks
     ]
-    removals = (key for key in entries if key.startswith(REMOVAL_PREFIX.decode()))
-    return [*pending, *map(released_key, released_names(entries)), *removals]
+    marks = (key for key in entries if key.startswith(MARK_PREFIX.decode()))
+    return [*pending, *map(released_key, released_names(entries)), *marks]
 
 
 def _deferred_chunks(entries: Entries) -> Iterator[tuple[DeferredWorkRecord, str]]:
@@ -145,7 +146,7 @@ def broken_records(container: Container) -> Iterator[str]:
 
 def _broken_attributes(state: ContainerState, entries: Entries) -> Iterator[str]:
     """Rows of attributes are of a segment, or of a removed one that has a mark (rule M19)."""
-    owners = {key[2:] for key in entries if key.startswith(("g:", REMOVAL_PREFIX.decode()))}
+    owners = {key[2:] for key in entries if key.startswith(("g:", MARK_PREFIX.decode()))}
     owners.update(f"{sid:016x}" for sid in state.segments.ids())
     for key in entries:
         if key.startswith(ATTRIBUTE_PREFIX.decode()) and key[2:18] not in owners:

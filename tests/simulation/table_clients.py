@@ -15,7 +15,7 @@ import trio
 
 from support.table_rows import records_of
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.table_rows import REMOVAL_PREFIX
+from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import (
     ChangesIncomplete,
@@ -348,4 +348,4 @@ async def _send_changes(since: int, limit: int, token: str | None, table: Table)
 
 
 def _marks(container: Container) -> list[str]:
-    return [key for key in records_of(container) if key.startswith(REMOVAL_PREFIX.decode())]
+    return [key for key in records_of(container) if key.startswith(MARK_PREFIX.decode())]

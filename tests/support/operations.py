@@ -26,6 +26,7 @@ from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.expire_writers import ExpireWriters
+from tierlog.journal.operations.forget_rows import ForgetRows
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.import_segment import ImportSegment
@@ -52,7 +53,7 @@ from tierlog.journal.operations.segment_image import (
 from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
-from tierlog.journal.operations.update_table import CreateTable, ForgetRows, UpdateTable
+from tierlog.journal.operations.update_table import CreateTable, UpdateTable
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
@@ -124,7 +125,7 @@ SAMPLES: dict[str, Operation] = {
     "delete_segment": DeleteSegment(SID),
     "element_created": ElementCreated(Position(0x12, 0xCAFE)),
     "expire_writers": ExpireWriters(SID, (b"writer-1", b"w")),
-    "forget_rows": ForgetRows(SID, True, (b"key", b"\xff\x00")),
+    "forget_rows": ForgetRows((b"key", b"\xff\x00")),
     "forget_segment": ForgetSegment(SID),
     "forget_transactions": ForgetTransactions((("app/events", "job-7"), ("app/größe", "8"))),
     "import_segment": ImportSegment(_IMPORTED, (("s:1", b"record"), ("c:n", b""))),
@@ -268,7 +269,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(LogElement, elements.map(lambda element: element.encode())),
     st.builds(LogElementChange, data, _copied, data, _copied, data),
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),
-    st.builds(ForgetRows, u64, st.booleans(), blobs),
+    st.builds(ForgetRows, blobs),
     st.builds(ForgetSegment, u64),
     st.builds(ForgetTransactions, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ....journal.operations.delete_segment import DeleteSegment
 from ....journal.operations.segment_image import SegmentStatus
 from ..requests import NameRequest
-from ..table_rows import removal_row
 from ..transaction_table import refuse_staged
 from .handlers import Decision, OperationHandler, RequestHandler
 
@@ -51,8 +50,6 @@ def delete_segment(state: ContainerState, sid: int) -> None:
     # A merged source is known by its id only: after its target nothing else would name it.
     for segment in _with_merged(state.change, sid):
         state.unname(segment, SegmentStatus.DELETED)
-        if segment.is_table:
-            state.table.put((removal_row(segment.sid, state.sequence),))
 
 
 def publish_delete(publisher: Publisher, sid: int) -> None:
@@ -62,8 +59,6 @@ def publish_delete(publisher: Publisher, sid: int) -> None:
         # Readers at the tail find out that the segment is gone.
         segment.wake()
         publisher.cache.drop_segment(segment.sid)
-        if segment.is_table:
-            publisher.listeners.table_deleted()
 
 
 def _apply(state: ContainerState, op: DeleteSegment) -> None:

@@ -1,4 +1,4 @@
-"""Tables: updates of many rows, atomic and conditional, and the end of a deleted table's rows."""
+"""Tables: updates of many rows, atomic and conditional."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ....journal.operations.segment_image import WriterState
-from ....journal.operations.update_table import ForgetRows, UpdateTable
+from ....journal.operations.update_table import UpdateTable
 from ....storage_backends.base.errors import SegmentSealed, TableConflict
 from ....storage_backends.sorted_runs.memtable import version_of
 from ....storage_backends.sorted_runs.rows import Row
 from ..requests import Request
 from ..segments import SegmentState
-from ..table_rows import removal_key, row_prefix
+from ..table_rows import row_prefix
 from .append import find_repeat, first_answer
 from .handlers import Decision, OperationHandler, RequestHandler
 
@@ -134,33 +134,7 @@ def _apply(state: ContainerState, op: UpdateTable) -> None:
         segment.writers[op.writer] = WriterState(op.first_event, last, version)
 
 
-class ForgetRowsRequest(Request):
-    """Internal: remove rows of a deleted table. Answered with None."""
-
-    __slots__ = ("is_last", "keys", "sid")
-
-    def __init__(self, sid: int, keys: Sequence[bytes], *, is_last: bool) -> None:
-        """``keys`` without the prefix of the table; ``is_last``: there are no more."""
-        self.sid = sid
-        self.keys = keys
-        self.is_last = is_last
-
-
-def _decide_forget(state: ContainerState, request: ForgetRowsRequest) -> Decision:
-    return ForgetRows(request.sid, request.is_last, tuple(request.keys)), None
-
-
-def _apply_forget(state: ContainerState, op: ForgetRows) -> None:
-    version, prefix = state.sequence, row_prefix(op.sid)
-    rows = [Row(prefix + key, version, None) for key in op.keys]
-    if op.is_last:
-        rows.append(Row(removal_key(op.sid), version, None))
-    state.table.put(rows)
-
-
 HANDLERS = (
     RequestHandler(UpdateTableRequest, _decide),
-    RequestHandler(ForgetRowsRequest, _decide_forget),
     OperationHandler(UpdateTable, _apply, from_client=True),
-    OperationHandler(ForgetRows, _apply_forget),
 )

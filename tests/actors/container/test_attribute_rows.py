@@ -15,14 +15,16 @@ from support.live_segments import cold_images
 from support.stores import make
 from support.table_rows import records_of
 from tierlog import AttributeUpdate, AttributeUpdateKind
+from tierlog.actors.container import row_removal
 from tierlog.actors.container.attribute_rows import name_of_key
 from tierlog.actors.container.cold_segments import ColdSegments
-from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.operations.cold import UnloadRequest
+from tierlog.actors.container.row_removal import RowRemoval
 from tierlog.journal.operations.segment_image import decode_image, encode_image
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import AttributeConflict, Unavailable
 from tierlog.storage_backends.base.segments import AttributeName
+from tierlog.storage_backends.sorted_runs.scan import PageLimits
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -52,7 +54,7 @@ async def listed(owner: Owner, prefix: AttributeName = "", limit: int = 3) -> di
             return found
 
 
-def rows_of(owner: Owner, prefixes: Sequence[str] = ("a:", "e:")) -> list[str]:
+def rows_of(owner: Owner, prefixes: Sequence[str] = ("a:", "v:")) -> list[str]:
     return [key for key in records_of(owner.container) if key.startswith(tuple(prefixes))]
 
 
@@ -235,28 +237,26 @@ async def test_m19_nothing_is_left_of_the_attributes_of_a_deleted_segment() -> N
 
 
 async def test_m19_a_removal_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tierlog.actors.container.attributes._REMOVED_AT_ONCE", 2)
+    monkeypatch.setattr(row_removal, "_LIMITS", PageLimits(2))
     world = ContainerWorld(FEW)
-    commits = 0
-    commit = LoggedMetadataStore.commit
+    removals = 0
+    forget = RowRemoval._forget
 
-    async def stop_after_three(store: LoggedMetadataStore, *arguments: Any) -> int:
-        nonlocal commits
-        if arguments and any(key.startswith("a:") for key in arguments[1]):
-            commits += 1
-            if commits > 3:
-                await anyio.sleep_forever()
-        return await commit(store, *arguments)
+    async def stop_after_three(removal: RowRemoval, keys: list[bytes]) -> None:
+        nonlocal removals
+        removals += 1
+        if removals > 3:
+            await anyio.sleep_forever()
+        await forget(removal, keys)
 
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
         await filled(owner)
         with monkeypatch.context() as patch:
-            patch.setattr(LoggedMetadataStore, "commit", stop_after_three)
+            patch.setattr(RowRemoval, "_forget", stop_after_three)
             await owner.store.delete_segment(NAME)
-            await owner.store.flush()
             await anyio.sleep(1)
-            assert commits == 4
+            assert removals == 4
             assert len(rows_of(owner)) == len(NAMES) - 4 + len(IDS) - 6 + 1
             await owner.crash()
         owner = await world.start(tasks)
@@ -265,17 +265,17 @@ async def test_m19_a_removal_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPat
 
 
 async def test_m19_a_removal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = LoggedMetadataStore.some
+    page = RowRemoval._page
     failures = 2
 
-    async def fail(store: LoggedMetadataStore, *arguments: Any) -> Any:
+    async def fail(removal: RowRemoval, *arguments: Any) -> Any:
         nonlocal failures
         if failures:
             failures -= 1
             raise Unavailable("the run cannot be read")
-        return await some(store, *arguments)
+        return await page(removal, *arguments)
 
-    monkeypatch.setattr(LoggedMetadataStore, "some", fail)
+    monkeypatch.setattr(RowRemoval, "_page", fail)
     async with ContainerWorld(FEW).owner() as owner:
         await filled(owner)
         await owner.store.delete_segment(NAME)

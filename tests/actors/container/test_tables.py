@@ -33,9 +33,10 @@ from tierlog import (
     TooLarge,
     WrongSegmentKind,
 )
-from tierlog.actors.container import table_pages, tables
+from tierlog.actors.container import row_removal, table_pages
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.table_rows import REMOVAL_PREFIX, row_prefix
+from tierlog.actors.container.left_rows import MARK_PREFIX
+from tierlog.actors.container.table_rows import row_prefix
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.sorted_runs.reader import RunReader
 from tierlog.storage_backends.sorted_runs.rows import prefix_end
@@ -71,7 +72,7 @@ async def left_rows(owner: Owner, sid: int) -> int:
     """Live rows of a table, deleted or not, and marks of deleted tables."""
     container = owner.container
     count = 0
-    for start in (row_prefix(sid), REMOVAL_PREFIX):
+    for start in (row_prefix(sid), MARK_PREFIX):
         with container.state.table.view() as view:
             keys = KeyRange(start, prefix_end(start))
             count += len((await scan_rows(view, container.runs, keys, PageLimits(10_000))).rows)
@@ -605,7 +606,7 @@ async def test_reads_of_an_owner_that_was_replaced_are_refused_as_such(
 
 @pytest.mark.parametrize("crashes", [0, 3])
 async def test_m17_nothing_is_left_of_a_deleted_table(crashes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_REMOVED", PageLimits(100))
+    monkeypatch.setattr(row_removal, "_LIMITS", PageLimits(100))
     world = ContainerWorld()
     async with world.owner() as owner:
         table, other = await made(owner), await made(owner, "app/others")
@@ -648,7 +649,7 @@ async def test_m17_the_removal_waits_while_runs_cannot_be_read(monkeypatch: pyte
             raise Unavailable("storage is down")
 
         with monkeypatch.context() as patch:
-            patch.setattr(tables, "scan_rows", fail)
+            patch.setattr(row_removal, "scan_rows", fail)
             await owner.store.delete_segment(NAME)
             await anyio.sleep(10)
             await owner.store.create_segment("goes-on")

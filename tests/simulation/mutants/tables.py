@@ -7,9 +7,10 @@ from typing import Any
 
 import attrs
 
-from tierlog.actors.container.attributes import Attributes
+from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.manifest_state import ManifestState
 from tierlog.actors.container.parked import ParkedRequests
+from tierlog.actors.container.row_removal import RowRemoval
 from tierlog.actors.container.segment_rows import ImageRows
 from tierlog.actors.container.segments import NotLoaded, SegmentState
 from tierlog.actors.container.state import ContainerState
@@ -23,6 +24,7 @@ from tierlog.storage_backends.sorted_runs.compaction_policy import Merge
 from tierlog.storage_backends.sorted_runs.reader import RunReader
 from tierlog.storage_backends.sorted_runs.rows import VERSION_MAX
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.scan import Page
 from tierlog.storage_backends.sorted_runs.table import TableView
 
 from .planting import Planter, mutant
@@ -154,7 +156,8 @@ def attribute_that_must_be_looked_up_is_not_set(plant: Planter) -> None:
 def attributes_of_a_removed_segment_stay(plant: Planter) -> None:
     """Their rows fill the runs for good."""
 
-    async def remove_nothing(original: Any, self: Attributes, prefix: str) -> None:
-        pass
+    async def page(original: Any, self: RowRemoval, prefix: bytes, start: bytes) -> Page:
+        found: Page = await original(self, prefix, start)
+        return found if prefix == MARK_PREFIX else Page([], None)
 
-    plant(Attributes._remove, remove_nothing)
+    plant(RowRemoval._page, page)

@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
+from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.operations import append, table
-from tierlog.actors.container.tables import Tables
+from tierlog.actors.container.row_removal import RowRemoval
 from tierlog.storage_backends.sorted_runs import scan
 from tierlog.storage_backends.sorted_runs.scan import Page
 
@@ -87,7 +88,8 @@ def changes_leave_removals_out(plant: Planter) -> None:
 def rows_of_a_deleted_table_stay(plant: Planter) -> None:
     """A deleted table takes its room forever."""
 
-    async def first(original: Any, self: Tables) -> None:
-        return None
+    async def page(original: Any, self: RowRemoval, prefix: bytes, start: bytes) -> Page:
+        found: Page = await original(self, prefix, start)
+        return Page([], None) if prefix == MARK_PREFIX else found
 
-    plant(Tables._first_removed, first)
+    plant(RowRemoval._page, page)
