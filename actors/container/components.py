@@ -4,7 +4,6 @@ constructed, and none is replaced later."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -100,6 +99,10 @@ def build_components(container: Container) -> ContainerComponents:
     loader = Loader(state, container.cold, ParkedRequests(options.parked))
     hooks = PipelineHooks(container.group_published, options.protect, options.span)
     read_ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
+
+    async def shorten() -> None:
+        await shorten_images(state, container.ask_internal)
+
     return ContainerComponents(
         pipeline=Pipeline(state, log, container.mailbox, publisher, loader, options.pipeline, hooks),
         publisher=publisher,
@@ -125,7 +128,7 @@ def build_components(container: Container) -> ContainerComponents:
         loader=loader,
         tables=Tables(container),
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
-        shorten_images=partial(shorten_images, state, container.ask_internal),
+        shorten_images=shorten,
     )
 
 
