@@ -10,6 +10,7 @@ import attrs
 from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.operations import append, table
 from tierlog.actors.container.row_removal import RowRemoval
+from tierlog.actors.container.tables import Tables
 from tierlog.storage_backends.sorted_runs import scan
 from tierlog.storage_backends.sorted_runs.scan import Page
 
