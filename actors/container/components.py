@@ -99,10 +99,6 @@ def build_components(container: Container) -> ContainerComponents:
     loader = Loader(state, container.cold, ParkedRequests(options.parked))
     hooks = PipelineHooks(container.group_published, options.protect, options.span)
     read_ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
-
-    async def shorten() -> None:
-        await shorten_images(state, container.ask_internal)
-
     return ContainerComponents(
         pipeline=Pipeline(state, log, container.mailbox, publisher, loader, options.pipeline, hooks),
         publisher=publisher,
@@ -128,8 +124,15 @@ def build_components(container: Container) -> ContainerComponents:
         loader=loader,
         tables=Tables(container),
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
-        shorten_images=shorten,
+        shorten_images=_shortening(container),
     )
+
+
+def _shortening(container: Container) -> Callable[[], Awaitable[None]]:
+    async def shorten() -> None:
+        await shorten_images(container.state, container.ask_internal)
+
+    return shorten
 
 
 def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> Listeners:
