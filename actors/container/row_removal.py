@@ -15,14 +15,12 @@ from ...storage_backends.sorted_runs.scan import KeyRange, Page, PageLimits, sca
 from ..telemetry.logging import get_logger
 from .left_rows import MARK_PREFIX, left_prefixes, marked_sid
 from .operations.forget_rows import ForgetRowsRequest
-from .requests import Request
+from .requests import WORK_CHARGE, Request
 from .state import ContainerState
 
 _log = get_logger("container")
 _LIMITS = PageLimits(256)
 """Rows that one operation removes, at least while there are as many."""
-_CHARGE = 4 << 10
-"""Bytes for which a removal counts in the mailbox, beside its keys."""
 _ROW_BYTES_MAX = 64 << 20
 """Bytes of rows in memory above which the removal waits for a flush cycle: tombstones are rows too."""
 _PAUSE, _FAILURE_PAUSE = 0.01, 30.0
@@ -85,7 +83,7 @@ class RowRemoval:
             return await scan_rows(view, self._runs, KeyRange(start, prefix_end(prefix)), _LIMITS)
 
     async def _forget(self, keys: list[bytes]) -> None:
-        await self._ask(ForgetRowsRequest(keys), sum(map(len, keys)) + _CHARGE)
+        await self._ask(ForgetRowsRequest(keys), sum(map(len, keys)) + WORK_CHARGE)
         self.removed += len(keys)
         await anyio.sleep(_PAUSE)
         while self._state.table.memory > _ROW_BYTES_MAX:

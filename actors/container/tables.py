@@ -20,7 +20,6 @@ from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
 from .metadata_store import ATTEMPTS_MAX
 from .operations.table import LOOK_UP, UpdateTableRequest
-from .requests import WORK_CHARGE
 from .segments import SegmentState
 from .table_pages import Position, page_of_changes, page_of_rows, rows_of_keys
 from .table_rows import row_prefix
