@@ -15,6 +15,7 @@ from simulation.model_transactions import Abort, Begin, Commit, Stage
 from support.crash_enumeration import Scenario
 from support.crash_scenarios_tier2 import TIER2_SCENARIOS
 from support.crash_scripts import Flush, Session, alone, append, create, events, merge, set_attribute
+from support.crash_tables import TABLE_SCENARIOS
 from support.crash_world import Limits
 from support.oracle import Unseen
 from tierlog.actors.store.store import SegmentStore
@@ -404,5 +405,6 @@ SCENARIOS = {
     "full-openings": FULL_OPENINGS,
     "zombie": ZOMBIE,
     "recovery": RECOVERY,
+    **TABLE_SCENARIOS,
     **TIER2_SCENARIOS,
 }

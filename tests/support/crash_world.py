@@ -20,9 +20,8 @@ from simulation.disk import BLOCK, Keep, SimulatedDisk
 from simulation.file_layer import Fault, Pause, SimulatedFiles, SimulatedHandle
 from simulation.records import broken_records
 from simulation.storage_invariants import check_stored, left_over
-from simulation.view import observe_segment
 
-from support.oracle import all_names
+from support.oracle import all_names, observe_one
 from support.virtual import virtual_world
 from tierlog.actors.container import checkpoint as checkpointer
 from tierlog.actors.container.admission import AdmissionOptions
@@ -382,7 +381,7 @@ async def check_chunks(store: SegmentStore, disk: SimulatedDisk, *, gone: Sequen
         assert info.flushed_length == info.length, (
             f"{name} is flushed to {info.flushed_length} of {info.length}"
         )
-        view[name] = await observe_segment(store, name, ())
+        view[name] = await observe_one(store, name, ())
     check_stored([owner], {**dict.fromkeys(gone, b""), **stored(disk)}, view)
     broken = [*broken_records(owner)]
     assert not broken, broken

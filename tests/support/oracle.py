@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 from simulation.linearize import Checker
 from simulation.model import Segment
-from simulation.model_calls import Append, ImplicitImport, Import, Op
-from simulation.view import STAGED, View, observe_segment
+from simulation.model_calls import ImplicitImport, Import, Op
+from simulation.view import STAGED, SegmentView, View, observe_segment
 
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists
@@ -44,14 +44,25 @@ async def observe(store: SegmentStore, writers: Mapping[str, Sequence[str]]) -> 
     state, by segment."""
     found = {}
     for name in await all_names(store):
-        segment = await observe_segment(store, name, writers.get(name, ()))
+        segment = await observe_one(store, name, writers.get(name, ()))
         found[name] = attrs.evolve(segment, segment_id=None)
     return found
 
 
+async def observe_one(store: SegmentStore, name: str, writers: Sequence[str]) -> SegmentView:
+    """A table is shown as a segment without bytes: its rows are the attributes."""
+    info = await store.segment_info(name)
+    if not info.is_table:
+        return await observe_segment(store, name, writers)
+
+    rows = {row.key.decode(): int(row.value) async for row in store.table(name).items()}
+    numbers = {writer: await store.last_event_number(name, writer) for writer in writers}
+    return SegmentView(0, b"", info.sealed, rows, numbers, info.segment_id)
+
+
 def is_repeatable(op: Op) -> bool:
     """Whether a client may send ``op`` again without knowing what became of it."""
-    return isinstance(op, (Import, ImplicitImport)) or (isinstance(op, Append) and op.writer is not None)
+    return isinstance(op, (Import, ImplicitImport)) or getattr(op, "writer", None) is not None
 
 
 @attrs.define
