@@ -62,6 +62,12 @@ class Confirmation:
         return unconfirmed_record(self._metadata)
 
     @property
+    def is_adopted(self) -> bool:
+        """Whether an operator decided that this folder goes on, and has not confirmed it yet."""
+        unconfirmed = self.unconfirmed
+        return unconfirmed is not None and unconfirmed.reason is Reason.ADOPTED
+
+    @property
     def oldest_epoch(self) -> int:
         """Chunks of owners before this epoch are no proof that the log is old: an operator confirmed them."""
         return min(claim_records(self._metadata), default=0)

@@ -510,7 +510,9 @@ class StorageOwnership:
         self, kind: Kind, predecessor: Position, listed: ListedChain, cut: int, change: ChangeRuns
     ) -> LogElement:
         published = self._source.manifest.newest
-        found = None if listed.newest is None else listed.newest.element
+        before = Progress() if published is None else published.progress
+        found = before if listed.newest is None else listed.newest.element.progress
+        cycle_cut = cut if kind is Kind.CYCLE_COMPLETE else None
         op = LogElement.of(
             Element(
                 n=predecessor.n + 1,
@@ -519,7 +521,9 @@ class StorageOwnership:
                 owner=self.identity.signature,
                 predecessor=predecessor,
                 time_ms=self._source.now_ms(),
-                progress=self._progress(published, found, kind, cut),
+                progress=before.advanced(
+                    found, self._source.newest_segment, self._source.sequence, cycle_cut
+                ),
                 runs=change(self._source.manifest.runs),
                 pins=() if published is None else published.pins,
             )
@@ -535,25 +539,11 @@ class StorageOwnership:
         await self._log_whole(LogElementChange.between(head, op) if head is not None and has_runs else op)
         return op
 
-    def _progress(self, published: Element | None, found: Element | None, kind: Kind, cut: int) -> Progress:
-        before = Progress() if published is None else published.progress
-        others = before if found is None else found.progress
-        progress = attrs.evolve(
-            before,
-            newest_segment=max(before.newest_segment, others.newest_segment, self._source.newest_segment),
-            highest_version=max(before.highest_version, others.highest_version, self._source.sequence),
-            highest_cycle=max(before.highest_cycle, others.highest_cycle),
-        )
-        if kind is not Kind.CYCLE_COMPLETE:
-            return progress
-
-        cycle = progress.highest_cycle + 1
-        return attrs.evolve(progress, cycle=cycle, cut=cut, highest_cycle=cycle)
-
     async def _create(self, op: LogElement) -> ListedChain:
         """Create the element. Returns the chain as it is after that: another history may have created its
-        number, gone on, and deleted it before this creation began (rule J4)."""
-        n = op.position.n
+        number, gone on, and deleted it before this creation began, or long-term storage may have been put
+        back (rule J4)."""
+        n, before = op.position.n, op.element.predecessor
         newest = StoredElement(op.position, op.element)
         self._log.check_folder()
         try:
@@ -565,10 +555,12 @@ class StorageOwnership:
             except ChunkNotFound:
                 return await self._list_chain()
 
-        self._durable = op.position
-        numbers = await list_elements(self._chunks, self.container, n)
-        if numbers:
+        listed = await list_elements(self._chunks, self.container, max(0, n - 2))
+        if numbers := [number for number in listed if number > n]:
             newest = await read_newest(self._chunks, self.container, numbers) or newest
+        elif before.n and before.n not in listed and not self._confirmation.is_adopted:
+            await self._refuse(Step.ROLLED_BACK, ListedChain(newest))
+        self._durable = op.position
         return self._found_newest(newest, numbers)
 
     async def _put(self, op: LogElement) -> None:

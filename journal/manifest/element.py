@@ -109,6 +109,21 @@ class Progress:
     highest_cycle: int = 0
     """The highest number of a cycle ever used, pins included."""
 
+    def advanced(self, others: Progress, newest_segment: int, version: int, cut: int | None) -> Progress:
+        """That of the next element, beside ``others`` found in long-term storage; with ``cut`` it completes a
+        cycle."""
+        progress = attrs.evolve(
+            self,
+            newest_segment=max(self.newest_segment, others.newest_segment, newest_segment),
+            highest_version=max(self.highest_version, others.highest_version, version),
+            highest_cycle=max(self.highest_cycle, others.highest_cycle),
+        )
+        if cut is None:
+            return progress
+
+        cycle = progress.highest_cycle + 1
+        return attrs.evolve(progress, cycle=cycle, cut=cut, highest_cycle=cycle)
+
 
 @attrs.frozen(kw_only=True)
 class Element:

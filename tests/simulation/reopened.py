@@ -1,6 +1,6 @@
 """Worlds in which one folder is opened again under hard conditions: long-term storage was put back to an
-earlier state, it is down after very many cycles, or the owner is killed again and again (rules J3, J6, J8,
-J11, M6).
+earlier state, also below a running owner, it is down after very many cycles, or the owner is killed again and
+again (rules J3, J4, J6, J8, J11, M6).
 
 Seeds from ``FIRST_REOPENED`` on are such worlds. The end is that of the other worlds of folders: the owner
 that is opened last has every byte that was acked, and nothing is left over."""
@@ -18,7 +18,7 @@ from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.chunks.memory import MemoryChunk
 
-from .copies import FIRST, HERE, NAMES, CopiesRun, Folder
+from .copies import DELAY, FIRST, HERE, NAMES, CopiesRun, Folder
 from .faults import Fault, Kind, Target, Window
 from .invariants import Broken
 from .process import Process, ProcessDied
@@ -29,6 +29,7 @@ FIRST_REOPENED = FIRST + (2 << 32)
 
 class Reopening(StrEnum):
     STORAGE_BACK = "long-term storage that is put back, and then forward"
+    STORAGE_BACK_BELOW = "long-term storage that is put back below a running owner"
     STORAGE_DEAD = "long-term storage that is down after very many cycles"
     REBOOTS = "very many deaths in a row"
 
@@ -41,6 +42,7 @@ class ReopenedRun(CopiesRun):
     async def body(self) -> None:
         stories: Mapping[Reopening, Callable[[Folder], Awaitable[None]]] = {
             Reopening.STORAGE_BACK: self._put_storage_back,
+            Reopening.STORAGE_BACK_BELOW: self._put_storage_back_below,
             Reopening.STORAGE_DEAD: self._open_without_storage,
             Reopening.REBOOTS: self._die_again_and_again,
         }
@@ -77,6 +79,45 @@ class ReopenedRun(CopiesRun):
             await self._end(folder)
             await trio.sleep(1.0)
             newest = self.site.chunk_contents()
+
+    async def _put_storage_back_below(self, folder: Folder) -> None:
+        """Its owner answers no flush any more, deletes nothing, and ends at its next check of the chain. What
+        it wrote until then is kept when the newest state is put in place."""
+        await self._flush(folder)
+        earlier = self.site.chunk_contents()
+        await self._work(folder, self._random.randint(1, 12), disturbed=False)
+        await self._append(folder, NAMES[0])
+        await self._flush(folder)
+        newest = self.site.chunk_contents()
+        self._set_storage(earlier)
+        for _ in range(self._random.randint(0, 8)):
+            match self._random.choice(("append", "append", "flush", "wait")):
+                case "append":
+                    await self._append(folder, self._random.choice(NAMES))
+                case "flush":
+                    await self._expect_no_flush(folder)
+                case _:
+                    await trio.sleep(self._random.choice((0.1, 1.0, 2 * DELAY)))
+        await self._expect_no_flush(folder)
+        await self._end(folder)
+        await trio.sleep(1.0)
+        found = self.site.chunk_contents()
+        if any(not found.get(name, b"").startswith(data) for name, data in earlier.items()):
+            raise Broken("it does not hold that storage which was put back is left alone")
+        # What was appended to a chunk too: until the check its owner could not know.
+        merged = {
+            name: max(newest.get(name, b""), found.get(name, b""), key=len) for name in {**newest, **found}
+        }
+        gone = earlier.keys() - newest.keys()
+        self._set_storage({name: data for name, data in merged.items() if name not in gone})
+        await self._open(folder)
+        await self._check(folder)
+
+    async def _expect_no_flush(self, folder: Folder) -> None:
+        """Of bytes that are not flushed yet: without any, nothing is asked of storage."""
+        await self._append(folder, self._random.choice(NAMES))
+        if await self._call(folder, lambda store: store.flush()):
+            raise Broken("it does not hold that nothing counts as flushed while storage is put back")
 
     def _set_storage(self, contents: Mapping[str, bytes]) -> None:
         chunks = self.site.chunk_state.chunks

@@ -35,6 +35,7 @@ from tierlog.journal.manifest.chain import element_name
 from tierlog.journal.manifest.store_record import STORE_RECORD
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import ClaimOutdated, TierlogError
+from tierlog.storage_backends.chunks.memory import MemoryChunk
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
@@ -284,6 +285,61 @@ async def test_long_term_storage_that_was_put_back_is_refused_until_it_is_adopte
     assert await refusal_of(world) is None
     world.memory.chunks.clear()
     world.memory.chunks.update(earlier)
+    for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
+        async with world.owner(options) as owner:
+            assert reason_of(owner) is Reason.ADOPTED
+            await owner.store.append("s", b"d")
+            await owner.store.flush()
+
+
+async def test_j4_an_element_that_is_created_after_storage_was_put_back_does_not_count() -> None:
+    """It counted, so what had been flushed before was gone, and no later check showed it."""
+    world = ContainerWorld()
+    newest: dict[str, MemoryChunk] = {}
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", b"abc", flushed=True)
+        earlier = dict(world.memory.chunks)
+        await owner.store.append("s", b"def")
+        await owner.store.flush()
+
+        def put_back(call: Call) -> None:
+            if call.verb == "create_with_content" and call.name == element_name(0, 4):
+                newest.update(world.memory.chunks)
+                world.memory.chunks.clear()
+                world.memory.chunks.update(earlier)
+
+        world.chunks.script = put_back
+        await owner.store.append("s", b"ghi")
+        with pytest.raises(Unavailable):
+            await owner.store.flush()
+        await owner.ended.wait()
+        assert isinstance(owner.error, StoreMismatch)
+    world.chunks.script = None
+    assert "put back to an earlier state" in str(await refusal_of(world))
+    assert set(world.memory.chunks) == {*earlier, element_name(0, 4)}
+    world.memory.chunks.update(newest)
+    async with world.owner() as owner:
+        assert await read_all(owner.store, "s") == b"abcdefghi"
+
+
+async def test_j4_an_operator_adopts_a_folder_whose_element_was_created_after_storage_was_put_back() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc", flushed=True)
+        head = element_name(0, 2)
+
+        def lose_the_head(call: Call) -> None:
+            if call.verb == "create_with_content" and call.name == element_name(0, 3):
+                world.memory.chunks.pop(head, None)
+
+        world.chunks.script = lose_the_head
+        await owner.store.append("s", b"def")
+        with pytest.raises((Unavailable, StoreMismatch)):
+            await owner.store.flush()
+        await owner.crash()
+    world.chunks.script = None
+    assert isinstance(await refusal_of(world), StoreMismatch)
     for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
         async with world.owner(options) as owner:
             assert reason_of(owner) is Reason.ADOPTED
