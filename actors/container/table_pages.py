@@ -9,9 +9,16 @@ from collections.abc import Sequence
 
 import attrs
 
+from ...storage_backends.base.checksum import crc32c_of
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import ChangesIncomplete, InvalidArgument, TooLarge
-from ...storage_backends.base.tables import ChangesPage, TableChange, TablePage, TableRow
+from ...storage_backends.base.tables import (
+    FOREIGN_PAGE,
+    ChangesPage,
+    TableChange,
+    TablePage,
+    TableRow,
+)
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.reader import RunReader
@@ -33,8 +40,13 @@ _GET_STEP = 16
 class Position:
     """Where the next page starts: what a token says."""
 
+    name: str
+    """Of the table."""
+    keys: KeyRange | None = None
+    """The range of the rows; None: these are pages of changes."""
+
     sid: int = 0
-    """0: this is the first page, of whatever table has the name."""
+    """Of the table; 0: this is the first page, of whatever table has the name."""
     since: int = 0
     """Of changes: the version after which they are asked for; 0 for rows."""
     version: int = 0
@@ -42,23 +54,46 @@ class Position:
     start: bytes = b""
 
     def encode(self) -> str:
-        fields = Encoder().u8(1).u64(self.sid).u64(self.since).u64(self.version).raw(self.start)
-        return urlsafe_b64encode(fields.finish()).decode()
+        fields = Encoder().u64(self.sid)
+        if self.keys is None:
+            fields.u64(self.since).u64(self.version)
+        body = fields.raw(self.start).finish()
+        return urlsafe_b64encode(Encoder().u32(self._checksum(body)).raw(body).finish()).decode()
 
-    @classmethod
-    def decode(cls, token: str) -> Position:
+    def after(self, token: str) -> Position:
+        """The position that ``token`` says, if a page of the same table, kind and range gave it. Raises
+        ``InvalidArgument``."""
         try:
             fields = Decoder(urlsafe_b64decode(token.encode("ascii")))
-            if fields.u8() != 1:
-                raise DecodeError("another version")
-            return cls(fields.u64(), fields.u64(), fields.u64(), fields.rest())
+            checksum = fields.u32()
+            body = fields.rest()
+            if checksum != self._checksum(body):
+                raise DecodeError("of another listing")
+            fields = Decoder(body)
+            sid = fields.u64()
+            since, version = (fields.u64(), fields.u64()) if self.keys is None else (0, 0)
         except (DecodeError, Base64Error, UnicodeEncodeError) as error:
-            raise InvalidArgument("the token is not one that a page of this table gave") from error
+            raise InvalidArgument(FOREIGN_PAGE) from error
+
+        if self.since not in (0, since):
+            raise InvalidArgument(f"the token is of changes since version {since}, not {self.since}")
+        return attrs.evolve(self, sid=sid, since=since, version=version, start=fields.rest())
+
+    def _checksum(self, body: bytes) -> int:
+        """Of what a token must agree with, besides itself."""
+        keys = self.keys or KeyRange()
+        asked = Encoder().u8(self.keys is None).text(self.name).blob(keys.start).optional_blob(keys.end)
+        return crc32c_of((asked.finish(), body))
 
     @classmethod
-    def of(cls, token: str | None, since: int = 0) -> Position:
-        """``since``: of changes, without a token."""
-        return cls(since=since) if token is None else cls.decode(token)
+    def of_rows(cls, name: str, keys: KeyRange, token: str | None) -> Position:
+        first = cls(name, keys)
+        return first if token is None else first.after(token)
+
+    @classmethod
+    def of_changes(cls, name: str, since: int, token: str | None) -> Position:
+        first = cls(name, since=since)
+        return first if token is None else first.after(token)
 
 
 async def rows_of_keys(
@@ -84,17 +119,16 @@ async def page_of_rows(
     state: ContainerState,
     runs: RunReader,
     segment: SegmentState,
-    keys: KeyRange,
     position: Position,
     limits: PageLimits,
 ) -> TablePage:
-    """Rows whose keys are in ``keys``, as of one moment."""
-    wanted = within_table(segment.sid, keys, position.start)
+    """Rows whose keys are in ``position.keys``, as of one moment."""
+    wanted = within_table(segment.sid, position.keys or KeyRange(), position.start)
     with state.table.view() as view:
         page = await scan_rows(view, runs, wanted, limits)
     return TablePage(
         [row for each in page.rows if (row := _shown(each)) is not None],
-        _token(Position(segment.sid), page.resume),
+        _token(attrs.evolve(position, sid=segment.sid), page.resume),
     )
 
 
@@ -121,7 +155,7 @@ async def page_of_changes(
         page = await scan_rows(view, runs, wanted, limits, changed_after=since)
     return ChangesPage(
         [TableChange(row.key[PREFIX_BYTES:], row.value, row.version) for row in page.rows],
-        _token(Position(segment.sid, since, version), page.resume),
+        _token(attrs.evolve(position, sid=segment.sid, version=version), page.resume),
         version,
     )
 

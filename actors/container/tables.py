@@ -92,13 +92,13 @@ class Tables:
 
     async def page(self, name: str, keys: KeyRange, token: str | None, limits: PageLimits) -> TablePage:
         """As ``page_of_rows``, of the table ``name``."""
-        position = Position.of(token)
+        position = Position.of_rows(name, keys, token)
         segment = await self._find(name, position.sid)
-        return await self._durable(page_of_rows(self._state, self._runs, segment, keys, position, limits))
+        return await self._durable(page_of_rows(self._state, self._runs, segment, position, limits))
 
     async def changes(self, name: str, since: int, token: str | None, limits: PageLimits) -> ChangesPage:
         """As ``page_of_changes``, of the table ``name``."""
-        position = Position.of(token, since)
+        position = Position.of_changes(name, since, token)
         segment = await self._find(name, position.sid)
         return await self._durable(page_of_changes(self._state, self._runs, segment, position, limits))
 

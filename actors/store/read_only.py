@@ -304,16 +304,16 @@ class _ViewTables:
     async def page(
         self, name: str, start: bytes, end: bytes | None, token: str | None, limit: int
     ) -> TablePage:
-        position, keys, limits = Position.of(token), KeyRange(start, end), PageLimits(limit)
+        position, limits = Position.of_rows(name, KeyRange(start, end), token), PageLimits(limit)
 
         async def page(found: ContainerSnapshot) -> TablePage:
             table = await found.table(name, position.sid)
-            return await page_of_rows(found.state, found.runs, table, keys, position, limits)
+            return await page_of_rows(found.state, found.runs, table, position, limits)
 
         return await self._on_snapshot(name, page)
 
     async def changes(self, name: str, since: int, token: str | None, limit: int) -> ChangesPage:
-        position, limits = Position.of(token, since), PageLimits(limit)
+        position, limits = Position.of_changes(name, since, token), PageLimits(limit)
 
         async def page(found: ContainerSnapshot) -> ChangesPage:
             table = await found.table(name, position.sid)

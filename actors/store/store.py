@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from threading import get_ident
 from typing import Any, TypeVar, overload
 
@@ -44,6 +45,7 @@ from ...storage_backends.base.errors import (
     ClosedError,
     InvalidArgument,
     SegmentExists,
+    SegmentNotFound,
     TierlogError,
     TooLarge,
     Unavailable,
@@ -169,21 +171,11 @@ class SegmentStore(SegmentVerbs):
             if rolling_size is None
             else check_rolling_size(rolling_size, self._rolling_sizes.smallest)
         )
-        try:
-            await self._ask("create_segment", name, CreateRequest(name, size))
-        except SegmentExists:
-            if not exist_ok:
-                raise
+        await self._create("create_segment", CreateRequest(name, size), exist_ok)
 
     async def create_table(self, name: str, *, exist_ok: bool = False) -> None:
         request = CreateRequest(name, self._rolling_sizes.default, is_table=True)
-        try:
-            await self._ask("create_table", name, request)
-        except SegmentExists:
-            if not exist_ok:
-                raise
-            if not (await self.segment_info(name)).is_table:
-                raise WrongSegmentKind.of(name, is_table=False) from None
+        await self._create("create_table", request, exist_ok)
 
     def table(self, name: str) -> Table:
         check_segment_name(name)
@@ -547,6 +539,21 @@ class SegmentStore(SegmentVerbs):
         self._cached_indexes.clear()  # so that every later call is checked
 
     # --- inside ----------------------------------------------------------------------------------
+
+    async def _create(self, verb: str, request: CreateRequest, exist_ok: bool) -> None:
+        while True:
+            try:
+                await self._ask(verb, request.name, request)
+                return
+            except SegmentExists:
+                if not exist_ok:
+                    raise
+
+            with suppress(SegmentNotFound):  # deleted meanwhile: then it is created
+                is_table = (await self.segment_info(request.name)).is_table
+                if is_table != request.is_table:
+                    raise WrongSegmentKind.of(request.name, is_table=is_table)
+                return
 
     def _index(self, name: str) -> int:
         return container_of(name, len(self._containers))

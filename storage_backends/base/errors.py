@@ -155,9 +155,9 @@ class WrongSegmentKind(SegmentError):
     def of(cls, name: str, *, is_table: bool) -> WrongSegmentKind:
         """``is_table``: the segment is a table."""
         what = (
-            f"{name!r} is a table, which has rows and no bytes: use store.table"
+            f"{name!r} is a table, which has rows and no bytes: use the verbs of tables"
             if is_table
-            else f"{name!r} is a segment of bytes and not a table: create_table makes those"
+            else f"{name!r} is a segment of bytes and not a table: use the verbs of segments"
         )
         return cls(what, segment=name)
 

@@ -42,7 +42,8 @@ class AttributeUpdate:
     """A change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS,
     expected=6)``.
 
-    Raises ``InvalidArgument`` for a bad name, value or kind.
+    Raises ``InvalidArgument`` for a bad name, value or kind, and for an ``expected`` that the kind would
+    ignore.
     """
 
     name: AttributeName
@@ -61,6 +62,10 @@ class AttributeUpdate:
         if not isinstance(_as_object(self.kind), AttributeUpdateKind):
             raise InvalidArgument(
                 f"attribute {self.name!r}: kind is an AttributeUpdateKind, not {self.kind!r}"
+            )
+        if self.expected is not None and self.kind is not AttributeUpdateKind.REPLACE_IF_EQUALS:
+            raise InvalidArgument(
+                f"attribute {self.name!r}: expected is for replace-if-equals only, not for {self.kind.value}"
             )
 
 

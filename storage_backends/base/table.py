@@ -188,7 +188,11 @@ class Table:
     ) -> TablePage:
         """Returns some of the rows that ``items`` yields, at most ``limit`` of them and about 1 MiB, as of
         one moment. ``token`` is that of the page before, which was asked for with the same range; it stays
-        valid across restarts."""
+        valid across restarts.
+
+        Raises:
+            InvalidArgument: The token is of another table or range, or of changes.
+        """
         check_bounds(prefix, start, end)
         check_int("limit", limit, 1, PAGE_ROWS_MAX)
         after = _prefix_end(prefix)
@@ -204,7 +208,10 @@ class Table:
         ``token`` of the page until that is None, then with the ``version`` of the page as ``since``. A row
         that changes meanwhile may be shown twice.
 
+        A token knows its ``since``, which may be left out with it.
+
         Raises:
+            InvalidArgument: The token is of another table or ``since``, or of rows.
             ChangesIncomplete: The store does not know all changes since that version any more, or it is a
                 version of an earlier table of that name. Forget all rows, and start over with ``since=0``,
                 which shows all of them. Forget them also if the first pass did not come to its end.
@@ -231,7 +238,10 @@ class Table:
         """
         event = WriterEvent.of(writer_id, event_number, previous_event_number)
         transaction = self.begin()
-        yield transaction
+        try:
+            yield transaction
+        finally:
+            transaction.end()
         await transaction.commit(event)
 
     def begin(self) -> TableTransaction:
@@ -247,12 +257,14 @@ class TableTransaction:
         self._name = name
         self._read: dict[bytes, TableRow | None] = {}
         self._writes: dict[bytes, bytes | None] = {}
+        self._ended = False
         self.version: int | None = None
         """The version of the changed rows, once the block has ended."""
 
     async def get(self, key: bytes) -> TableRow | None:
         """The row of ``key``, with the changes of this transaction, whose version is 0 until its end. A row
         that was read before is not read again."""
+        self._check_open()
         if check_key(key) in self._writes:
             value = self._writes[key]
             return None if value is None else TableRow(key, value, 0)
@@ -269,11 +281,20 @@ class TableTransaction:
         self._write(check_key(key), None)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
+        self._check_open()
         _check_count("changes", len(self._writes) + (key not in self._writes))
         self._writes[key] = value
 
+    def _check_open(self) -> None:
+        if self._ended:
+            raise InvalidArgument("the block of this transaction has ended: begin another one")
+
+    def end(self) -> None:
+        """The end of the block calls it, however it ends: no reads and changes from then on."""
+        self._ended = True
+
     async def commit(self, event: WriterEvent) -> None:
-        """The end of the block calls it."""
+        """The end of the block calls it, after ``end``."""
         if not self._read and not self._writes:
             return
 

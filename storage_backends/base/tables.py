@@ -19,6 +19,9 @@ VERSION_MAX = (1 << 63) - 1
 ABSENT = 0
 """As an expected version: the key must have no row."""
 PAGE_ROWS_MAX = 1_000
+TOKEN_MAX = 20_000
+"""Characters of a token: room for the longest key in base64."""
+FOREIGN_PAGE = "the token is not one that a page of this table, and of the same range, gave"
 
 
 class TableRow(NamedTuple):
@@ -114,7 +117,9 @@ def checked_table_updates(updates: Iterable[TableUpdate]) -> tuple[TableUpdate, 
 
 def check_bounds(prefix: object, start: object, end: object) -> None:
     for what, value in (("prefix", prefix), ("start", start), ("end", end)):
-        if value is not None and (type(value) is not bytes or len(value) > TABLE_KEY_BYTES_MAX):
+        if value is None and what == "end":
+            continue
+        if type(value) is not bytes or len(value) > TABLE_KEY_BYTES_MAX:
             raise InvalidArgument(
                 f"{what} is bytes, at most {TABLE_KEY_BYTES_MAX} of them, not {_described(value)}"
             )
@@ -127,6 +132,9 @@ def _described(value: object) -> str:
 def check_token(token: object) -> str | None:
     if token is not None and not isinstance(token, str):
         raise InvalidArgument(f"token is a str that a page gave, not {_described(token)}")
+    # A request cannot have such a text.
+    if token is not None and (len(token) > TOKEN_MAX or not token.isascii()):
+        raise InvalidArgument(FOREIGN_PAGE)
     return token
 
 

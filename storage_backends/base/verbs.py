@@ -158,6 +158,7 @@ class SegmentVerbs(ReadVerbs, Protocol):
 
         Raises:
             SegmentExists: There is a segment of that name, and ``exist_ok`` is not set.
+            WrongSegmentKind: There is a table of that name, and ``exist_ok`` is set.
             OutcomeUnknown: Without ``exist_ok``, and only from a client: an earlier attempt of this call may
                 have created the segment.
         """

@@ -100,7 +100,8 @@ def _encode_name(named: tuple[str, int]) -> bytes:
     return row.key[len(NAME_PREFIX) :] + (row.value or b"")
 
 
-_POSITION = Position(7 << 32 | 3, 5, 9, b"key\xff")
+_LISTING = Position("app/t")
+_POSITION = Position("app/t", None, 7 << 32 | 3, 5, 9, b"key\xff")
 
 RUN_TARGETS = (
     Target(
@@ -113,7 +114,7 @@ RUN_TARGETS = (
     ),
     Target(
         "token of a page",
-        lambda data: Position.decode(data.decode("latin-1")),
+        lambda data: _LISTING.after(data.decode("latin-1")),
         [_POSITION.encode().encode()],
         errors=(InvalidArgument,),
         encode=lambda position: position.encode().encode(),

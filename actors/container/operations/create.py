@@ -40,9 +40,11 @@ class CreateRequest(Request):
 def _decide(state: ContainerState, request: CreateRequest) -> Decision:
     refuse_staged(request.name, "stage_segment makes those")
     if state.has_name(request.name):
+        # Which kind it is may be in the runs only.
+        wanted = "a table" if request.is_table else "not a table"
         raise SegmentExists(
-            f"segment {request.name!r} exists already: use it with exist_ok=True (--exist-ok), or choose "
-            f"another name",
+            f"segment {request.name!r} exists already: choose another name, or, if it is {wanted}, use it "
+            f"with exist_ok=True (--exist-ok)",
             segment=request.name,
         )
 

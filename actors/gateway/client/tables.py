@@ -298,9 +298,12 @@ class SyncTable:
         previous_event_number: int | None = None,
     ) -> Iterator[SyncTableTransaction]:
         event = WriterEvent.of(writer_id, event_number, previous_event_number)
-        transaction = SyncTableTransaction(self._table.begin())
-        yield transaction
-        transaction.commit(event)
+        transaction = self._table.begin()
+        try:
+            yield SyncTableTransaction(transaction)
+        finally:
+            transaction.end()
+        _done(transaction.commit(event))
 
 
 @copy_docstrings(TableTransaction)
@@ -322,6 +325,3 @@ class SyncTableTransaction:
 
     def remove(self, key: bytes) -> None:
         self._transaction.remove(key)
-
-    def commit(self, event: WriterEvent) -> None:
-        _done(self._transaction.commit(event))

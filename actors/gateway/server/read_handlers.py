@@ -19,6 +19,7 @@ from ....storage_backends.base.errors import (
     SegmentNotFound,
     SegmentTruncated,
     Throttled,
+    WrongSegmentKind,
 )
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
@@ -79,6 +80,9 @@ async def read_bytes(call: Call) -> Answer | None:
     text = call.header("Range")
     wanted = None if text is None else parse_range(text)
     info = await call.server.store.segment_info(call.name)
+    if info.is_table:  # M14: it has no byte that a read could be refused for
+        raise WrongSegmentKind.of(call.name, is_table=True)
+
     extent = resolve_range(wanted, call.name, info.start_offset, info.length, sealed=info.sealed)
     head = _head(info, extent)
     if wanted is not None:

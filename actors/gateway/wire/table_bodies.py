@@ -12,13 +12,13 @@ from ....storage_backends.base.tables import (
     TABLE_KEY_BYTES_MAX,
     TABLE_ROWS_MAX,
     TABLE_VALUE_BYTES_MAX,
+    TOKEN_MAX,
     VERSION_MAX,
 )
 from .bodies import Number, PreviousNumber, RequestBody, WriterId, described
 
 ROWS_BYTES_MAX = 2 * APPEND_BYTES_MAX
 """Bytes of the body of an update: room for the largest one in base64, with its JSON."""
-TOKEN_MAX = 20_000
 
 Version = Annotated[int, Meta(ge=0, le=VERSION_MAX)]
 _BASE64 = described("^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")

@@ -90,7 +90,7 @@ def test_flags_take_no_value_in_the_help(run: Run) -> None:
         (("segment", "append", NAME, "--data-text", "x", "--expected-offset", "5"), "expected offset is 5"),
         (
             ("segment", "create", NAME),
-            "exists already: use it with exist_ok=True (--exist-ok), or choose another",
+            "choose another name, or, if it is not a table, use it with exist_ok=True (--exist-ok)",
         ),
         (("segment", "truncate", NAME, "99"), "cannot be truncated"),
         (("segment", "merge", NAME, NAME), "itself"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -143,6 +143,113 @@ async def test_refusals(store: SegmentStore) -> None:
         await table.get(b"k")
 
 
+async def test_a_token_continues_only_what_gave_it(store: SegmentStore) -> None:
+    await store.create_table(NAME)
+    await store.create_table("other")
+    table, other = store.table(NAME), store.table("other")
+    values = {b"%02d" % number: b"v" for number in range(20)}
+    first = await table.put_many(values)
+    assert first is not None
+    await other.put_many(values)
+    rows, of_prefix = await table.page(limit=3), await table.page(prefix=b"1", limit=3)
+    changes = await table.changes(limit=3)
+    later = await table.put_many(dict.fromkeys(values, b"w"))
+    assert later is not None
+    since = await table.changes(first, limit=3)
+
+    continued = await table.page(prefix=b"1", token=of_prefix.token)
+    assert [row.key for row in continued.rows] == sorted(values)[13:]
+    for refused in (
+        table.changes(token=rows.token),
+        table.page(token=changes.token),
+        table.page(prefix=b"1", token=rows.token),
+        table.page(token=of_prefix.token),
+        table.page(start=b"00", token=rows.token),
+        table.page(end=b"9", token=rows.token),
+        table.changes(later, token=since.token),
+        other.page(token=rows.token),
+        other.changes(token=changes.token),
+    ):
+        with pytest.raises(InvalidArgument, match="the token is"):
+            await refused
+    # The version is that of the first page: what changed after it is shown by what follows.
+    for given in (first, 0):
+        page = await table.changes(given, token=since.token)
+        assert ([row.key for row in page.rows], page.version) == (sorted(values)[3:], since.version)
+
+    await store.delete_segment(NAME)
+    await store.create_table(NAME)
+    for gone in (table.page(token=rows.token), table.changes(token=changes.token)):
+        with pytest.raises(SegmentNotFound, match="was deleted, and another one has its name"):
+            await gone
+
+
+async def test_a_transaction_refuses_changes_after_its_block(store: SegmentStore) -> None:
+    await store.create_table(NAME)
+    table = store.table(NAME)
+    async with table.transaction() as transaction:
+        transaction.put(b"k", b"v")
+    with pytest.raises(ZeroDivisionError):
+        async with table.transaction() as failed:
+            raise ZeroDivisionError
+
+    for ended in (transaction, failed):
+        with pytest.raises(InvalidArgument, match="has ended: begin another one"):
+            ended.put(b"late", b"v")
+        with pytest.raises(InvalidArgument, match="has ended: begin another one"):
+            ended.remove(b"k")
+        with pytest.raises(InvalidArgument, match="has ended: begin another one"):
+            await ended.get(b"k")
+    assert [row.key async for row in table.items()] == [b"k"]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+async def test_segments_of_the_other_kind_are_no_bytes_and_no_table(
+    store: SegmentStore, is_flushed: bool
+) -> None:
+    await store.create_table(NAME)
+    await store.create_segment("bytes")
+    if is_flushed:
+        await store.flush()
+    with pytest.raises(SegmentExists, match=r"name, or, if it is not a table, use it with exist_ok=True"):
+        await store.create_segment(NAME)
+    with pytest.raises(SegmentExists, match=r"name, or, if it is a table, use it with exist_ok=True"):
+        await store.create_table("bytes")
+    with pytest.raises(WrongSegmentKind, match="is a table, which has rows and no bytes"):
+        await store.create_segment(NAME, exist_ok=True)
+    with pytest.raises(WrongSegmentKind, match="is a segment of bytes and not a table"):
+        await store.create_table("bytes", exist_ok=True)
+    await store.create_segment("bytes", exist_ok=True)
+    await store.create_table(NAME, exist_ok=True)
+    for offset in (0, 5):
+        with pytest.raises(WrongSegmentKind):
+            await store.read(NAME, offset, 10)
+    with pytest.raises(WrongSegmentKind):
+        await anext(store.tail(NAME))
+    with pytest.raises(WrongSegmentKind):
+        await store.append_starts(NAME, 0, 5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prefix": None},
+        {"start": None},
+        {"end": "z"},
+        {"token": "\ud800"},
+        {"token": "\xe9"},
+        {"token": "A" * 30_000},
+        {"token": b"A"},
+    ],
+    ids=str,
+)
+async def test_wrong_arguments_of_a_page_are_refused(store: SegmentStore, arguments: Any) -> None:
+    await store.create_table(NAME)
+    with pytest.raises(InvalidArgument) as caught:
+        await store.table(NAME).page(**arguments)
+    assert "body" not in str(caught.value)
+
+
 @pytest.mark.one_loop
 async def test_a_synchronous_client_has_the_same_verbs(tmp_path: Path, anyio_backend: str) -> None:
     with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
@@ -164,6 +271,8 @@ async def test_a_synchronous_client_has_the_same_verbs(tmp_path: Path, anyio_bac
             transaction.put(b"d", b"4")
             transaction.remove(b"c")
         assert transaction.version
+        with pytest.raises(InvalidArgument, match="has ended"):
+            transaction.put(b"late", b"v")
         with pytest.raises(TableConflict), table.transaction() as transaction:
             transaction.get(b"a")
             table.remove(b"a")

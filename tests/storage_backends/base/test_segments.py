@@ -33,6 +33,14 @@ def test_an_expected_value_is_checked_too() -> None:
             AttributeUpdate("a", 0, AttributeUpdateKind.REPLACE_IF_EQUALS, expected)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("expected", [0, 6])
+def test_an_expected_value_that_the_kind_would_ignore_is_refused(expected: int) -> None:
+    for kind in AttributeUpdateKind:
+        if kind is not AttributeUpdateKind.REPLACE_IF_EQUALS:
+            with pytest.raises(InvalidArgument, match="expected is for replace-if-equals only"):
+                AttributeUpdate("a", 7, kind, expected)
+
+
 @pytest.mark.parametrize("name", ["", "x" * 129, "é" * 65, b"a", 7, None])
 def test_a_name_has_1_to_128_bytes(name: Any) -> None:
     with pytest.raises(InvalidArgument, match="name"):

@@ -91,6 +91,14 @@ async def test_without_a_range_everything_comes(small: ServedStore) -> None:
     assert "content-range" not in response.headers
 
 
+@pytest.mark.parametrize("headers", [{}, {"Range": "bytes=0-"}, {"Range": "bytes=-5"}], ids=str)
+async def test_a_table_has_no_bytes(small: ServedStore, headers: dict[str, str]) -> None:
+    await small.store.create_table("rows")
+    response = await small.http.get("/v1/segments/rows/bytes", headers=headers)
+
+    assert (response.status_code, response.json()["code"]) == (409, "wrong-segment-kind")
+
+
 @pytest.mark.parametrize("text", ["bytes=10000-", "bytes=10001-20000", "bytes=-0"])
 async def test_h6_past_the_tail_there_is_nothing(small: ServedStore, text: str) -> None:
     response = await get(small, text)

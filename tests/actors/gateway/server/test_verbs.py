@@ -78,7 +78,13 @@ async def test_attributes_are_listed_in_pages(served: ServedStore) -> None:
     assert answer == {"attributes": {}, "ids": {f"{first}02": 2}}
     for query in ("limit=0", "limit=5000", "ids=true&prefix=0", "ids=true&prefix=zz", "ids=true&after=00"):
         assert (await served.http.get(f"{path}?{query}")).status_code == 400, query
-    for update in ({"value": 1}, {"value": 1, "name": "a", "id": "00" * 16}, {"value": 1, "id": "00" * 15}):
+    for update in (
+        {"value": 1},
+        {"value": 1, "name": "a", "id": "00" * 16},
+        {"value": 1, "id": "00" * 15},
+        {"value": 1, "name": "n&0", "expected": 7},
+        {"value": 1, "id": f"{first}00", "kind": "accumulate", "expected": 0},
+    ):
         refused = await post(served, "/v1/segments/a/attributes", {"updates": [update]})
         assert refused.status_code == 400, update
 
