@@ -167,5 +167,16 @@ def test_every_script_exists(script: str) -> None:
     assert os.access(ROOT / "scripts" / script, os.X_OK)
 
 
+def test_every_test_that_stands_for_a_mechanism_exists() -> None:
+    named = set(re.findall(r"\btest_\w+", (ROOT / "docs" / "pdp-34.md").read_text(encoding="utf-8")))
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    there = {path.stem for path in files}.union(
+        *(re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")) for path in files)
+    )
+
+    assert named
+    assert named - there == set()
+
+
 def test_the_readme_is_short() -> None:
     assert len(DOCUMENTS["README.md"].splitlines()) <= 150

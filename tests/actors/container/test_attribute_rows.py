@@ -216,6 +216,22 @@ async def test_m19_merges_set_attributes_that_are_rows() -> None:
         assert len(rows_of(owner)) == len(NAMES) - 4 + len(IDS), "none of the source is left"
 
 
+async def test_m19_a_sealed_segment_keeps_taking_attributes_wherever_they_are() -> None:
+    world = ContainerWorld(COLD)
+    async with world.owner() as owner:
+        await filled(owner)
+        await owner.store.seal_segment(NAME)
+        await go_cold(owner)
+        more = sets({"n19": 1, "n20": 20, bytes(16): 5}, KIND.ACCUMULATE)
+        assert await owner.store.update_attributes(NAME, more) == {"n19": 20, "n20": 20, bytes(16): 5}
+        await go_cold(owner)
+        await owner.crash()
+    async with world.owner() as owner:
+        assert await listed(owner) == NAMES | {"n19": 20, "n20": 20}
+        assert await listed(owner, b"") == IDS | {bytes(16): 5}
+        assert (await owner.store.segment_info(NAME)).sealed
+
+
 async def removed(owner: Owner) -> None:
     """The background has nothing left to do."""
     with anyio.fail_after(60):
