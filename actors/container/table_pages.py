@@ -31,8 +31,9 @@ from .segments import SegmentState
 from .state import ContainerState
 from .table_rows import PREFIX_BYTES, row_prefix
 
-GET_BYTES_MAX = 16 << 20
-"""Of the values of one ``get_many``, which memory holds more than once."""
+GET_BYTES_MAX = 8 << 20
+"""Of the values of one ``get_many``, which memory holds more than once, and a server encodes in one step of
+the event loop: as many as the largest update has."""
 _GET_STEP = 16
 
 

@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 import attrs
 from msgspec import Meta
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, TooLarge, Unavailable, shown
-from ..wire.bodies import JSON_TYPE, decode_request, encode_json
+from ..wire.bodies import JSON_TYPE, encode_json, request_in_steps
 from ..wire.errors import RequestTimeout, UnsupportedMediaType
 from ..wire.paths import parse_query
 from .context import Arrival, ServerContext
@@ -122,7 +123,13 @@ class HttpCall(Generic[S]):
 
     async def json_body(self, kind: type[B], maximum: int) -> B:
         """The body of an endpoint that takes JSON."""
-        return decode_request(await self.body(JSON_TYPE, maximum), kind)
+        body = await self.body(JSON_TYPE, maximum)
+        value = None
+        for value in request_in_steps(body, kind):
+            if value is None and len(body) > LARGE_BYTES:
+                await anyio.lowlevel.checkpoint()
+        assert value is not None
+        return value
 
     async def body(self, content_type: str, maximum: int) -> bytes:
         """The whole body, which has ``content_type`` unless it is empty, and at most ``maximum`` bytes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
@@ -170,15 +170,23 @@ class Move(RequestBody, frozen=True):
 
 def decode_request(body: bytes, kind: type[T]) -> T:
     """An empty body stands for an empty object."""
+    *_, value = request_in_steps(body, kind)
+    assert value is not None
+    return value
+
+
+def request_in_steps(body: bytes, kind: type[T]) -> Iterator[T | None]:
+    """As ``decode_request``, in two steps of half a millisecond for each MiB: None, then the value."""
     # `curl -X POST` without data is enough for a verb without arguments.
     body = body or b"{}"
     try:
         value = msgspec.json.decode(body, type=kind)
+        yield None
         json.loads(body, object_pairs_hook=_refuse_repeated)  # msgspec would take the last of them
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body: {error}") from error
 
-    return value
+    yield value
 
 
 def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:

@@ -20,6 +20,7 @@ from tierlog.actors.gateway.wire.bodies import (
     decode_answer,
     decode_request,
     encode_json,
+    request_in_steps,
 )
 from tierlog.actors.gateway.wire.headers import (
     AppendHeaders,
@@ -296,6 +297,15 @@ def test_h8_a_requests_body_is_read_strictly(body: bytes) -> None:
         decode_request(body, bodies.Truncate)
 
     assert "\n" not in str(caught.value)
+
+
+def test_h8_between_decoding_and_the_check_for_repeated_members_others_get_a_turn() -> None:
+    """Each takes milliseconds for the largest bodies."""
+    assert list(request_in_steps(b'{"offset":7}', bodies.Truncate)) == [None, bodies.Truncate(7)]
+    steps = request_in_steps(b'{"offset":7,"offset":7}', bodies.Truncate)
+    assert next(steps) is None
+    with pytest.raises(InvalidArgument, match="given twice"):
+        next(steps)
 
 
 @pytest.mark.parametrize(
