@@ -23,10 +23,12 @@ from support.container_world import (
 )
 from support.table_rows import RUNS, fail_merged_runs, fill_up, simulated_runs
 from support.table_runs import NAMES, UNMERGED, check, files_of_runs, fill, known_files, runs_in, runs_of
+from tierlog import ABSENT, TableConflict
 from tierlog.journal.manifest.chain import read_chain
 from tierlog.journal.manifest.element import Kind
 from tierlog.storage_backends.base.files import IoCall, Rename, Sync, SyncFolder, Write
 from tierlog.storage_backends.sorted_runs import compaction_policy
+from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
 from tierlog.storage_backends.sorted_runs.merge import MergeOrder
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
@@ -160,6 +162,45 @@ async def test_m7_runs_are_merged_and_the_old_ones_collected_once_no_element_nam
         await anyio.sleep(600)
         assert runs_in(world) == runs_of(owner)
         await check(owner, *NAMES[:3], "later")
+
+
+async def test_m15_conditional_updates_lose_nothing_while_runs_are_published_and_merged() -> None:
+    """Counters, one of which is removed at each tenth step: then it is expected to be absent. The merges
+    include the oldest run, so they drop its tombstones."""
+    options = attrs.evolve(OPTIONS, merge_fan_out=2, table_cache=BlockCache(0))
+    async with ContainerWorld(options).owner() as owner:
+        await owner.store.create_table("counters")
+        table = owner.store.table("counters")
+        added = {b"kept": 0, b"removed": 0}
+
+        async def add(key: bytes) -> None:
+            while added[key] < 25:
+                row = await table.get(key)
+                version = ABSENT if row is None else row.version
+                try:
+                    if row is not None and key == b"removed" and int(row.value) % 10 == 9:
+                        await table.remove(key, expected_version=version)
+                    else:
+                        value = 0 if row is None else int(row.value)
+                        await table.put(key, b"%d" % (value + 1), expected_version=version)
+                except TableConflict:
+                    continue
+                added[key] += 1
+
+        async def publish(stopped: anyio.Event) -> None:
+            while not stopped.is_set():
+                await owner.store.flush()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish, stopped := anyio.Event())
+            async with anyio.create_task_group() as writers:
+                for key in [*added] * 2:
+                    writers.start_soon(add, key)
+            stopped.set()
+        assert owner.container.statistics().table.merges > 2
+        expected = {b"kept": added[b"kept"], b"removed": added[b"removed"] % 10}
+        found = {row.key: row.value async for row in table.items()}
+        assert found == {key: b"%d" % value for key, value in expected.items() if value}
 
 
 async def test_m6_local_copies_stay_until_the_element_of_their_merge_counts() -> None:

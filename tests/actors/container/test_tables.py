@@ -38,7 +38,6 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.table_rows import row_prefix
 from tierlog.storage_backends.base.errors import Unavailable
-from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.reader import RunReader
 from tierlog.storage_backends.sorted_runs.rows import prefix_end
 from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
@@ -562,43 +561,6 @@ async def test_the_rows_of_many_keys_have_a_bound(monkeypatch: pytest.MonkeyPatc
         assert len(await table.get_many(keys[:33])) == 33
         with pytest.raises(TooLarge, match="ask for fewer"):
             await table.get_many(keys)
-
-
-async def test_m15_conditional_updates_lose_nothing_while_runs_are_published_and_merged() -> None:
-    """Counters, one of which is removed at each tenth step: then it is expected to be absent. The merges
-    include the oldest run, so they drop its tombstones."""
-    options = attrs.evolve(OPTIONS, merge_fan_out=2, table_cache=BlockCache(0))
-    async with ContainerWorld(options).owner() as owner:
-        table = await made(owner)
-        added = {b"kept": 0, b"removed": 0}
-
-        async def add(key: bytes) -> None:
-            while added[key] < 25:
-                row = await table.get(key)
-                version = ABSENT if row is None else row.version
-                try:
-                    if row is not None and key == b"removed" and int(row.value) % 10 == 9:
-                        await table.remove(key, expected_version=version)
-                    else:
-                        value = 0 if row is None else int(row.value)
-                        await table.put(key, b"%d" % (value + 1), expected_version=version)
-                except TableConflict:
-                    continue
-                added[key] += 1
-
-        async def publish(stopped: anyio.Event) -> None:
-            while not stopped.is_set():
-                await owner.store.flush()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(publish, stopped := anyio.Event())
-            async with anyio.create_task_group() as writers:
-                for key in [*added] * 2:
-                    writers.start_soon(add, key)
-            stopped.set()
-        assert owner.container.statistics().table.merges > 2
-        expected = {b"kept": added[b"kept"], b"removed": added[b"removed"] % 10}
-        assert await values(table) == {key: b"%d" % value for key, value in expected.items() if value}
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
