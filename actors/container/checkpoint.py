@@ -36,6 +36,7 @@ from ...journal.operations.checkpoint import (
     CheckpointPiece,
     CheckpointRows,
 )
+from ...journal.operations.ended_transactions import CheckpointEnds
 from ...journal.operations.log_element import CheckpointManifest
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
@@ -372,6 +373,8 @@ def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]
     yield CheckpointCounters(number, snapshot.live_segments), 16
     if snapshot.has_attribute_rows:
         yield SpillAttributes(0, 0), 16  # M19: code that would lose them refuses it
+    if snapshot.ends:
+        yield CheckpointEnds(number, snapshot.ends), 16  # M21: likewise
     manifest = snapshot.manifest
     if manifest.head is not None or manifest.intent is not None:
         contents = [b"" if op is None else op.content for op in (manifest.head, manifest.intent)]

@@ -85,7 +85,7 @@ def build_components(container: Container) -> ContainerComponents:
     writer = StorageWriter(
         view, flusher, storage, collector, ownership.prove, table_runs.complete_cycle, options.writer
     )
-    leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
+    leases = Leases(state, container.runs, container.ask_internal, writer.flush, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
     publisher = Publisher(
         state,

@@ -38,7 +38,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
-from ...storage_backends.base.transactions import TransactionInfo, is_staged
+from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
@@ -74,7 +74,6 @@ from .operations.cold import UnloadRequest
 from .operations.create import CreateRequest
 from .operations.queries import InfoRequest, WaitDurableRequest
 from .operations.table import UpdateTableRequest
-from .operations.transactions import ListTransactionsRequest, TransactionRequest
 from .operations.writers import LastEventRequest
 from .owner import Identity
 from .ownership import StorageOwnership
@@ -89,14 +88,11 @@ from .sources import ContainerManifestSource
 from .state import ContainerState
 from .statistics import ContainerStatistics
 from .tables import Tables
-from .transaction_table import Key
 
 _log = get_logger("container")
 
 T = TypeVar("T")
 TABLE_CACHE_BYTES = 64 << 20
-_PAGE = 256
-"""Transactions that are listed in one step."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -305,6 +301,7 @@ class Container:
                 helpers.start_soon(components.read_ahead.run)
                 helpers.start_soon(protect(components.checkpointer.run), lambda: self._checkpoint_due)
                 helpers.start_soon(protect(components.leases.run))
+                helpers.start_soon(protect(components.leases.tombstones.run))
                 helpers.start_soon(protect(self._unload_idle), components.publisher)
                 pipeline = components.pipeline
                 helpers.start_soon(protect(components.loader.run), pipeline.resume, pipeline.wait_for_room)
@@ -445,10 +442,6 @@ class Container:
             await self.legacy.import_missing(self, name)
         return await self._has_segment(name)
 
-    async def ask_transaction(self, request: TransactionRequest) -> TransactionInfo:
-        """``ask`` for a transaction's state, with the time that is left (rules T5 and T7)."""
-        return self._leases.with_time(await self.ask(request, 256))
-
     async def info(self, name: str) -> SegmentInfo:
         """What is known of a segment."""
         info: SegmentInfo = await self._ask_read(InfoRequest(name), lambda segment: segment.info(self.index))
@@ -481,20 +474,8 @@ class Container:
         await self.wait_durable()
         return names
 
-    async def list_transactions(self, prefix: str) -> list[TransactionInfo]:
-        """The transactions whose target begins with ``prefix``, sorted, in pages of one moment each."""
-        leases = self._leases
-        infos: list[TransactionInfo] = []
-        after: Key | None = None
-        while True:
-            page = await self.ask(ListTransactionsRequest(prefix, after, _PAGE))
-            infos += map(leases.with_time, page)
-            if len(page) < _PAGE:
-                return infos
-            after = page[-1].target, page[-1].transaction_id
-
     @property
-    def _leases(self) -> Leases:
+    def leases(self) -> Leases:
         return self._components.leases
 
     async def ask_internal(self, request: Request, size: int) -> Any:

@@ -1,19 +1,20 @@
-"""The time of transactions: when a lease or a tombstone expires (rules T5 and T7).
+"""The time of open transactions: when a lease expires (rule T7).
 
-Deadlines are on the owner's monotonic clock; what has expired is aborted or forgotten by a request like any
-other (``operations/transactions.py``).
+Deadlines are on the owner's monotonic clock; what has expired is aborted by a request like any other
+(``operations/transactions.py``).
 
 An append costs nothing here. Each open transaction is checked every quarter of its lease, and the number and
 durable lengths of its staged segments show whether something came since the last check. So a lease never
-expires early, and at most a quarter late. Deadlines are in memory only: after a takeover every lease and
-every tombstone begins anew. Without transactions nothing is due, and the task sleeps until one begins."""
+expires early, and at most a quarter late. Deadlines are in memory only: after a takeover every lease begins
+anew. Without transactions nothing is due, and the task sleeps until one begins. Ended ones are in the care of
+``tombstones.py``."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -23,27 +24,27 @@ import attrs
 from ...journal.operations.abort_transaction import AbortTransaction
 from ...journal.operations.begin_transaction import BeginTransaction
 from ...journal.operations.commit_transaction import CommitTransaction
-from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
+from ...journal.operations.transaction_image import TransactionImage
 from ...storage_backends.base.statistics import counter, gauge
-from ...storage_backends.base.transactions import TransactionInfo, TransactionState
+from ...storage_backends.base.transactions import TransactionInfo
+from ...storage_backends.sorted_runs.reader import RunReader
 from ..kernel.slices import in_slices
-from .operations.transactions import ExpireTransactionRequest, ForgetTransactionsRequest
+from .ended_rows import ended_key
+from .operations.transactions import ExpireTransactionRequest
 from .requests import Request
 from .state import ContainerState
+from .tombstones import Tombstones
 from .transaction_table import Key
 
 CHECKS_PER_LEASE = 4
 """Checks of an open transaction in one lease."""
-_FORGET_TOGETHER = 1 / 64
-"""Tombstones are forgotten late by up to this share of their time, so that one operation forgets many."""
-_FORGET_MAX = 1024
 _REQUEST_BYTES = 256
 
 
 @attrs.frozen
 class TransactionStatistics:
     open: int = attrs.field(metadata=gauge("Open transactions."))
-    tombstones: int = attrs.field(metadata=gauge("Ended transactions that are still remembered."))
+    tombstones: int = attrs.field(metadata=gauge("Ends of transactions that are still remembered."))
     committed: int = attrs.field(metadata=counter("Transactions committed by this owner."))
     aborted: int = attrs.field(metadata=counter("Transactions aborted by this owner, for any reason."))
     expired: int = attrs.field(metadata=counter("Transactions aborted because their lease expired."))
@@ -61,20 +62,23 @@ class _Watch:
 
 class Leases:
     def __init__(
-        self, state: ContainerState, ask: Callable[[Request, int], Awaitable[Any]], *, tombstone: float
+        self,
+        state: ContainerState,
+        runs: RunReader,
+        ask: Callable[[Request, int], Awaitable[Any]],
+        flush: Callable[[], Awaitable[None]],
+        *,
+        tombstone: float,
     ) -> None:
-        """``ask`` puts an internal request into the pipeline; ``tombstone``: seconds for which an ended
-        transaction is remembered."""
+        """The arguments are those of ``Tombstones``; ``tombstone``: its ``seconds``."""
         self._state = state
         self._ask = ask
-        self._tombstone = tombstone
+        self.tombstones = Tombstones(state, runs, ask, flush, tombstone)
         self._open: dict[Key, _Watch] = {}
         self._checks: list[tuple[float, int, _Watch]] = []
         """(time, a number that breaks ties, what to check); a watch that is not in ``_open`` any more is
         skipped."""
         self._numbers = itertools.count()
-        self._ended: dict[Key, tuple[TransactionImage, float]] = {}
-        """(tombstone, when it expires), the oldest first: all live equally long."""
         self._live = False
         self._sleeps_until = -math.inf
         self._wake = anyio.Event()
@@ -87,8 +91,9 @@ class Leases:
         for keys in in_slices(list(self._state.transactions.records)):
             for key in keys:
                 self._watch(key, now)
-                self._keep_tombstone(key, now)
             await anyio.lowlevel.checkpoint()
+        if self._state.transactions.ends:
+            self.tombstones.note(self._state.sequence, now)
         self._live = True
 
     def note(self, op: BeginTransaction | CommitTransaction | AbortTransaction) -> None:
@@ -103,18 +108,26 @@ class Leases:
 
         self._committed += type(op) is CommitTransaction
         self._aborted += type(op) is AbortTransaction
-        self._keep_tombstone(key, now)
+        if key not in self._state.transactions.records:  # otherwise a newer transaction has its id
+            self._open.pop(key, None)
+            # Here, because only an end makes checks needless.
+            self._drop_checks()
+        # It is in memory until a later operation is durable: that an element with a run counts.
+        row = self._state.table.find_in_memory(ended_key(*key))
+        if row is not None:
+            self.tombstones.note(row.version, now)
 
-    def with_time(self, info: TransactionInfo) -> TransactionInfo:
-        """``info`` with the time that its lease or tombstone has left."""
-        return attrs.evolve(info, expires_in=max(0.0, self._time_left(info)))
+    def with_time(self, info: TransactionInfo, version: int) -> TransactionInfo:
+        """``info`` with the time that its lease or tombstone has left. ``version``: of its end; 0 if it is
+        open."""
+        left = self.tombstones.time_left(version) if version else self._lease_left(info)
+        return attrs.evolve(info, expires_in=max(0.0, left))
 
     async def run(self) -> None:
         """Request what is due, until cancelled."""
         while True:
             now = anyio.current_time()
             await self._check_due(now)
-            await self._forget(now)
             self._wake = anyio.Event()
             # No await between: what was noted before is in ``_next_time``, and what is noted later sees
             # ``_sleeps_until`` and wakes this task.
@@ -126,31 +139,18 @@ class Leases:
     def statistics(self) -> TransactionStatistics:
         table = self._state.transactions
         return TransactionStatistics(
-            table.open_count, table.tombstones, self._committed, self._aborted, self._expired
+            len(table.records), table.ends, self._committed, self._aborted, self._expired
         )
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _watch(self, key: Key, now: float) -> None:
         record = self._state.transactions.records.get(key)
-        if record is None or record.status is not TransactionStatus.OPEN:
+        if record is None:
             return  # a later group, which is not durable yet, ends it
 
         watch = self._open[key] = _Watch(record, self._seen(record), now + record.lease / 1000)
         self._schedule_check(watch, now)
-
-    def _keep_tombstone(self, key: Key, now: float) -> None:
-        record = self._state.transactions.records.get(key)
-        if record is None or record.status is TransactionStatus.OPEN:
-            return  # a newer transaction has its id
-
-        self._open.pop(key, None)
-        # Here, because only an end makes checks needless.
-        self._drop_checks()
-        # The dict is in the order of expiry, so a transaction that ended again goes to its end.
-        self._ended.pop(key, None)
-        self._ended[key] = (record, now + self._tombstone)
-        self._wake_by(self._next_time())
 
     def _schedule_check(self, watch: _Watch, now: float) -> None:
         at = min(watch.deadline, now + watch.record.lease / 1000 / CHECKS_PER_LEASE)
@@ -172,9 +172,7 @@ class Leases:
             self._wake.set()
 
     def _next_time(self) -> float:
-        check = self._checks[0][0] if self._checks else math.inf
-        oldest = next(iter(self._ended.values()), None)
-        return check if oldest is None else min(check, oldest[1] + self._tombstone * _FORGET_TOGETHER)
+        return self._checks[0][0] if self._checks else math.inf
 
     def _seen(self, record: TransactionImage) -> tuple[int, int]:
         staged = self._state.transactions.staged(record).values()
@@ -200,30 +198,9 @@ class Leases:
 
             self._schedule_check(watch, now)
 
-    async def _forget(self, now: float) -> None:
-        while due := list(itertools.islice(self._due(now), _FORGET_MAX)):
-            # Before the await: a transaction that ends under the same id meanwhile must keep its own entry.
-            for record in due:
-                del self._ended[record.target, record.id]
-
-            await self._ask(ForgetTransactionsRequest(due), _REQUEST_BYTES * len(due))
-
-    def _due(self, now: float) -> Iterator[TransactionImage]:
-        return (
-            record
-            for record, deadline in itertools.takewhile(lambda entry: entry[1] <= now, self._ended.values())
-        )
-
-    def _time_left(self, info: TransactionInfo) -> float:
-        now, key = anyio.current_time(), (info.target, info.transaction_id)
-        if info.state is TransactionState.OPEN:
-            watch = self._open.get(key)
-            # What came since the last check renews the lease; the next check will see it.
-            return (
-                info.lease
-                if watch is None or self._seen(watch.record) != watch.staged
-                else watch.deadline - now
-            )
-
-        tombstone = self._ended.get(key)
-        return 0.0 if tombstone is None else tombstone[1] - now
+    def _lease_left(self, info: TransactionInfo) -> float:
+        watch = self._open.get((info.target, info.transaction_id))
+        # What came since the last check renews the lease; the next check will see it.
+        if watch is None or self._seen(watch.record) != watch.staged:
+            return info.lease
+        return watch.deadline - anyio.current_time()

@@ -32,7 +32,7 @@ from ...journal.manifest.chain import (
 from ...journal.manifest.element import (
     ELEMENT_BYTES_MAX,
     NOTHING,
-    SEGMENTS,
+    TRANSACTIONS,
     Element,
     Kind,
     Position,
@@ -413,7 +413,7 @@ class StorageOwnership:
                 Kind.CYCLE_COMPLETE,
                 ListedChain(self._seen),
                 cut,
-                lambda before: before.published(runs, SEGMENTS),
+                lambda before: before.published(runs, TRANSACTIONS),
             )
 
     async def replace_runs(self, merge: Merge, added: Sequence[RunEntry]) -> None:

@@ -32,11 +32,12 @@ from ...journal.operations.checkpoint import (
     CheckpointPiece,
     CheckpointRows,
 )
+from ...journal.operations.ended_transactions import CheckpointEnds
 from ...journal.operations.log_element import CheckpointManifest, LogElement
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus, decode_image
-from ...journal.operations.transaction_image import decode_transaction
+from ...journal.operations.transaction_image import TransactionStatus, decode_transaction
 from ...storage_backends.base.codec import DecodeError, NewerFormat
 from ...storage_backends.base.errors import DataCorruption, StoreMismatch
 from ...storage_backends.base.statistics import gauge
@@ -86,6 +87,8 @@ class _CheckpointRecords:
     state: ContainerState
     live_segments: int | None = None
     """None in checkpoints of earlier versions, which have all segments."""
+    ends: int = 0
+    """Of transactions, those that are rows."""
     is_complete: bool = False
     size: int = 0
     images: deque[tuple[int, bytes]] = attrs.field(factory=deque)
@@ -104,6 +107,8 @@ class _CheckpointRecords:
             self.size += sum(len(image) for _, image in op.images)
         elif type(op) is CheckpointCounters and op.checkpoint == self.checkpoint:
             self.live_segments = op.segments
+        elif type(op) is CheckpointEnds and op.checkpoint == self.checkpoint:
+            self.ends = op.ends
         elif type(op) is CheckpointRows and op.checkpoint == self.checkpoint:
             self._restore_rows(op.rows)
         elif type(op) is CheckpointPiece and op.checkpoint == self.checkpoint:
@@ -152,6 +157,7 @@ class Recovery:
         """What was known of the chain when the memtable was divided last."""
 
     async def run(self) -> RecoveryReport:
+        self._state.recovered_ends = {}
         end = await self._newest_checkpoint()
         begin_group, begin_sequence = (0, 0) if end is None else (end.begin_group, end.begin_sequence)
         if end is not None:
@@ -217,7 +223,7 @@ class Recovery:
             # Transactions first: restoring a staged segment adds it to its transaction.
             for transactions in in_slices(_taken(records.transactions), _STEP):
                 for data in transactions:
-                    self._state.transactions.restore(decode_transaction(data))
+                    self._restore_transaction(data)
                 await anyio.lowlevel.checkpoint()
             for images in in_slices(_taken(records.images), _STEP):
                 for version, data in images:
@@ -231,6 +237,7 @@ class Recovery:
 
         if records.live_segments is not None:
             self._state.live_segments = records.live_segments
+        self._state.transactions.ends += records.ends
         self._state.restored(end.begin_sequence, end.cycle, records.size)
         await self._free_clean_rows()
 
@@ -249,11 +256,23 @@ class Recovery:
         self._divided = manifest
 
     async def _publish_again(self) -> None:
-        """Earlier versions published no names and no images: the next run has all of them (rule M13)."""
+        """Earlier versions published no names and no images, or no ended transactions: the next run has all
+        of them (rules M13, M21)."""
         if not self._state.table.runs.schema:
             for sids in in_slices(self._state.segments.ids()):
                 self._state.publish_again(sids)
                 await anyio.lowlevel.checkpoint()
+        recovered, self._state.recovered_ends = self._state.recovered_ends or {}, None
+        for records in in_slices(recovered.values()):
+            self._state.publish_ends_again(records)
+            await anyio.lowlevel.checkpoint()
+
+    def _restore_transaction(self, data: bytes) -> None:
+        record = decode_transaction(data)
+        if record.status is TransactionStatus.OPEN:
+            self._state.transactions.restore(record)
+        else:
+            self._state.restore_end(record)
 
     def _restore_segment(self, version: int, data: bytes) -> None:
         segment = SegmentState.from_image(decode_image(data), version)

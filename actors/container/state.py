@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
+from ...journal.manifest.element import TRANSACTIONS
 from ...journal.operations.cycle_complete import CycleComplete
+from ...journal.operations.ended_transactions import TransactionEnd
 from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
-from ...journal.operations.transaction_image import encode_transaction
+from ...journal.operations.transaction_image import TransactionImage, encode_transaction
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, AttributeName
 from ...storage_backends.base.sorted_dict import SortedDict
-from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.base.transactions import is_staged, split_staged
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_key, segment_of_key
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
@@ -30,13 +32,15 @@ from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
 from .attribute_rows import attribute_key, attribute_row, value_of
+from .ended_rows import ended_key, ended_of_row, ended_rows, index_key
 from .left_rows import mark_row
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
-from .segment_rows import NO_RECORD, image_key, image_of, name_key, name_row
+from .segment_rows import NO_RECORD, image_key, image_of, name_key, name_row, sid_of_row
 from .segments import NotLoaded, SegmentState, SegmentTable
-from .transaction_table import TransactionTable
+from .transaction_table import Key, TransactionTable
 
+T = TypeVar("T")
 RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY)
 """Of records that synchronous steps need: those of the segments in memory, to claim long-term storage, and to
 delete."""
@@ -71,6 +75,7 @@ class Snapshot:
         self.manifest = state.manifest
         self.has_attribute_rows = state.has_attribute_rows
         self.live_segments = state.live_segments
+        self.ends = state.transactions.ends
         self.segments = segments = state.segments.freeze()
         self.table = table = state.table.begin_view()
         resident, transactions = state.resident.freeze(), state.transactions.records.freeze()
@@ -117,6 +122,14 @@ class Snapshot:
         return found
 
 
+def _decoded(decode: Callable[[Row | None], T], row: Row | None) -> T:
+    """Raises ``DataCorruption``."""
+    try:
+        return decode(row)
+    except DecodeError as error:
+        raise DataCorruption(f"a row of the system table does not decode: {error}", file=repr(row)) from error
+
+
 FindCached = Callable[[RunList, bytes], tuple[bool, Row | None]]
 
 
@@ -158,6 +171,9 @@ class ContainerState:
         """Whether attributes are known that are rows: checkpoints must say so (rule M19)."""
         self.on_rows_left: Callable[[], None] = lambda: None
         """Called when a segment loses its name that has rows."""
+        self.recovered_ends: dict[Key, TransactionImage] | None = None
+        """During recovery, until runs are known that have them: the ended transactions, because earlier
+        versions published none of them."""
         self.parked: Collection[str] = ()
         """The names in requests that wait for cold segments. What was loaded for one of them stays in memory
         until it has all that it needs: otherwise two of its segments could take turns there without end."""
@@ -300,15 +316,16 @@ class ContainerState:
                 found[name] = value
         if keys:
             try:
-                for key, row in self._find_rows(segment, keys).items():
+                for key, row in self._find_rows(segment.name, keys).items():
                     found[keys[key]] = value_of(row)
             except DecodeError as error:
                 raise DataCorruption(f"an attribute of {segment!r} does not decode: {error}") from error
         return found
 
-    def _find_rows(self, segment: SegmentState, keys: Iterable[bytes]) -> dict[bytes, Row | None]:
-        """The newest rows of ``keys``, which only requests that name the segment change. Raises ``NotLoaded``
-        for those that must be looked up: nothing changes them until the request is decided again."""
+    def _find_rows(self, name: str, keys: Iterable[bytes]) -> dict[bytes, Row | None]:
+        """The newest rows of ``keys``, which only requests that name the segment ``name`` change. Raises
+        ``NotLoaded`` for those that must be looked up: nothing changes them until the request is decided
+        again."""
         found = {key: self.table.find_in_memory(key) for key in keys}
         runs, looked_up = self.table.runs, self.looked_up_rows
         if not runs.clean_to:
@@ -321,9 +338,67 @@ class ContainerState:
             found.update((key, row) for key, (is_known, row) in cached.items() if is_known)
             missing = [key for key, (is_known, _) in cached.items() if not is_known]
         if missing:
-            raise NotLoaded(segment.name, rows=missing)
+            raise NotLoaded(name, rows=missing)
 
         return found
+
+    # --- transactions (rule M21) -------------------------------------------------------------------
+
+    def find_transaction(self, target: str, transaction: str, sid: int | None) -> TransactionImage | None:
+        """The record, open or ended. ``sid`` is the live segment of the target's name, if there is one:
+        transactions of an earlier segment of that name are not its own (rule T8). Raises ``NotLoaded`` if the
+        row must be looked up, ``DataCorruption``."""
+        record = self.transactions.records.get((target, transaction))
+        if record is None:
+            key = ended_key(target, transaction)
+            record = _decoded(ended_of_row, self._find_rows(target, (key,))[key])
+        return None if record is None or (sid is not None and sid != record.sid) else record
+
+    def find_transaction_of(self, staged: str) -> TransactionImage | None:
+        """The same, for a staged segment that there is not: the target is not loaded. If that is looked up,
+        it is as of then, which is after the request came."""
+        target, transaction = split_staged(staged)
+        record = self.transactions.records.get((target, transaction))
+        if record is None:
+            key, name = ended_key(target, transaction), name_key(target)
+            rows = self._find_rows(staged, (key, name))
+            record, sid = _decoded(ended_of_row, rows[key]), _decoded(sid_of_row, rows[name])
+            if record is not None and sid not in (None, record.sid):
+                return None
+        return record
+
+    def end_transaction(self, record: TransactionImage) -> None:
+        """The present operation ends a transaction."""
+        self.transactions.ends += 1
+        self.table.put(ended_rows(record, self.sequence))
+        if self.recovered_ends is not None:
+            self.recovered_ends[record.target, record.id] = record
+
+    def restore_end(self, record: TransactionImage) -> None:
+        """Recovery: a checkpoint of an earlier version has an ended transaction."""
+        if self.recovered_ends is None:
+            raise ValueError(f"a checkpoint has {record}, and its runs have ended transactions")
+
+        self.transactions.ends += 1
+        self.recovered_ends[record.target, record.id] = record
+
+    def publish_ends_again(self, records: Iterable[TransactionImage]) -> None:
+        """Recovery: no run has these ended transactions. The next one will."""
+        for record in records:
+            # Replay puts those that ended after the checkpoint.
+            if self.table.find_in_memory(ended_key(record.target, record.id)) is None:
+                self.table.put(ended_rows(record, self.sequence))
+
+    def forget_ends(self, ends: Iterable[TransactionEnd]) -> None:
+        """The present operation removes the rows of ended transactions."""
+        version = self.sequence
+        for end in ends:
+            self.transactions.ends -= 1
+            self.table.put((Row(index_key(end.version, end.target, end.id), version, None),))
+            if end.is_newest:
+                self.table.put((Row(ended_key(end.target, end.id), version, None),))
+                if self.recovered_ends is not None:
+                    self.recovered_ends.pop((end.target, end.id), None)
 
     # --- cold segments (rule M4) -----------------------------------------------------------------
 
@@ -351,7 +426,7 @@ class ContainerState:
             and not is_staged(segment.name)
             and segment.name not in self.parked
             # Their decisions need the target, and whether it is live.
-            and not self.transactions.has_any(segment.name)
+            and segment.sid not in self.transactions.open_of
             and image_of(segment) is not None
         )
 
@@ -433,6 +508,8 @@ class ContainerState:
         """An element counts: its runs are those of the table. Raises ``DecodeError``."""
         self.table.use(manifest.runs)
         self.manifest = manifest
+        if manifest.runs.schema >= TRANSACTIONS:
+            self.recovered_ends = None
 
     @property
     def clean_images_to(self) -> int:

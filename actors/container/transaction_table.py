@@ -1,5 +1,5 @@
-"""A container's transactions: one immutable record for each, open or ended, and the staged segments of the
-open ones (rules T1 to T9).
+"""A container's open transactions: one immutable record for each, and its staged segments (rules T1 to T9).
+Those that ended are rows of the system table (rule M21).
 
 Checkpoints keep the records. The maps beside them are derived from the records and from the names of staged
 segments, and are never persisted. An impossible change raises ``ValueError``: only a damaged log leads to it
@@ -8,7 +8,7 @@ segments, and are never persisted. An impossible change raises ``ValueError``: o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import TypeAlias
 
@@ -32,34 +32,15 @@ class TransactionTable:
         self.open_of: dict[int, dict[str, None]] = {}
         """Target's segment id -> ids of its open transactions."""
         self._staged: dict[Key, dict[str, int]] = {}
-        """Staged segments of open transactions: name -> segment id, in the order in which they were made."""
-        self.open_count = 0
+        """Staged segments: name -> segment id, in the order in which they were made."""
+        self.ends = 0
+        """How many ends are remembered, those too that a later one has replaced."""
 
-    @property
-    def tombstones(self) -> int:
-        return len(self.records) - self.open_count
-
-    def find(self, target: str, transaction: str, sid: int | None) -> TransactionImage | None:
-        """The record. ``sid`` is the live segment of the target's name, if there is one: transactions of an
-        earlier segment of that name are not its own (rule T8)."""
-        record = self.records.get((target, transaction))
-        return None if record is None or (sid is not None and sid != record.sid) else record
-
-    def has_any(self, target: str) -> bool:
-        """Whether there is a record of a transaction on a segment of that name, open or ended."""
-        return next(self._keys_from((target, "")), ("", ""))[0] == target
-
-    def _keys_from(self, start: Key) -> Iterator[Key]:
-        return (key for key in chain.from_iterable(self.records.runs_from(start)) if key >= start)
-
-    def records_after(self, prefix: str, after: Key | None) -> Iterator[TransactionImage]:
-        """The records of targets whose names begin with ``prefix``, sorted, that come after ``after``."""
-        for key in chain.from_iterable(self.records.runs_from(after or (prefix, ""))):
-            if key[0].startswith(prefix):
-                if after is None or key > after:
-                    yield self.records[key]
-            elif key[0] > prefix:
-                return
+    def records_from(self, start: Key) -> Iterator[TransactionImage]:
+        """The records from ``start`` on, sorted."""
+        for key in chain.from_iterable(self.records.runs_from(start)):
+            if key >= start:
+                yield self.records[key]
 
     def staged(self, record: TransactionImage) -> dict[str, int]:
         """Its staged segments: name -> segment id."""
@@ -79,70 +60,56 @@ class TransactionTable:
     # --- changes ---------------------------------------------------------------------------------
 
     def restore(self, record: TransactionImage) -> None:
-        """Recovery: add a record of a checkpoint."""
+        """Recovery: add the record of an open transaction."""
         key = (record.target, record.id)
         if key in self.records:
             raise ValueError(f"transaction {key} is in the table already")
 
-        self._put(record)
+        self.records[key] = record
+        self.open_of.setdefault(record.sid, {})[record.id] = None
 
     def begin(self, target: str, op: BeginTransaction) -> None:
-        before = self.find(target, op.id, op.target)
-        if before is not None or is_staged(target):
-            raise ValueError(f"a second begin of {op.id!r} on {target!r}")
+        if is_staged(target):
+            raise ValueError(f"a begin of {op.id!r} on {target!r}")
 
-        self._put(begun(target, op))
+        self.restore(begun(target, op))
 
     def stage(self, name: str, sid: int) -> None:
         """A segment with a staged name was created."""
         key = split_staged(name)
-        record = self.records.get(key)
-        if record is None or record.status is not TransactionStatus.OPEN:
+        if key not in self.records:
             raise ValueError(f"{name!r} is staged for a transaction that is not open")
 
         self._staged.setdefault(key, {})[name] = sid
 
-    def commit(self, target: str, op: CommitTransaction) -> None:
-        record = self._ended(target, op.target, op.id)
+    def commit(self, target: str, op: CommitTransaction) -> TransactionImage:
+        """The record as of its end, which leaves the table."""
+        record = self._remove(target, op.target, op.id)
         length = sum(length for _, length in op.sources)
         for name, epoch in op.values:
             record = record._replace(token=(name.removeprefix(WRITER_ATTRIBUTE), epoch))
-        self._put(record._replace(status=TransactionStatus.COMMITTED, offset=op.offset, length=length))
+        return record._replace(status=TransactionStatus.COMMITTED, offset=op.offset, length=length)
 
-    def abort(self, target: str, op: AbortTransaction) -> None:
-        known = self.find(target, op.id, op.target) is not None
-        record = self._ended(target, op.target, op.id) if known else never_begun(target, op)
-        self._put(record._replace(status=TransactionStatus.ABORTED, reason=op.reason))
+    def abort(self, target: str, op: AbortTransaction) -> TransactionImage:
+        """The record as of its end, which leaves the table if it was there (rule T6)."""
+        known = (target, op.id) in self.records
+        record = self._remove(target, op.target, op.id) if known else never_begun(target, op)
+        return record._replace(status=TransactionStatus.ABORTED, reason=op.reason)
 
-    def forget(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            if self.records.pop(key).status is TransactionStatus.OPEN:
-                raise ValueError(f"transaction {key} is open and cannot be forgotten")
-
-    def _ended(self, target: str, sid: int, transaction: str) -> TransactionImage:
-        """The open record, after removing it from the maps of open transactions."""
-        record = self.find(target, transaction, sid)
-        if record is None or record.status is not TransactionStatus.OPEN:
+    def _remove(self, target: str, sid: int, transaction: str) -> TransactionImage:
+        key = target, transaction
+        record = self.records.get(key)
+        if record is None or record.sid != sid:
             raise ValueError(f"transaction {transaction!r} on {target!r} is not open")
 
-        self.open_count -= 1
-        self._staged.pop((target, transaction), None)
+        del self.records[key]
+        self._staged.pop(key, None)
         ids = self.open_of[sid]
         del ids[transaction]
         # Its presence means that the target has open transactions (``ContainerState.unname``).
         if not ids:
             del self.open_of[sid]
         return record
-
-    def _put(self, record: TransactionImage) -> None:
-        before = self.records.get((record.target, record.id))
-        if before is not None and before.status is TransactionStatus.OPEN and before.sid != record.sid:
-            raise ValueError(f"transaction {record.id!r} on {record.target!r} is open on an earlier segment")
-
-        self.records[record.target, record.id] = record
-        if record.status is TransactionStatus.OPEN:
-            self.open_count += 1
-            self.open_of.setdefault(record.sid, {})[record.id] = None
 
 
 def begun(target: str, op: BeginTransaction) -> TransactionImage:

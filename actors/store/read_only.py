@@ -18,7 +18,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from heapq import merge
 from random import Random
 from typing import NoReturn, Protocol, TypeVar
@@ -62,18 +62,13 @@ from ..container.attributes import attribute_page
 from ..container.cold_segments import ColdSegments
 from ..container.local_disk import run_folder
 from ..container.metadata_store import LoggedMetadataStore
-from ..container.operations.transactions import (
-    ListTransactionsRequest,
-    TransactionRequest,
-    decide_list_transactions,
-    decide_transaction,
-)
 from ..container.publish import Publisher
 from ..container.recovery import Recovery
 from ..container.requests import Request
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..container.table_pages import Position, page_of_changes, page_of_rows, rows_of_keys
+from ..container.transactions import find_known, known_pages
 from ..folder.chunk_location import make_chunk_reader, recorded_location
 from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity
@@ -381,20 +376,19 @@ class StoreView:
         Raises:
             TransactionNotFound: It never began, or it ended so long ago that it was forgotten.
         """
-        state = (await self._container(target).snapshot()).state
-        info: TransactionInfo
-        _, info = decide_transaction(state, TransactionRequest(target, check_transaction_id(transaction_id)))
-        return attrs.evolve(info, expires_in=math.inf)
+        found = await self._container(target).snapshot()
+        known = await find_known(found.state, found.runs, target, check_transaction_id(transaction_id))
+        return attrs.evolve(known.info, expires_in=math.inf)
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         """Returns the known transactions whose target's name begins with ``prefix``, sorted by target and id.
         Their ``expires_in`` is infinite."""
         infos: list[TransactionInfo] = []
         for container in self.containers:
-            _, found = decide_list_transactions(
-                (await container.snapshot()).state, ListTransactionsRequest(prefix)
-            )
-            infos += [attrs.evolve(info, expires_in=math.inf) for info in found]
+            found = await container.snapshot()
+            async with aclosing(known_pages(found.state, found.runs, prefix)) as pages:
+                async for page in pages:
+                    infos += [attrs.evolve(known.info, expires_in=math.inf) for known in page]
 
         return sorted(infos, key=lambda info: (info.target, info.transaction_id))
 

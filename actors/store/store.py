@@ -89,12 +89,13 @@ from ..container.operations.transactions import (
     BeginTransactionRequest,
     CommitTransactionRequest,
     StageSegmentRequest,
-    TransactionRequest,
+    TransactionInfoRequest,
 )
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
 from ..container.requests import Request
 from ..container.tables import Tables
+from ..container.transactions import ask_transaction, list_transactions
 from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices, list_in_slices, turn_after
 from ..kernel.use_guard import GuardedGenerator, UseGuard
@@ -444,7 +445,7 @@ class SegmentStore(SegmentVerbs):
         _check_target(target, transaction_id)
         milliseconds = math.ceil(min(check_lease(lease), self._lease_max) * 1000)
         request = BeginTransactionRequest(target, transaction_id, checked_token(token), milliseconds)
-        return await self._call("begin_transaction", target, lambda owner: owner.ask_transaction(request))
+        return await self._call("begin_transaction", target, lambda owner: ask_transaction(owner, request))
 
     async def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
         _check_target(target, transaction_id)
@@ -471,18 +472,18 @@ class SegmentStore(SegmentVerbs):
     async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
         _check_target(target, transaction_id)
         request = AbortTransactionRequest(target, transaction_id, checked_reason(reason))
-        return await self._call("abort_transaction", target, lambda owner: owner.ask_transaction(request))
+        return await self._call("abort_transaction", target, lambda owner: ask_transaction(owner, request))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
         _check_target(target, transaction_id)
-        request = TransactionRequest(target, transaction_id)
-        return await self._call("transaction_info", target, lambda owner: owner.ask_transaction(request))
+        request = TransactionInfoRequest(target, transaction_id)
+        return await self._call("transaction_info", target, lambda owner: ask_transaction(owner, request))
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         if not isinstance(prefix, str):
             raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
 
-        infos = await self._call_each(lambda owner: owner.list_transactions(prefix))
+        infos = await self._call_each(lambda owner: list_transactions(owner, prefix))
         return await list_in_slices(heapq.merge(*infos, key=lambda info: (info.target, info.transaction_id)))
 
     # --- the whole store -------------------------------------------------------------------------

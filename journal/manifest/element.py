@@ -11,10 +11,11 @@ itself (``run_list.py``); then the pins: ``count u32, count times (name text, cy
 of everything before, which is the element's own CRC.
 
 The version is 1 if there are no runs and never were, else 2, or 3 if the runs have the names and images of
-all segments besides the records of long-term storage (rule M13). Code that does not know version 2 reads no
-runs: its checkpoints would lack the tombstones of rows that runs have, and deleted records would come back.
-Code that does not know version 3 would delete segments and leave their names in the runs. So both must refuse
-the folder."""
+all segments besides the records of long-term storage (rule M13), or 4 if they have ended transactions too
+(rule M21). Code that does not know version 2 reads no runs: its checkpoints would lack the tombstones of rows
+that runs have, and deleted records would come back. Code that does not know version 3 would delete segments
+and leave their names in the runs. Code that does not know version 4 would begin transactions again that have
+ended. So all of them must refuse the folder."""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ ELEMENT_BYTES_MAX = 256 << 10
 RUN_LIST_BYTES_MAX = 240 << 10
 """The most bytes of the run list in an element (rule M12); the rest is for pins and the folder's location."""
 _MAGIC = 0x544C454C  # "TLEL"
-_WITHOUT_RUNS, _WITH_RUNS, _WITH_SEGMENTS = 1, 2, 3
+_WITHOUT_RUNS, _WITH_RUNS, _NEWEST = 1, 2, 4
 """Versions."""
-SEGMENTS = 1
-"""The ``schema`` of a run list that has the rows of segments."""
+SEGMENTS, TRANSACTIONS = 1, 2
+"""The ``schema`` of a run list that has the rows of segments; that of one that has ended transactions too."""
 _NO_RUNS, _INLINE = 0, 2
 """Forms of the run list."""
 _LOCATION_AT = 86
@@ -166,7 +167,7 @@ class Element:
         check_crc(data)
         fields = Decoder(memoryview(data)[:-CRC_BYTES])
         magic, version = fields.u32(), fields.u8()
-        if magic == _MAGIC and version > _WITH_SEGMENTS:
+        if magic == _MAGIC and version > _NEWEST:
             raise NewerFormat(f"element of version {version}")
         if magic != _MAGIC or version < _WITHOUT_RUNS:
             raise DecodeError(f"not an element of a version that this code knows: {magic:#x}, {version}")
@@ -181,7 +182,7 @@ class Element:
             predecessor=Position(fields.u64(), fields.u32()),
             time_ms=fields.u64(),
             progress=Progress(*(fields.u64() for _ in attrs.fields(Progress))),
-            runs=_decode_runs(fields, known, SEGMENTS if version == _WITH_SEGMENTS else 0),
+            runs=_decode_runs(fields, known, max(0, version - _WITH_RUNS)),
             pins=tuple(Pin(fields.text(), fields.u64()) for _ in range(fields.u32())),
         )
         fields.finish()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.sorted_runs import encode
+from tierlog.actors.container import ended_rows
 from tierlog.actors.container.attribute_rows import attributes_prefix
 from tierlog.actors.container.attributes import decode_attribute
 from tierlog.actors.container.left_rows import mark_key, marked_sid
@@ -22,6 +23,11 @@ from tierlog.actors.container.segment_rows import (
 from tierlog.actors.container.table_runs import epoch_of_copy
 from tierlog.actors.container.tables import Position
 from tierlog.actors.gateway.wire.bodies import AttributeValues, attribute_id
+from tierlog.journal.operations.transaction_image import (
+    TransactionImage,
+    TransactionStatus,
+    encode_transaction,
+)
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch, TableConflict
 from tierlog.storage_backends.sorted_runs.block import (
@@ -146,6 +152,23 @@ RUN_TARGETS = (
         lambda data: decode_attribute(Row(attributes_prefix(7) + data[:-8], 1, data[-8:])),
         [b":txn" + bytes(8), b"#" + b"0f" * 16 + bytes(8)],
         errors=(DataCorruption,),
+    ),
+    Target(
+        "row of an ended transaction",
+        lambda data: ended_rows.ended_of_row(Row(ended_rows.ended_key("app/s", "t"), 1, data)),
+        [encode_transaction(TransactionImage(7, "app/s", "t", TransactionStatus.ABORTED, None, 0))],
+        encode=encode_transaction,
+    ),
+    Target(
+        "place in a listing of transactions",
+        lambda data: ended_rows.split_key(b"t:" + data),
+        [b"app/s\0t", b"app/"],
+    ),
+    Target(
+        "end of a transaction in the index",
+        ended_rows.end_of_key,
+        [ended_rows.index_key(7, "app/s", "t")],
+        hostile=[b"h:" + b"0" * 16 + b"\xff"],
     ),
     Target(
         "id of an attribute in a request",

@@ -107,21 +107,20 @@ def staged_segments_are_of_open_transactions(container: Container) -> Iterator[s
     named = {name: sid for name, sid in live_ids(container).items() if is_staged(name)}
     for name in named:
         target, transaction = split_staged(name)
-        record = table.find(target, transaction, segments.sid_of(target))
-        if record is None or record.status is not TransactionStatus.OPEN:
+        record = table.records.get((target, transaction))
+        if record is None or record.sid != segments.sid_of(target):
             yield f"{name!r} is there, its transaction is {record}"
-    opened = [record for record in table.records.values() if record.status is TransactionStatus.OPEN]
+    opened = list(table.records.values())
     yield from (
         f"{record} is open, its target is gone"
         for record in opened
         if segments.sid_of(record.target) != record.sid
     )
     known = {name: sid for record in opened for name, sid in table.staged(record).items()}
-    if known != named or table.open_count != len(opened):
-        yield (
-            f"{table.open_count} open transactions are counted, with {known}; there are {len(opened)}, "
-            f"with {named}"
-        )
+    if known != named:
+        yield f"transactions are open with {known}; there are {named}"
+    if ended := [record for record in opened if record.status is not TransactionStatus.OPEN]:
+        yield f"in memory are ended transactions: {ended}"
 
 
 SEGMENTS: Mapping[str, Predicate] = {

@@ -159,13 +159,18 @@ def left_over_copies(containers: Sequence[Container]) -> list[str]:
     full disk gets room again."""
     left: list[str] = []
     for container in containers:
-        manifest, table_runs = container.state.manifest, container._components.table_runs
-        waiting = () if table_runs._written is None else table_runs._written.runs
-        runs = (*manifest.runs, *manifest.intended_runs, *table_runs._merged, *waiting)
-        used = {file_name(run) for run in runs}
+        used = _used(container)
         own = f"{LOCAL_RUNS}{container.state.epoch:016x}-"
         left += sorted(name for name in _files(container) - used if own in name)
     return left
+
+
+def _used(container: Container) -> set[str]:
+    """The copies of runs that count, and of those that a merge under way reads, or has written."""
+    manifest, table_runs = container.state.manifest, container._components.table_runs
+    waiting = () if table_runs._written is None else table_runs._written.runs
+    runs = (*manifest.runs, *manifest.intended_runs, *table_runs._merged, *waiting)
+    return {file_name(run) for run in runs}
 
 
 def _files(container: Container) -> set[str]:
@@ -178,8 +183,10 @@ def check_copies(containers: Sequence[Container]) -> None:
     """Nothing is wrong any more: the newest owner has a copy of each run, and no other file."""
     for container in containers:
         found, expected = _files(container), {file_name(run) for run in container.state.table.runs}
-        if found != expected:
+        # While transactions were listed a merge may have begun.
+        missing, left = expected - found, found - expected - _used(container)
+        if missing or left:
             raise Broken(
                 f"it does not hold that runs have local copies, and nothing else does\ncontainer "
-                f"{container.index}: missing {sorted(expected - found)}, left over {sorted(found - expected)}"
+                f"{container.index}: missing {sorted(missing)}, left over {sorted(left)}"
             )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from support.table_rows import records_of
 from tierlog.actors.container.attribute_rows import ATTRIBUTE_PREFIX
 from tierlog.actors.container.container import Container
+from tierlog.actors.container.ended_rows import end_of_key, ended_key
 from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.segment_rows import NO_RECORD, encode_image_row, image_key, load_of_row
 from tierlog.actors.container.state import RESIDENT_PREFIXES, ContainerState
@@ -142,6 +143,18 @@ def broken_records(container: Container) -> Iterator[str]:
     yield from _broken_releases(entries)
     yield from _broken_segment_rows(state, entries)
     yield from _broken_attributes(state, entries)
+    yield from _broken_ends(state, entries)
+
+
+def _broken_ends(state: ContainerState, entries: Entries) -> Iterator[str]:
+    """Each ended transaction is found by its end, and each end is counted (rule M21)."""
+    ends = [end_of_key(key.encode()) for key in entries if key.startswith("h:")]
+    if len(ends) != state.transactions.ends:
+        yield f"{state.transactions.ends} ends of transactions are counted, there are {len(ends)}"
+    indexed = {(ended_key(end.target, end.id).decode(), end.version) for end in ends}
+    for key, (version, _) in entries.items():
+        if key.startswith("t:") and (key, version) not in indexed:
+            yield f"{key} at {version} is in no index: it would be remembered for ever"
 
 
 def _broken_attributes(state: ContainerState, entries: Entries) -> Iterator[str]:

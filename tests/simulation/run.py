@@ -18,7 +18,6 @@ import trio
 
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
-from tierlog.journal.operations.transaction_image import TransactionStatus
 
 from . import copies, reopened
 from . import plan as plans
@@ -262,10 +261,12 @@ class _Run:
         process, tombstone = await self._run.serving(), self._plan.site.limits.tombstone
         await trio.sleep(1.25 * SHORT_LEASE + min(1.1 * tombstone, TOMBSTONE_SECONDS) + SETTLE_SECONDS)
         for container in process.containers():
-            for record in container.state.transactions.records.values():
-                is_open = record.status is TransactionStatus.OPEN
-                if record.lease / 1000 <= SHORT_LEASE if is_open else tombstone <= TOMBSTONE_SECONDS:
-                    raise Broken(f"it does not hold that leases and tombstones end in time\n{record}")
+            table = container.state.transactions
+            for record in table.records.values():
+                if record.lease / 1000 <= SHORT_LEASE:
+                    raise Broken(f"it does not hold that leases end in time\n{record}")
+            if table.ends and tombstone <= TOMBSTONE_SECONDS:
+                raise Broken(f"it does not hold that tombstones end in time\n{table.ends} are left")
 
     async def _wait_for_the_collector(self) -> None:
         """Nothing is lost, and nothing is left over that no metadata refers to, once delays are over."""

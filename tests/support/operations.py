@@ -5,7 +5,16 @@ from __future__ import annotations
 import attrs
 from hypothesis import strategies as st
 
-from tierlog.journal.manifest.element import SEGMENTS, Element, Kind, Owner, Pin, Position, Progress
+from tierlog.journal.manifest.element import (
+    SEGMENTS,
+    TRANSACTIONS,
+    Element,
+    Kind,
+    Owner,
+    Pin,
+    Position,
+    Progress,
+)
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.attribute_rows import SpillAttributes, UpdateAttributeIds
@@ -25,6 +34,7 @@ from tierlog.journal.operations.commit_transaction import CommitTransaction
 from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.delete_segment import DeleteSegment
+from tierlog.journal.operations.ended_transactions import CheckpointEnds, ForgetEnds, TransactionEnd
 from tierlog.journal.operations.expire_writers import ExpireWriters
 from tierlog.journal.operations.forget_rows import ForgetRows
 from tierlog.journal.operations.forget_segment import ForgetSegment
@@ -95,6 +105,7 @@ ELEMENT = Element(
 )
 
 ELEMENT_WITH_SEGMENTS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=SEGMENTS))
+ELEMENT_WITH_TRANSACTIONS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=TRANSACTIONS))
 
 SAMPLES: dict[str, Operation] = {
     "abort_transaction": AbortTransaction(SID, "job-7", "größer als gedacht", (SID + 1, SID + 2)),
@@ -115,6 +126,7 @@ SAMPLES: dict[str, Operation] = {
     "checkpoint_rows": CheckpointRows(
         9, (Row(b"c:m", 13, b""), Row(b"c:n", 14, None), Row(b"s:1", 12, b"record"))
     ),
+    "checkpoint_ends": CheckpointEnds(9, 100_000),
     "commit_metadata": CommitMetadata((("s:1", b"record"), ("c:n", None), ("c:m", b""))),
     "commit_transaction": CommitTransaction(
         SID, 4096, "job-7", ((SID + 1, 10), (SID + 2, 0)), (SID + 3,), (("txn:query", 7),)
@@ -125,6 +137,9 @@ SAMPLES: dict[str, Operation] = {
     "delete_segment": DeleteSegment(SID),
     "element_created": ElementCreated(Position(0x12, 0xCAFE)),
     "expire_writers": ExpireWriters(SID, (b"writer-1", b"w")),
+    "forget_ends": ForgetEnds(
+        (TransactionEnd(1233, True, "app/events", "job-7"), TransactionEnd(7, False, "app/größe", "8"))
+    ),
     "forget_rows": ForgetRows((b"key", b"\xff\x00")),
     "forget_segment": ForgetSegment(SID),
     "forget_transactions": ForgetTransactions((("app/events", "job-7"), ("app/größe", "8"))),
@@ -223,7 +238,7 @@ _run_lists = st.builds(
     st.lists(u32, max_size=3),
     st.lists(_summaries, max_size=3),
     u64,
-    st.sampled_from((0, SEGMENTS)),
+    st.sampled_from((0, SEGMENTS, TRANSACTIONS)),
 )
 positions = st.builds(Position, u64, u32)
 ids = st.binary(min_size=16, max_size=16)
@@ -271,6 +286,11 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),
     st.builds(ForgetRows, blobs),
     st.builds(ForgetSegment, u64),
+    st.builds(CheckpointEnds, u64, u64),
+    st.builds(
+        ForgetEnds,
+        st.lists(st.builds(TransactionEnd, u64, st.booleans(), text, text), max_size=3).map(tuple),
+    ),
     st.builds(ForgetTransactions, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(
         ImportSegment,

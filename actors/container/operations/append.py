@@ -142,12 +142,11 @@ def first_answer(request: WriterEvents, known: WriterState) -> int | None:
 
 def _no_segment(state: ContainerState, name: str) -> TierlogError:
     """Why nothing can be appended to ``name``. The writer of a staged segment learns that the transaction
-    ended (rule T5)."""
+    ended (rule T5). Raises ``NotLoaded``."""
     if is_staged(name):
-        target, transaction = split_staged(name)
-        record = state.transactions.find(target, transaction, state.segments.sid_of(target))
+        record = state.find_transaction_of(name)
         if record is None:
-            return unknown(target, transaction)
+            return unknown(*split_staged(name))
         if record.status is not TransactionStatus.OPEN:
             return ended(record)
 

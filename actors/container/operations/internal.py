@@ -19,6 +19,7 @@ from ....journal.operations.checkpoint import (
     CheckpointRows,
 )
 from ....journal.operations.cycle_complete import CycleComplete
+from ....journal.operations.ended_transactions import CheckpointEnds
 from ....journal.operations.log_element import (
     CheckpointManifest,
     ElementCreated,
@@ -81,6 +82,7 @@ HANDLERS = (
     OperationHandler(CheckpointBegin),
     OperationHandler(CheckpointPart),
     OperationHandler(CheckpointCounters),
+    OperationHandler(CheckpointEnds),
     OperationHandler(CheckpointImages),
     OperationHandler(CheckpointPiece),
     OperationHandler(CheckpointRows),

@@ -6,13 +6,13 @@ Decisions have no clock: ``leases.py`` asks for what is due and fills in the tim
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
 from ....journal.operations.abort_transaction import AbortTransaction
 from ....journal.operations.begin_transaction import BeginTransaction
 from ....journal.operations.commit_transaction import CommitTransaction
 from ....journal.operations.create_segment import CreateSegment
+from ....journal.operations.ended_transactions import ForgetEnds, TransactionEnd
 from ....journal.operations.forget_transactions import ForgetTransactions
 from ....journal.operations.transaction_image import TransactionImage, TransactionStatus
 from ....storage_backends.base.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentSealed
@@ -26,9 +26,11 @@ from ....storage_backends.base.transactions import (
     is_staged,
     split_staged,
 )
+from ....storage_backends.sorted_runs.memtable import version_of
+from ..ended_rows import ended_key
 from ..requests import Request
-from ..segments import SegmentState
-from ..transaction_table import Key, begun, ended, never_begun, refuse_staged, unknown
+from ..segments import NotLoaded, SegmentState
+from ..transaction_table import begun, ended, never_begun, refuse_staged, unknown
 from .attributes import resolve_updates
 from .delete import delete_segment, publish_delete
 from .handlers import Decision, OperationHandler, RequestHandler
@@ -45,7 +47,7 @@ _STATES = {status: TransactionState[status.name] for status in TransactionStatus
 
 
 class TransactionRequest(Request):
-    """A verb about one transaction; by itself a query, answered with its ``TransactionInfo``."""
+    """A verb about one transaction."""
 
     __slots__ = ("target", "transaction")
 
@@ -55,6 +57,13 @@ class TransactionRequest(Request):
 
     def named(self) -> Sequence[str]:
         return (self.target,)
+
+
+class TransactionInfoRequest(TransactionRequest):
+    """Answered with the ``TransactionInfo``."""
+
+    __slots__ = ()
+    is_read = True
 
 
 class BeginTransactionRequest(TransactionRequest):
@@ -70,7 +79,10 @@ class BeginTransactionRequest(TransactionRequest):
 
     def takes_room(self, state: ContainerState) -> bool:
         sid = state.segments.sid_of(self.target)
-        return state.transactions.find(self.target, self.transaction, sid) is None
+        try:
+            return state.find_transaction(self.target, self.transaction, sid) is None
+        except NotLoaded:
+            return True
 
 
 class StageSegmentRequest(TransactionRequest):
@@ -117,18 +129,6 @@ class AbortTransactionRequest(TransactionRequest):
         return ()
 
 
-class ListTransactionsRequest(Request):
-    """Answered with the ``TransactionInfo`` of those whose target begins with ``prefix``, by target and id:
-    the first ``count`` after ``after``."""
-
-    __slots__ = ("after", "count", "prefix")
-
-    def __init__(self, prefix: str, after: Key | None = None, count: int | None = None) -> None:
-        self.prefix = prefix
-        self.after = after
-        self.count = count
-
-
 class ExpireTransactionRequest(Request):
     """Internal: abort ``record`` if it is still open and its staged segments are as ``staged`` (number,
     bytes). Answered with whether it was aborted (rule T7)."""
@@ -141,13 +141,15 @@ class ExpireTransactionRequest(Request):
 
 
 class ForgetTransactionsRequest(Request):
-    """Internal: remove the tombstones ``records``, except those that a newer transaction has replaced.
-    Answered with how many were removed (rule T5)."""
+    """Internal: remove the tombstones of ``ends``, as they were in a view whose runs had the rows up to
+    ``clean_to``. Answered with whether they are removed; False if they must be looked up again (rules T5,
+    M21)."""
 
-    __slots__ = ("records",)
+    __slots__ = ("clean_to", "ends")
 
-    def __init__(self, records: Sequence[TransactionImage]) -> None:
-        self.records = records
+    def __init__(self, ends: Sequence[TransactionEnd], clean_to: int) -> None:
+        self.ends = ends
+        self.clean_to = clean_to
 
 
 # --- decisions ----------------------------------------------------------------------------------
@@ -162,18 +164,18 @@ def _decide_begin(state: ContainerState, request: BeginTransactionRequest) -> De
     # T4: a committed token answers for every transaction that carries it, whatever the state of this one.
     if target is not None and token is not None and _is_reached(state, target, token):
         is_ours = record is not None and record.status is TransactionStatus.COMMITTED
-        return None, _info(state, record) if record is not None and is_ours else _committed_info(
+        return None, info_of(state, record) if record is not None and is_ours else _committed_info(
             request, token
         )
 
     if record is not None:
-        return None, _info(state, _require_open(request, record))
+        return None, info_of(state, _require_open(request, record))
 
     target = state.segments.require_bytes(request.target)
     op = BeginTransaction(
         target.sid, request.transaction, None if token is None else (token.writer, token.epoch), request.lease
     )
-    return op, _info(state, begun(target.name, op))
+    return op, info_of(state, begun(target.name, op))
 
 
 def _decide_stage(state: ContainerState, request: StageSegmentRequest) -> Decision:
@@ -290,34 +292,21 @@ def _decide_abort(state: ContainerState, request: AbortTransactionRequest) -> De
         # T6: it is remembered without a begin too, so that a begin that arrives later is refused.
         sid = state.segments.require(request.target).sid
         op = AbortTransaction(sid, request.transaction, request.reason, ())
-        return op, _info(state, never_begun(request.target, op))
+        return op, info_of(state, never_begun(request.target, op))
 
     if record.status is not TransactionStatus.OPEN:
-        return None, _info(state, record)
+        return None, info_of(state, record)
 
     aborted = record._replace(status=TransactionStatus.ABORTED, reason=request.reason)
-    return state.transactions.abort_of(record, request.reason), _info(state, aborted)
+    return state.transactions.abort_of(record, request.reason), info_of(state, aborted)
 
 
-def decide_transaction(state: ContainerState, request: TransactionRequest) -> Decision:
-    # A target of which transactions are known is in memory: the query loads nothing (rule M4).
-    if (request.target, request.transaction) not in state.transactions.records:
-        raise unknown(request.target, request.transaction)
-
+def _decide_info(state: ContainerState, request: TransactionInfoRequest) -> Decision:
     _, record = _find(state, request)
     if record is None:
         raise unknown(request.target, request.transaction)
 
-    return None, _info(state, record)
-
-
-def decide_list_transactions(state: ContainerState, request: ListTransactionsRequest) -> Decision:
-    known = (
-        record
-        for record in state.transactions.records_after(request.prefix, request.after)
-        if state.transactions.find(record.target, record.id, state.segments.sid_of(record.target)) is record
-    )
-    return None, [_info(state, record) for record in islice(known, request.count)]
+    return None, info_of(state, record)
 
 
 def _decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> Decision:
@@ -335,14 +324,14 @@ def _decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> 
 
 
 def _decide_forget(state: ContainerState, request: ForgetTransactionsRequest) -> Decision:
-    records = state.transactions.records
-    keys = tuple(
-        (record.target, record.id)
-        for record in request.records
-        # The same id may have begun again since the tombstone was listed.
-        if records.get((record.target, record.id)) is record
-    )
-    return (ForgetTransactions(keys) if keys else None), len(keys)
+    if state.table.runs.clean_to != request.clean_to:
+        return None, False  # rows that came after the view may have left memory
+
+    find = state.table.find_in_memory
+    rows = [(end, find(ended_key(end.target, end.id))) for end in request.ends]
+    # The same id may have ended again since the view.
+    ends = (end if row is None else end._replace(is_newest=row.version == end.version) for end, row in rows)
+    return ForgetEnds(tuple(ends)), True
 
 
 # --- parts of decisions -------------------------------------------------------------------------
@@ -351,9 +340,10 @@ def _decide_forget(state: ContainerState, request: ForgetTransactionsRequest) ->
 def _find(
     state: ContainerState, request: TransactionRequest
 ) -> tuple[SegmentState | None, TransactionImage | None]:
-    """The live target and its record of the transaction. The record outlives the target (rule T8)."""
+    """The live target and its record of the transaction. The record outlives the target (rule T8). Raises
+    ``NotLoaded``."""
     target = state.segments.find(request.target)
-    return target, state.transactions.find(
+    return target, state.find_transaction(
         request.target, request.transaction, None if target is None else target.sid
     )
 
@@ -386,7 +376,7 @@ def _is_reached(state: ContainerState, target: SegmentState, token: TransactionT
     return newest is not None and newest >= token.epoch
 
 
-def _info(state: ContainerState, record: TransactionImage) -> TransactionInfo:
+def info_of(state: ContainerState, record: TransactionImage) -> TransactionInfo:
     """The transaction as a caller sees it, without ``expires_in``, for which a clock is needed."""
     # An ended transaction has no staged segments: they were merged or deleted with its end.
     names = state.transactions.staged(record) if record.status is TransactionStatus.OPEN else {}
@@ -429,7 +419,7 @@ def _apply_begin(state: ContainerState, op: BeginTransaction) -> None:
 
 
 def _apply_commit(state: ContainerState, op: CommitTransaction) -> None:
-    state.transactions.commit(state.segments.by_id[op.target].name, op)
+    state.end_transaction(state.transactions.commit(state.segments.by_id[op.target].name, op))
     for sid, _ in op.sources:
         # Merges take sealed sources only. An append to the part that comes later is refused (T3).
         state.change(sid).sealed = True
@@ -440,13 +430,24 @@ def _apply_commit(state: ContainerState, op: CommitTransaction) -> None:
 
 
 def _apply_abort(state: ContainerState, op: AbortTransaction) -> None:
-    state.transactions.abort(state.segments.by_id[op.target].name, op)
+    # A change of the target: it stays in memory until its end is durable and published.
+    state.end_transaction(state.transactions.abort(state.change(op.target).name, op))
     for sid in op.dropped:
         delete_segment(state, sid)
 
 
-def _apply_forget(state: ContainerState, op: ForgetTransactions) -> None:
-    state.transactions.forget(op.transactions)
+def _apply_forget(state: ContainerState, op: ForgetEnds) -> None:
+    state.forget_ends(op.ends)
+
+
+def _apply_forget_records(state: ContainerState, op: ForgetTransactions) -> None:
+    """Logged by earlier versions, whose runs have no ended transactions."""
+    for key in op.transactions:
+        if key in state.transactions.records:
+            raise ValueError(f"transaction {key} is open and cannot be forgotten")
+
+        row = state.table.find_in_memory(ended_key(*key))
+        state.forget_ends((TransactionEnd(version_of(row), True, *key),))
 
 
 def _publish_begin(publisher: Publisher, op: BeginTransaction, group: int) -> None:
@@ -473,12 +474,12 @@ HANDLERS = (
     RequestHandler(StageSegmentRequest, _decide_stage),
     RequestHandler(CommitTransactionRequest, _decide_commit),
     RequestHandler(AbortTransactionRequest, _decide_abort),
-    RequestHandler(TransactionRequest, decide_transaction),
-    RequestHandler(ListTransactionsRequest, decide_list_transactions),
+    RequestHandler(TransactionInfoRequest, _decide_info),
     RequestHandler(ExpireTransactionRequest, _decide_expire),
     RequestHandler(ForgetTransactionsRequest, _decide_forget),
     OperationHandler(BeginTransaction, _apply_begin, _publish_begin, from_client=True),
     OperationHandler(CommitTransaction, _apply_commit, _publish_commit, from_client=True),
     OperationHandler(AbortTransaction, _apply_abort, _publish_abort, from_client=True),
-    OperationHandler(ForgetTransactions, _apply_forget),
+    OperationHandler(ForgetEnds, _apply_forget),
+    OperationHandler(ForgetTransactions, _apply_forget_records),
 )

@@ -12,6 +12,7 @@ from tierlog.actors.container.operations import APPLY, CLIENT_OPERATIONS, HANDLE
 from tierlog.actors.container.operations.handlers import OperationHandler, RequestHandler, collect_handlers
 from tierlog.actors.container.operations.seal import HANDLERS as SEAL
 from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.transactions import TransactionRequest
 from tierlog.actors.container.requests import LogRequest, NameRequest, Request, SnapshotRequest
 from tierlog.journal.operations.operation import NUMBERS
 from tierlog.journal.operations.seal_segment import SealSegment
@@ -35,7 +36,7 @@ def test_every_request_has_a_handler() -> None:
     decided = {handler.request for handler in HANDLERS if isinstance(handler, RequestHandler)}
     of_pipeline: set[type[Request]] = {LogRequest, SnapshotRequest}
 
-    assert set(_requests(Request)) - {NameRequest} == decided | of_pipeline
+    assert set(_requests(Request)) - {NameRequest, TransactionRequest} == decided | of_pipeline
 
 
 def _requests(base: type[Request]) -> Iterator[type[Request]]:
@@ -72,6 +73,7 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "CheckpointBegin",
         "CheckpointCounters",
         "CheckpointEnd",
+        "CheckpointEnds",
         "CheckpointImages",
         "CheckpointManifest",
         "CheckpointPart",
@@ -80,6 +82,7 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "CommitMetadata",
         "CycleComplete",
         "ElementCreated",
+        "ForgetEnds",
         "ForgetRows",
         "ForgetSegment",
         "ForgetTransactions",

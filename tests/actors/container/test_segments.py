@@ -9,6 +9,7 @@ from hypothesis import given
 
 from support.container_parts import NAME, ROLLING, Parts, append, by_writer
 from support.operations import images
+from tierlog.actors.container.ended_rows import ended_key
 from tierlog.actors.container.operations.attributes import AttributesRequest
 from tierlog.actors.container.operations.cold import UnloadRequest
 from tierlog.actors.container.operations.create import CreateRequest
@@ -162,6 +163,7 @@ def test_m4_a_segment_with_state_beyond_the_runs_is_not_unloaded(why: str) -> No
         parts.decide(append(NAME, b""))
         segment.durable_length -= 1
     elif why == "target":
+        parts.state.looked_up_rows = {ended_key(NAME, "t"): None}
         parts.do(BeginTransactionRequest(NAME, "t", None, 1000))
 
     assert parts.operations(UnloadRequest([segment.sid])) == ([], None)

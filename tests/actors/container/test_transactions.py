@@ -18,17 +18,19 @@ from tierlog.actors.container.operations.transactions import (
     ExpireTransactionRequest,
     ForgetTransactionsRequest,
     StageSegmentRequest,
-    TransactionRequest,
+    TransactionInfoRequest,
 )
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.state import ContainerState
-from tierlog.journal.manifest.element import SEGMENTS
+from tierlog.journal.manifest.element import TRANSACTIONS
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.commit_transaction import CommitTransaction
 from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.delete_segment import DeleteSegment
+from tierlog.journal.operations.ended_transactions import TransactionEnd
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
+from tierlog.journal.operations.load_segment import UnloadSegments
 from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.transaction_image import decode_transaction
 from tierlog.storage_backends.base.errors import (
@@ -78,8 +80,8 @@ def abort(transaction: str = "t", reason: str = "why not", target: str = NAME) -
     return AbortTransactionRequest(target, transaction, reason)
 
 
-def ask(transaction: str = "t", target: str = NAME) -> TransactionRequest:
-    return TransactionRequest(target, transaction)
+def ask(transaction: str = "t", target: str = NAME) -> TransactionInfoRequest:
+    return TransactionInfoRequest(target, transaction)
 
 
 def staged_parts(token: TransactionToken | None = None) -> Parts:
@@ -269,32 +271,58 @@ def test_t7_an_expiry_that_an_append_overtook_does_nothing() -> None:
 
 def test_t5_only_the_very_tombstone_is_forgotten() -> None:
     parts = staged_parts()
-    parts.do(begin("u"), abort("u"), abort())
-    old = parts.state.transactions.records[NAME, "t"]
+    parts.do(begin("u"), abort("u"))
+    other = TransactionEnd(parts.state.sequence, True, NAME, "u")
+    parts.do(abort())
+    old = TransactionEnd(parts.state.sequence, True, NAME, "t")
     parts.do(DeleteRequest(NAME))
     parts.create()
-    parts.do(begin())
+    parts.do(begin(), abort(reason="again"), begin("v"))
+    assert parts.state.transactions.ends == 3
 
-    assert parts.do(ForgetTransactionsRequest([old, parts.state.transactions.records[NAME, "u"]])) == 1
-    assert parts.do(ask()).state is OPEN
-    assert parts.state.transactions.tombstones == 0
-    assert parts.operations(ForgetTransactionsRequest([old])) == ([], 0)
+    assert parts.do(ForgetTransactionsRequest([other, old], 0)) is True
+    assert parts.do(ask()).reason == "again"
+    refused(parts, ask("u"), TransactionNotFound)
+    assert parts.do(ask("v")).state is OPEN
+    assert parts.state.transactions.ends == 1
+
+
+def test_t5_nothing_is_forgotten_if_a_later_end_may_have_left_memory() -> None:
+    parts = staged_parts()
+    parts.do(abort())
+    end = TransactionEnd(parts.state.sequence, True, NAME, "t")
+    parts.state.table.use(RunList((), 1, TRANSACTIONS))
+    assert parts.operations(ForgetTransactionsRequest([end], 0)) == ([], False)
 
 
 # --- the table ----------------------------------------------------------------------------------
 
 
-def test_m4_staged_segments_and_targets_of_known_transactions_stay_in_memory() -> None:
+def test_m4_staged_segments_and_targets_of_open_transactions_stay_in_memory() -> None:
     """Their decisions need whether the target is live, and how long the parts are."""
     parts = staged_parts()
     for name in parts.state.segments.names():
         parts.flush(name)
-    parts.state.table.use(RunList((), parts.state.sequence, SEGMENTS))
+    parts.state.table.use(RunList((), parts.state.sequence, TRANSACTIONS))
     sids = list(parts.state.segments.by_id)
     assert len(sids) == 3
     assert parts.operations(UnloadRequest(sids)) == ([], None)
     assert parts.do(commit(("p", 3), ("q", 5))) == CommitResult(True, 4, 8)
     assert parts.operations(UnloadRequest(sids)) == ([], None)
+
+
+@pytest.mark.parametrize("end", [commit(), abort()], ids=["commit", "abort"])
+def test_m21_a_target_may_go_cold_once_the_end_of_its_transactions_is_published(end: Request) -> None:
+    """Before, the target is asked for when the end is durable."""
+    parts = Parts()
+    sid = parts.create().sid
+    parts.do(begin())
+    parts.state.table.use(RunList((), parts.state.sequence, TRANSACTIONS))
+    parts.do(end)
+    assert parts.operations(UnloadRequest([sid])) == ([], None)
+
+    parts.state.table.use(RunList((), parts.state.sequence, TRANSACTIONS))
+    assert parts.operations(UnloadRequest([sid])) == ([UnloadSegments((sid,))], None)
 
 
 SID, STAGED = 1 << 32 | 1, staged_name(NAME, "t", "p")
@@ -333,7 +361,7 @@ def test_a_second_end_is_damage() -> None:
     for op in (*BEGUN, AbortTransaction(SID, "t", "", (SID + 1,))):
         state.apply(op)
     with pytest.raises(ValueError, match="not open"):
-        state.apply(AbortTransaction(SID, "t", "", ()))
+        state.apply(CommitTransaction(SID, 0, "t", (), (), ()))
 
 
 def test_a_snapshot_has_the_transactions_of_its_sequence() -> None:

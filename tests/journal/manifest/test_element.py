@@ -8,7 +8,7 @@ import attrs
 import pytest
 from hypothesis import given
 
-from support.operations import ELEMENT, ELEMENT_WITH_SEGMENTS, elements
+from support.operations import ELEMENT, ELEMENT_WITH_SEGMENTS, ELEMENT_WITH_TRANSACTIONS, elements
 from tierlog.journal.manifest import element as element_module
 from tierlog.journal.manifest.element import Element, Position, position_of
 from tierlog.storage_backends.base.checksum import crc32c
@@ -18,6 +18,7 @@ from tierlog.storage_backends.sorted_runs.run_list import RunList
 _FOLDER = Path(__file__).parents[2] / "golden"
 GOLDEN = bytes.fromhex((_FOLDER / "element_v2.hex").read_text())
 GOLDEN_WITH_SEGMENTS = bytes.fromhex((_FOLDER / "element_v3.hex").read_text())
+GOLDEN_WITH_TRANSACTIONS = bytes.fromhex((_FOLDER / "element_v4.hex").read_text())
 GOLDEN_WITHOUT_RUNS = bytes.fromhex((_FOLDER / "element_v1.hex").read_text())
 WITHOUT_RUNS = attrs.evolve(ELEMENT, runs=RunList())
 
@@ -48,9 +49,20 @@ def test_m13_earlier_code_which_publishes_no_segments_refuses_an_element_with_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It writes no tombstones for names: deleted segments came back."""
-    monkeypatch.setattr(element_module, "_WITH_SEGMENTS", 2)
+    monkeypatch.setattr(element_module, "_NEWEST", 2)
     with pytest.raises(DecodeError, match="element of version 3"):
         Element.decode(GOLDEN_WITH_SEGMENTS)
+
+
+def test_m21_earlier_code_which_knows_no_rows_of_ended_transactions_refuses_an_element_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would begin them again."""
+    assert ELEMENT_WITH_TRANSACTIONS.encode() == GOLDEN_WITH_TRANSACTIONS
+    assert Element.decode(GOLDEN_WITH_TRANSACTIONS) == ELEMENT_WITH_TRANSACTIONS
+    monkeypatch.setattr(element_module, "_NEWEST", 3)
+    with pytest.raises(DecodeError, match="element of version 4"):
+        Element.decode(GOLDEN_WITH_TRANSACTIONS)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +75,7 @@ def test_m8_earlier_code_which_reads_no_runs_refuses_an_element_with_runs(
 ) -> None:
     """Its checkpoints would lack the tombstones of rows that runs have: deleted records came back."""
     with_runs, without = attrs.evolve(ELEMENT, runs=runs).encode(), WITHOUT_RUNS.encode()
-    monkeypatch.setattr(element_module, "_WITH_SEGMENTS", 1)  # earlier code knows version 1 only
+    monkeypatch.setattr(element_module, "_NEWEST", 1)  # earlier code knows version 1 only
     assert Element.decode(without) == WITHOUT_RUNS
     with pytest.raises(DecodeError, match="element of version 2"):
         Element.decode(with_runs)
@@ -131,7 +143,7 @@ def test_every_shortened_element_is_noticed() -> None:
     ("position", "value", "reason"),
     [
         (0, 0, "not an element"),
-        (4, 4, "element of version 4"),
+        (4, 5, "element of version 5"),
         (4, 0, "of a version"),
         (5, 9, "Kind at 5 is 9"),
         (-1, 7, "left over|wanted"),

@@ -22,6 +22,7 @@ from tierlog.actors.container.sources import (
     ContainerCollectorSource,
 )
 from tierlog.actors.container.state import ContainerState, Snapshot
+from tierlog.actors.container.tombstones import Tombstones
 from tierlog.actors.flush import cycle_capture
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.flush_tasks import FlushTasks
@@ -483,12 +484,12 @@ def committed_epochs_are_not_remembered(plant: Planter) -> None:
 def tombstone_is_forgotten_at_once(plant: Planter) -> None:
     """A zombie's begin after the commit opens a new transaction."""
 
-    def mark_dead(original: Any, self: Leases, key: Any, now: float) -> None:
-        tombstone, self._tombstone = self._tombstone, 0.0
-        original(self, key, now)
-        self._tombstone = tombstone
+    def note(original: Any, self: Tombstones, version: int, now: float) -> None:
+        seconds, self._seconds = self._seconds, 0.0
+        original(self, version, now)
+        self._seconds = seconds
 
-    plant(Leases._keep_tombstone, mark_dead)
+    plant(Tombstones.note, note)
 
 
 @mutant("T6")

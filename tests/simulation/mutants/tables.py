@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from tierlog.actors.container.ended_rows import ended_key
 from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.manifest_state import ManifestState
 from tierlog.actors.container.parked import ParkedRequests
@@ -15,7 +16,7 @@ from tierlog.actors.container.segment_rows import ImageRows
 from tierlog.actors.container.segments import NotLoaded, SegmentState
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.table_runs import TableRuns
-from tierlog.journal.manifest.element import SEGMENTS
+from tierlog.journal.manifest.element import TRANSACTIONS
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.base.transactions import is_staged
@@ -71,7 +72,7 @@ def rows_are_clean_before_their_element_counts(plant: Planter) -> None:
 
     async def write(original: Any, self: TableRuns, dirty: Any, runs: list[RunEntry]) -> bool:
         has_room: bool = await original(self, dirty, runs)
-        self._state.table.use(self._state.table.runs.published(runs, SEGMENTS))
+        self._state.table.use(self._state.table.runs.published(runs, TRANSACTIONS))
         return has_room
 
     plant(TableRuns._write_rows, write)
@@ -143,9 +144,9 @@ def segment_is_unloaded_before_its_run_counts(plant: Planter) -> None:
 def attribute_that_must_be_looked_up_is_not_set(plant: Planter) -> None:
     """Conditions are compared with nothing, and counters begin at zero again, once runs have the rows."""
 
-    def find(original: Any, self: ContainerState, segment: SegmentState, keys: Any) -> Any:
+    def find(original: Any, self: ContainerState, name: str, keys: Any) -> Any:
         try:
-            return original(self, segment, keys)
+            return original(self, name, keys)
         except NotLoaded:
             return {key: self.table.find_in_memory(key) for key in keys}
 
@@ -161,3 +162,15 @@ def attributes_of_a_removed_segment_stay(plant: Planter) -> None:
         return found if prefix == MARK_PREFIX else Page([], None)
 
     plant(RowRemoval._page, page)
+
+
+@mutant("M21")
+def ended_transaction_is_forgotten_once_it_leaves_memory(plant: Planter) -> None:
+    """A zombie's begin after the commit opens it again, as soon as a flush cycle has published its end."""
+
+    def find(original: Any, self: ContainerState, target: str, transaction: str, sid: int | None) -> Any:
+        row = self.table.find_in_memory(ended_key(target, transaction))
+        is_in_memory = row is not None or (target, transaction) in self.transactions.records
+        return original(self, target, transaction, sid) if is_in_memory else None
+
+    plant(ContainerState.find_transaction, find)
