@@ -58,7 +58,7 @@ async def encode(setting: Setting) -> Sequence[Pair]:
 
     async def value() -> float:
         begin = time.thread_time()
-        encoder = RunEncoder()
+        encoder = RunEncoder("runs/1")
         for row in rows:
             encoder.add(row)
         run = encoder.finish()
@@ -85,10 +85,10 @@ async def _table(setting: Setting, rows: int) -> tuple[Table, RunReader, LocalCo
     await copies.open(())
     entries = []
     for number in range(RUNS):
-        encoder = RunEncoder()
+        encoder = RunEncoder(f"runs/{number}")
         for row in _rows(number, rows // RUNS, RUNS):
             encoder.add(row)
-        run = RunEntry.of(f"runs/{number}", encoder.finish(), number + 1, number + 1)
+        run = RunEntry.of(encoder.finish(), number + 1, number + 1)
         await copies.add(run, encoder.take())
         entries.append(run)
     return Table(RunList(entries)), RunReader(copies, BlockCache(CACHE)), copies
@@ -222,11 +222,10 @@ async def amplification(setting: Setting) -> Sequence[Pair]:
 
 
 def _encoded(rows: dict[bytes, Row], first_cycle: int, last_cycle: int) -> RunEntry:
-    encoder = RunEncoder()
+    encoder = RunEncoder(f"runs/{first_cycle}-{last_cycle}")
     for key in sorted(rows):
         encoder.add(rows[key])
-    name = f"runs/{first_cycle}-{last_cycle}"
-    return RunEntry.of(name, encoder.finish(), first_cycle, last_cycle)
+    return RunEntry.of(encoder.finish(), first_cycle, last_cycle)
 
 
 async def memory(setting: Setting) -> Sequence[Pair]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -231,8 +232,8 @@ class TableRuns:
         them."""
         cycle = self._state.manifest.highest_cycle + 1
         try:
-            while (encoded := await encode_run(dirty.rows)) is not None:
-                run = RunEntry.of(self._new_name(cycle), encoded.run, cycle, cycle)
+            while (encoded := await encode_run(partial(self._new_name, cycle), dirty.rows)) is not None:
+                run = RunEntry.of(encoded.run, cycle, cycle)
                 _check_size(dirty.listed.replaced((), [*runs, run]))
                 await self._garbage.track([run.name])
                 runs.append(run)

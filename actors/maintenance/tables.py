@@ -10,6 +10,7 @@ import attrs
 
 from ...journal.manifest.chain import ChainProblem, runs_prefix
 from ...journal.manifest.element import RUN_LIST_BYTES_MAX
+from ...storage_backends.base.checksum import crc32c, crc32c_of
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
 from ...storage_backends.base.files import Files
@@ -229,13 +230,18 @@ async def _damage(run: RunEntry, source: RunSource) -> DataCorruption | None:
     reader = RunReader(source, BlockCache[Tail | bytes](0))
     try:
         tail = await reader.tail(run)
-        first = 0
+        first = crc = 0
         while first < tail.blocks:
             end = first + 1
             while end < tail.blocks and tail.offsets[end + 1] - tail.offsets[first] <= _READ_BYTES:
                 end += 1
-            await reader.blocks(run, tail, first, end)
+            crc = crc32c_of(await reader.blocks(run, tail, first, end), crc)
             first = end
+        crc = crc32c(await source.read_range(run, run.length - run.tail_length, run.tail_length), crc)
+        if crc != run.crc:
+            return DataCorruption(
+                f"the run has the checksum {crc:08x}, and the manifest names {run.crc:08x}", file=run.name
+            )
     except DataCorruption as error:
         return error
 

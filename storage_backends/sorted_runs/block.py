@@ -3,10 +3,10 @@
 A key omits the bytes that it shares with the previous row's, except at a restart point, every 8 rows. So a
 lookup bisects the restart points and then compares at most 8 rows, without decoding the others.
 
-Layout: the rows; u32 offset of each restart point; u32 their count; u32 CRC32C of everything before it. A
-row: u16 length of the shared beginning, u16 length of the rest of the key, u32 length of the value or
-``0xffffffff`` for a tombstone, u64 version; the rest of the key; the value. The index of a run is a block
-too.
+Layout: the rows; u32 offset of each restart point; u32 their count; u32 checksum of everything before it
+(``part_checksum.py``). A row: u16 length of the shared beginning, u16 length of the rest of the key, u32
+length of the value or ``0xffffffff`` for a tombstone, u64 version; the rest of the key; the value. The index
+of a run is a block too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ..base.checksum import Buffer, crc32c
+from ..base.checksum import Buffer
 from ..base.codec import DecodeError
+from .part_checksum import part_checksum
 from .rows import Row
 
 RESTART_INTERVAL = 8
@@ -60,12 +61,13 @@ class BlockBuilder:
         self._previous = key
         self.rows += 1
 
-    def finish(self) -> bytes:
+    def finish(self, run: str, offset: int) -> bytes:
+        """The block, which will begin at ``offset`` of the run with the name ``run``."""
         count = len(self._restarts)
         self._parts.append(struct.pack(f">{count + 1}I", *self._restarts, count))
         body = b"".join(self._parts)
         self._begin()
-        return body + _U32.pack(crc32c(body))
+        return body + _U32.pack(part_checksum(body, run, offset))
 
 
 def common_prefix(one: bytes, other: bytes) -> int:
@@ -79,11 +81,13 @@ def common_prefix(one: bytes, other: bytes) -> int:
     return shorter - (difference.bit_length() + 7) // 8
 
 
-def check_block(block: Buffer) -> None:
-    """Raise ``DecodeError`` unless the checksum is right and the restart points fit."""
+def check_block(block: Buffer, run: str, offset: int) -> None:
+    """Raise ``DecodeError`` unless the checksum is right for a block at ``offset`` of the run with the name
+    ``run``, and the restart points fit."""
     if (
         len(block) < _ENDING
-        or crc32c(block[:-CRC_BYTES]) != _U32.unpack_from(block, len(block) - CRC_BYTES)[0]
+        or part_checksum(block[:-CRC_BYTES], run, offset)
+        != _U32.unpack_from(block, len(block) - CRC_BYTES)[0]
     ):
         raise DecodeError("the checksum of a block is wrong")
     _rows_end(block)

@@ -1,7 +1,7 @@
 """Encodes rows in key order as a run, piece by piece (rule M2).
 
-Memory holds one block, and of the blocks before only fingerprints and index. The same rows give the same
-bytes, so a put whose outcome is unknown is repeated with the same content (rule S2).
+Memory holds one block, and of the blocks before only fingerprints and index. The same name and rows give the
+same bytes, so a put whose outcome is unknown is repeated with the same content (rule S2).
 
 Layout of a run: blocks (``block.py``), fingerprints and index (``tail.py``), trailer (``trailer.py``).
 """
@@ -28,6 +28,7 @@ MERGED_RUN_BYTES_MAX = 128 << 20
 class EncodedRun:
     """What an encoder has written."""
 
+    name: str
     length: int
     crc: int
     """The CRC32C of all bytes."""
@@ -38,7 +39,9 @@ class EncodedRun:
 class RunEncoder:
     """``add`` rows whose keys ascend, ``take`` finished pieces at any time, and ``finish``."""
 
-    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, name: str, block_bytes: int = BLOCK_BYTES) -> None:
+        """``name`` is the run's: its checksums cover it."""
+        self._name = name
         self._block_bytes = block_bytes
         self._block = BlockBuilder()
         self._tail = TailBuilder()
@@ -96,12 +99,12 @@ class RunEncoder:
             self._run_first,
             self._last,
         )
-        tail = self._tail.finish(summary)
+        tail = self._tail.finish(self._name, summary)
         self._write(tail)
-        return EncodedRun(self._written, self._crc, len(tail), summary)
+        return EncodedRun(self._name, self._written, self._crc, len(tail), summary)
 
     def _end_block(self) -> None:
-        block = self._block.finish()
+        block = self._block.finish(self._name, self._written)
         self._tail.add_block(block, self._block_first, self._last, self._block_version, self._fingerprints)
         self._max_version = max(self._max_version, self._block_version)
         self._fingerprints, self._block_version = [], 0

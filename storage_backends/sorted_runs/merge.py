@@ -18,7 +18,7 @@ import attrs
 from ..base.codec import DecodeError
 from ..base.errors import DataCorruption
 from ..base.files import Close, FileHandle, IoCall, Open, Program, Read, Sync, Write
-from .block import check_block, rows_of_block
+from .block import check_block
 from .encoder import RUN_BYTES_MAX, RunEncoder
 from .merging import Merger
 from .rows import Row
@@ -43,9 +43,12 @@ class MergeOrder:
     """The new runs' names are this, ``-`` and a number of four digits."""
     run_bytes_max: int = RUN_BYTES_MAX
 
-    def entry_of(self, number: int, encoder: RunEncoder) -> RunEntry:
+    def name_of(self, number: int) -> str:
+        return f"{self.name}-{number:04d}"
+
+    def entry_of(self, encoder: RunEncoder) -> RunEntry:
         first, last = self.generations[-1][0].first_cycle, self.generations[0][0].last_cycle
-        return RunEntry.of(f"{self.name}-{number:04d}", encoder.finish(), first, last)
+        return RunEntry.of(encoder.finish(), first, last)
 
 
 def merge_runs(
@@ -124,11 +127,10 @@ class _Source:
             end += 1
         data = yield from _of_input(run, start, Read(self._handle, start, tail.offsets[end] - start))
         self._number = end
-        pieces = [
-            (tail.offsets[number], data[tail.offsets[number] - start : tail.offsets[number + 1] - start])
+        return chain.from_iterable(
+            _rows(run, tail, number, data[tail.offsets[number] - start : tail.offsets[number + 1] - start])
             for number in range(first, end)
-        ]
-        return chain.from_iterable(_rows(run, offset, block) for offset, block in pieces)
+        )
 
 
 def _of_input(run: RunEntry, offset: int, call: IoCall) -> Program[Any]:
@@ -145,12 +147,13 @@ def _of_input(run: RunEntry, offset: int, call: IoCall) -> Program[Any]:
         ) from error
 
 
-def _rows(run: RunEntry, offset: int, block: bytes) -> Iterator[Row]:
+def _rows(run: RunEntry, tail: Tail, number: int, block: bytes) -> Iterator[Row]:
+    offset = tail.offsets[number]
     try:
-        check_block(block)
-        yield from rows_of_block(block)
+        check_block(block, run.name, offset)
     except DecodeError as error:
         raise DataCorruption(f"a sorted run is damaged: {error}", file=run.name, offset=offset) from error
+    yield from tail.rows_of_block(number, block, run.name)
 
 
 class _Output:
@@ -159,7 +162,7 @@ class _Output:
     def __init__(self, order: MergeOrder) -> None:
         self.entries: list[RunEntry] = []
         self._order = order
-        self._encoder = RunEncoder()
+        self._encoder = RunEncoder(order.name_of(0))
         self._handle: FileHandle | None = None
         self._written = 0
 
@@ -178,7 +181,7 @@ class _Output:
         if not self._encoder.rows:
             return
 
-        entry = self._order.entry_of(len(self.entries), self._encoder)
+        entry = self._order.entry_of(self._encoder)
         yield from self._write_pieces()
         assert self._handle is not None
         # Before it has its name: a name must never stand for bytes that a power loss can take.
@@ -186,7 +189,7 @@ class _Output:
         yield from self.close()
         yield from name_complete(self._order.folder, entry)
         self.entries.append(entry)
-        self._encoder, self._written = RunEncoder(), 0
+        self._encoder, self._written = RunEncoder(self._order.name_of(len(self.entries))), 0
 
     def close(self) -> Program[None]:
         handle, self._handle = self._handle, None
@@ -195,7 +198,7 @@ class _Output:
 
     def _write_pieces(self) -> Program[None]:
         if self._handle is None:
-            name = f"{self._order.name}-{len(self.entries):04d}"
+            name = self._order.name_of(len(self.entries))
             self._handle = yield from create_temporary(self._order.folder, name)
         pieces = self._encoder.take()
         yield Write(self._handle, self._written, pieces, bulk=True)

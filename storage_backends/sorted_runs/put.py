@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 from anyio.lowlevel import checkpoint
@@ -27,23 +27,27 @@ class RunBytes:
     pieces: Sequence[Buffer]
 
 
-async def encode_run(rows: Iterator[Row | None], run_bytes_max: int = RUN_BYTES_MAX) -> RunBytes | None:
-    """A run of the next ``rows``, whose keys ascend, up to about ``run_bytes_max``; None if there are none.
-    Call it again for the rest. The loop gets a turn about every millisecond, also where ``rows`` has only
-    None, for a row that it skipped. For the few thousand rows of a cycle, a helper process would take longer
-    to start."""
-    encoder = RunEncoder()
+async def encode_run(
+    new_name: Callable[[], str], rows: Iterator[Row | None], run_bytes_max: int = RUN_BYTES_MAX
+) -> RunBytes | None:
+    """A run, named by ``new_name``, of the next ``rows``, whose keys ascend, up to about ``run_bytes_max``;
+    None if there are none. Call it again for the rest. The loop gets a turn about every millisecond, also
+    where ``rows`` has only None, for a row that it skipped. For the few thousand rows of a cycle, a helper
+    process would take longer to start."""
+    encoder: RunEncoder | None = None
+    length = 0
     turn_at = _SLICE_BYTES
     for visited, row in enumerate(rows, 1):
         if row is not None:
+            encoder = encoder or RunEncoder(new_name())
             encoder.add(row)
-        length = encoder.length
+            length = encoder.length
         if length >= run_bytes_max:
             break
         if visited % _SLICE_ROWS == 0 or length >= turn_at:
             turn_at = length + _SLICE_BYTES
             await checkpoint()
-    return RunBytes(encoder.finish(), encoder.take()) if encoder.rows else None
+    return None if encoder is None else RunBytes(encoder.finish(), encoder.take())
 
 
 async def put_run(chunks: ChunkStorage, run: RunEntry, pieces: Sequence[Buffer]) -> None:

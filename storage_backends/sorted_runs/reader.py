@@ -215,7 +215,7 @@ class RunReader:
         for number in range(first, end):
             block = data[tail.offsets[number] - start : tail.offsets[number + 1] - start]
             try:
-                check_block(block)
+                check_block(block, run.name, tail.offsets[number])
             except DecodeError as error:
                 raise DataCorruption(
                     f"a sorted run is damaged: {error}", file=run.name, offset=tail.offsets[number]

@@ -36,8 +36,8 @@ class RunEntry:
     """Fields of a newer version, kept unchanged."""
 
     @classmethod
-    def of(cls, name: str, run: EncodedRun, first_cycle: int, last_cycle: int) -> RunEntry:
-        return cls(name, run.length, run.crc, run.tail_length, first_cycle, last_cycle, run.summary)
+    def of(cls, run: EncodedRun, first_cycle: int, last_cycle: int) -> RunEntry:
+        return cls(run.name, run.length, run.crc, run.tail_length, first_cycle, last_cycle, run.summary)
 
     def covers(self, key: bytes) -> bool:
         return self.summary.first_key <= key <= self.summary.last_key

@@ -14,9 +14,6 @@ from itertools import chain, takewhile
 import attrs
 from anyio.lowlevel import checkpoint
 
-from ..base.codec import DecodeError
-from ..base.errors import DataCorruption
-from .block import rows_of_block
 from .memtable import Memtable
 from .merging import Merger
 from .reader import RunReader
@@ -144,7 +141,7 @@ class _RunCursor:
             self._read_bytes = min(2 * self._read_bytes, _READ_MAX)
             blocks = await self._reader.blocks(run, tail, first, end)
             rows = chain.from_iterable(
-                _rows(run, tail.offsets[number], block, self._keys.start)
+                tail.rows_of_block(number, block, run.name, self._keys.start)
                 for number, block in enumerate(blocks, first)
             )
             within = rows if self._keys.end is None else takewhile(self._is_before_end, rows)
@@ -174,10 +171,3 @@ class _RunCursor:
     def _is_before_end(self, row: Row) -> bool:
         assert self._keys.end is not None
         return row.key < self._keys.end
-
-
-def _rows(run: RunEntry, offset: int, block: bytes, start: bytes) -> Iterator[Row]:
-    try:
-        yield from rows_of_block(block, start)
-    except DecodeError as error:
-        raise DataCorruption(f"a sorted run is malformed: {error}", file=run.name, offset=offset) from error

@@ -7,9 +7,9 @@ per block. This order needs 4 bytes per row and sorts no more than one block's f
 sorted array over the whole run would need the number of a block beside each, and one sort of all rows.
 
 Layout, between the blocks and the trailer: u32 fingerprint of each row, ascending within each block; u32
-CRC32C of them; the index. The index is a block (``block.py``): its key is a separator, greater than every
-key of the previous block and not greater than this one's first; its version is the greatest in the block;
-its value is u32 length of the block, u32 its rows.
+checksum of them (``part_checksum.py``); the index. The index is a block (``block.py``): its key is a
+separator, greater than every key of the previous block and not greater than this one's first; its version is
+the greatest in the block; its value is u32 length of the block, u32 its rows.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from ..base.checksum import Buffer, crc32c
 from ..base.codec import DecodeError
 from ..base.errors import DataCorruption
 from .block import BlockBuilder, check_block, common_prefix, rows_of_block
+from .part_checksum import part_checksum
+from .rows import Row, successor
 from .summary import RunSummary
 from .trailer import Trailer
 
@@ -79,6 +81,21 @@ class Tail:
         at = bisect_left(fingerprints, sought, rows[number], end)
         return number if at < end and fingerprints[at] == sought else None
 
+    def rows_of_block(self, number: int, block: bytes, run: str, start: bytes = b"") -> Iterator[Row]:
+        """The rows of a checked block from the key ``start`` on. Raises ``DataCorruption`` if they are
+        malformed, out of order, or not between this block's separator and the next one."""
+        first, last = self.separators[number], number + 1 == self.blocks
+        end = successor(self.summary.last_key) if last else self.separators[number + 1]
+        try:
+            for row in rows_of_block(block, start):
+                if not first <= row.key < end:
+                    raise DecodeError("a row lies outside the keys of its block")
+                yield row
+        except DecodeError as error:
+            raise DataCorruption(
+                f"a sorted run is malformed: {error}", file=run, offset=self.offsets[number]
+            ) from error
+
 
 class TailBuilder:
     """Collects the tail's contents while blocks are written."""
@@ -101,13 +118,16 @@ class TailBuilder:
         self._length += len(block)
         self._previous_key = last_key
 
-    def finish(self, summary: RunSummary) -> bytes:
+    def finish(self, run: str, summary: RunSummary) -> bytes:
+        """The tail of the run with the name ``run``."""
         if sys.byteorder == "little":
             self._fingerprints.byteswap()
         packed = self._fingerprints.tobytes()
-        index = self._index.finish()
-        trailer = Trailer(summary, self._length, len(index))
-        return b"".join((packed, _U32.pack(crc32c(packed)), index, trailer.encode()))
+        checksum = _U32.pack(part_checksum(packed, run, self._length))
+        index_at = self._length + len(packed) + len(checksum)
+        index = self._index.finish(run, index_at)
+        trailer = Trailer(summary, self._length, len(index)).encode(run, index_at + len(index))
+        return b"".join((packed, checksum, index, trailer))
 
 
 def decode_tail(data: bytes, name: str, run_length: int) -> Tail:
@@ -123,7 +143,7 @@ def tail_in_steps(data: bytes, name: str, run_length: int) -> Iterator[Tail | No
     start = run_length - len(data)
     at = run_length
     try:
-        trailer, trailer_length = Trailer.decode(data)
+        trailer, trailer_length = Trailer.decode(data, name, run_length)
         # `at` is where the part that is decoded next begins, for the error.
         at -= trailer_length
         index_at = len(data) - trailer_length - trailer.index_length
@@ -133,17 +153,18 @@ def tail_in_steps(data: bytes, name: str, run_length: int) -> Iterator[Tail | No
 
         at = start
         packed = memoryview(data)[:fingerprints_end]
-        if crc32c(packed) != _U32.unpack_from(data, fingerprints_end)[0]:
+        if part_checksum(packed, name, start) != _U32.unpack_from(data, fingerprints_end)[0]:
             raise DecodeError("the checksum of the fingerprints is wrong")
 
         at += index_at
-        yield from _decode_index(trailer, packed, data[index_at : index_at + trailer.index_length])
+        index = data[index_at : index_at + trailer.index_length]
+        check_block(index, name, at)
+        yield from _decode_index(trailer, packed, index)
     except DecodeError as error:
         raise DataCorruption(f"a sorted run is damaged: {error}", file=name, offset=max(0, at)) from error
 
 
 def _decode_index(trailer: Trailer, packed: memoryview, index: bytes) -> Iterator[Tail | None]:
-    check_block(index)
     fingerprints = array("I")
     fingerprints.frombytes(packed)
     if sys.byteorder == "little":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 from hypothesis import strategies as st
 
-from fuzz.file_targets import REFUSED, sealed
+from fuzz.file_targets import REFUSED
 from fuzz.target import Target
 from support.sorted_runs import encode
 from tierlog.actors.container import ended_rows
@@ -36,34 +36,44 @@ from tierlog.storage_backends.sorted_runs.block import (
     find_in_block,
     rows_of_block,
 )
+from tierlog.storage_backends.sorted_runs.part_checksum import part_checksum
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.tail import Tail, decode_tail
 from tierlog.storage_backends.sorted_runs.trailer import Trailer
 
 _ROWS = [Row(b"key/%03d" % n, 7 + n, None if n % 4 == 0 else b"v" * n) for n in range(20)]
-_RUN, _DATA = encode(_ROWS)
+_NAME = "runs/1"
+_RUN, _DATA = encode(_ROWS, name=_NAME)
 _TAIL = _DATA[-_RUN.tail_length :]
 _BLOCKS_LENGTH = _RUN.length - _RUN.tail_length
-_TRAILER, _TRAILER_LENGTH = Trailer.decode(_DATA)
-_ENTRY = RunEntry.of("runs/1", _RUN, 3, 4)
+_TRAILER, _TRAILER_LENGTH = Trailer.decode(_DATA, _NAME, _RUN.length)
+_ENTRY = RunEntry.of(_RUN, 3, 4)
+
+
+_OFFSET = 7
+
+
+def _sealed(part: bytes, offset: int) -> bytes:
+    """With a right checksum behind it."""
+    return part + part_checksum(part, _NAME, offset).to_bytes(4, "big")
 
 
 def _block(rows: list[Row]) -> bytes:
     builder = BlockBuilder()
     for row in rows:
         builder.add(*row)
-    return builder.finish()
+    return builder.finish(_NAME, _OFFSET)
 
 
 def _decode_block(block: bytes) -> list[Row]:
-    check_block(block)
+    check_block(block, _NAME, _OFFSET)
     return list(rows_of_block(block))
 
 
 def _decode_block_body(body: bytes) -> list[Row]:
     """Also looks up keys, which follows restart points."""
-    block = sealed(body)
+    block = _sealed(body, _OFFSET)
     rows = _decode_block(block)
     for key in (b"", b"key/011", b"key/011x", b"\xff"):
         find_in_block(block, key)
@@ -71,14 +81,16 @@ def _decode_block_body(body: bytes) -> list[Row]:
 
 
 def _decode_tail(data: bytes) -> list[object]:
-    tail = decode_tail(data, "runs/1", _BLOCKS_LENGTH + len(data))
+    tail = decode_tail(data, _NAME, _BLOCKS_LENGTH + len(data))
     for row in _ROWS:
         tail.find_block(row.key)
     return [getattr(tail, field.name) for field in attrs.fields(Tail)]
 
 
 def _decode_trailer_body(body: bytes) -> Trailer:
-    trailer, length = Trailer.decode(sealed(body))
+    offset = _RUN.length - _TRAILER_LENGTH
+    run_length = offset + len(body) + 4
+    trailer, length = Trailer.decode(_sealed(body, offset), _NAME, run_length)
     if length != len(body) + 4:
         raise DecodeError("bytes before the trailer")
     return trailer
@@ -202,9 +214,9 @@ RUN_TARGETS = (
     Target(
         "run trailer behind a checksum",
         _decode_trailer_body,
-        [_TRAILER.encode()[:-4]],
+        [_TRAILER.encode(_NAME, 0)[:-4]],
         errors=(DecodeError, StoreMismatch),
-        encode=lambda trailer: trailer.encode()[:-4],
+        encode=lambda trailer: trailer.encode(_NAME, 0)[:-4],
     ),
     Target(
         "run entry",

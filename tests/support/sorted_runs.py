@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import attrs
 
-from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.sorted_runs.block import rows_of_block
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.encoder import EncodedRun, RunEncoder
 from tierlog.storage_backends.sorted_runs.memtable import unpublished_rows
+from tierlog.storage_backends.sorted_runs.part_checksum import part_checksum
 from tierlog.storage_backends.sorted_runs.put import encode_run, put_run
 from tierlog.storage_backends.sorted_runs.reader import RunReader, RunSource, StoredRuns
 from tierlog.storage_backends.sorted_runs.rows import Row
@@ -24,9 +24,9 @@ from tierlog.storage_backends.sorted_runs.tail import decode_tail
 from tierlog.storage_backends.sorted_runs.trailer import Trailer
 
 
-def encode(rows: Iterable[Row], block_bytes: int = 64) -> tuple[EncodedRun, bytes]:
+def encode(rows: Iterable[Row], block_bytes: int = 64, name: str = "runs/1") -> tuple[EncodedRun, bytes]:
     """A run, by default of small blocks, and its bytes."""
-    encoder = RunEncoder(block_bytes)
+    encoder = RunEncoder(name, block_bytes)
     pieces = []
     for row in rows:
         encoder.add(row)
@@ -38,8 +38,8 @@ def encode(rows: Iterable[Row], block_bytes: int = 64) -> tuple[EncodedRun, byte
 def entry_of(
     rows: Sequence[Row], name: str = "runs/1", cycle: int = 1, block_bytes: int = 64
 ) -> tuple[RunEntry, bytes]:
-    run, data = encode(rows, block_bytes)
-    return RunEntry.of(name, run, cycle, cycle), data
+    run, data = encode(rows, block_bytes, name)
+    return RunEntry.of(run, cycle, cycle), data
 
 
 def rows_of_run(run: RunEntry, data: bytes) -> list[Row]:
@@ -48,12 +48,13 @@ def rows_of_run(run: RunEntry, data: bytes) -> list[Row]:
     return [row for start, end in pairwise(tail.offsets) for row in rows_of_block(data[start:end])]
 
 
-def of_newer_format(data: bytes) -> bytes:
+def of_newer_format(run: RunEntry, data: bytes) -> bytes:
     """A run whose trailer, with a right checksum, has another format version."""
-    _, length = Trailer.decode(data)
+    _, length = Trailer.decode(data, run.name, run.length)
     newer = bytearray(data[-length:-4])
     newer[-8:-6] = (2).to_bytes(2, "big")
-    return data[:-length] + newer + crc32c(newer).to_bytes(4, "big")
+    checksum = part_checksum(newer, run.name, run.length - length)
+    return data[:-length] + newer + checksum.to_bytes(4, "big")
 
 
 def numbered(count: int, version: int = 1, step: int = 1) -> list[Row]:
@@ -104,12 +105,13 @@ class TableWorld:
 
     async def flush(self) -> RunEntry | None:
         """One cycle: the memtable becomes a run."""
-        encoded = await encode_run(unpublished_rows(self.table.freeze(), self.table.runs.clean_to))
         self.cycle += 1
+        rows = unpublished_rows(self.table.freeze(), self.table.runs.clean_to)
+        encoded = await encode_run(lambda: f"runs/{self.cycle}", rows)
         if encoded is None:
             return None
 
-        run = RunEntry.of(f"runs/{self.cycle}", encoded.run, self.cycle, self.cycle)
+        run = RunEntry.of(encoded.run, self.cycle, self.cycle)
         await put_run(self.chunks, run, encoded.pieces)
         self.table.use(self.table.runs.replaced((), [run]))
         return run

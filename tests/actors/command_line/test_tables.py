@@ -17,6 +17,9 @@ from tierlog.actors.maintenance import tables
 from tierlog.actors.maintenance.tables import TableReport, verify_runs
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.sorted_runs.compaction_policy import next_merge
+from tierlog.storage_backends.sorted_runs.part_checksum import part_checksum
+from tierlog.storage_backends.sorted_runs.tail import decode_tail
+from tierlog.storage_backends.sorted_runs.trailer import Trailer
 
 
 @pytest.fixture
@@ -132,6 +135,24 @@ def test_a_damaged_run_is_named(run: Run, store: Path, kind: str, at: int) -> No
     assert done.out.endswith("2 runs: 1 problem\n")
     advice = "an owner replaces the local copy" if kind == "local" else "put the bytes of its local copy"
     assert advice in done.out
+
+
+def test_a_run_whose_parts_are_sound_and_that_has_other_bytes_is_named(run: Run, store: Path) -> None:
+    """A value was changed and its block's checksum made anew."""
+    (path, *_) = files(store, "local")
+    found = next(
+        each for each in json.loads(run("tables", "ls", "--json").out) if each["run"][-32:] in path.name
+    )
+    data = bytearray(path.read_bytes())
+    trailer, _ = Trailer.decode(data, found["run"], len(data))
+    tail = decode_tail(bytes(data[trailer.blocks_length :]), found["run"], len(data))
+    end = tail.offsets[1] - 4
+    data[20] ^= 1
+    data[end : end + 4] = part_checksum(data[:end], found["run"], 0).to_bytes(4, "big")
+    path.write_bytes(data)
+
+    done = run("tables", "verify")
+    assert (done.code, "the manifest names" in done.out) == (1, True)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--deep",)])

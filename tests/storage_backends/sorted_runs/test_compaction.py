@@ -41,8 +41,8 @@ from tierlog.storage_backends.sorted_runs.summary import RunSummary
 
 
 def write(folder: Path, name: str, cycle: int, rows: list[Row]) -> RunEntry:
-    encoded, data = encode(rows, 256)
-    run = RunEntry.of(name, encoded, cycle, cycle)
+    encoded, data = encode(rows, 256, name)
+    run = RunEntry.of(encoded, cycle, cycle)
     drive(write_run(str(folder), run, [data]))
     return run
 
@@ -425,8 +425,9 @@ async def test_a_helper_may_complain_at_length(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.anyio
 async def test_a_run_of_a_newer_format_is_reported_as_such(tmp_path: Path) -> None:
     order = inputs(tmp_path)
-    path = Path(path_of(order.folder, order.generations[0][0]))
-    path.write_bytes(of_newer_format(path.read_bytes()))
+    run = order.generations[0][0]
+    path = Path(path_of(order.folder, run))
+    path.write_bytes(of_newer_format(run, path.read_bytes()))
 
     with pytest.raises(StoreMismatch, match="format 2"):
         await helper.merge_in_helper(order, LocalFiles())
@@ -445,8 +446,8 @@ async def test_a_merge_that_fails_closes_its_files(failing: type[IoCall]) -> Non
     runs = []
     disk.make_folder("/runs")
     for cycle in (2, 1):
-        encoded, data = encode(numbered(500, version=1000 * cycle))
-        runs.append(RunEntry.of(f"in/{cycle}", encoded, cycle, cycle))
+        encoded, data = encode(numbered(500, version=1000 * cycle), name=f"in/{cycle}")
+        runs.append(RunEntry.of(encoded, cycle, cycle))
         await files.run(write_run("/runs", runs[-1], [data]))
     is_broken = True
 
@@ -544,7 +545,7 @@ def test_a_helper_ends_with_its_parent() -> None:
         f"from {helper.__package__} import merge_helper as helper; "
         f"helper.drive = lambda program: time.sleep(1000); helper.main()"
     )
-    run = RunEntry.of("in/1", encode(numbered(1))[0], 1, 1)
+    run = RunEntry.of(encode(numbered(1))[0], 1, 1)
     order = MergeOrder("/nowhere", [[run]], 0, "merged/1")
     request = msgspec.msgpack.encode(order)
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as child:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from tierlog.storage_backends.sorted_runs.table import TableView
-from tierlog.storage_backends.sorted_runs.tail import decode_tail, tail_in_steps
+from tierlog.storage_backends.sorted_runs.tail import Tail, decode_tail, tail_in_steps
 from tierlog.storage_backends.sorted_runs.trailer import Trailer
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "sorted_run_v1.hex"
@@ -70,10 +71,10 @@ def test_the_bytes_of_a_run_are_golden() -> None:
 
 
 def test_the_bytes_of_an_entry_are_golden() -> None:
-    entry = RunEntry.of("runs/1", encode(SAMPLE)[0], 3, 4)
+    entry = RunEntry.of(encode(SAMPLE)[0], 3, 4)
 
     assert entry.encode().hex() == (
-        "01" "000672756e732f31" "00000000000001ed" "ab884659" "000000cf" "0000000000000003" "0000000000000004"
+        "01" "000672756e732f31" "00000000000001ed" "1f0afb16" "000000cf" "0000000000000003" "0000000000000004"
         "00000009" "00000001" "0000000000000007" "0000010000000000"
         "00000001" "61" "0000000b" "6b65792f30303030303578"
     )  # fmt: skip
@@ -89,13 +90,13 @@ def test_fields_of_a_newer_entry_are_kept() -> None:
 @given(TABLES, st.sampled_from([1, 40, 100, 10_000]))
 def test_every_row_is_found_and_no_other(rows: list[Row], block_bytes: int) -> None:
     run, data = encode(rows, block_bytes)
-    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
     blocks = [data[tail.offsets[n] : tail.offsets[n + 1]] for n in range(tail.blocks)]
-    for block in blocks:
-        check_block(block)
+    for offset, block in zip(tail.offsets, blocks, strict=False):
+        check_block(block, run.name, offset)
 
     assert [row for block in blocks for row in rows_of_block(block)] == rows
-    trailer, length = Trailer.decode(data)
+    trailer, length = Trailer.decode(data, run.name, run.length)
     index = data[-length - trailer.index_length : -length]
     assert [entry.version for entry in rows_of_block(index)] == [
         max(row.version for row in rows_of_block(block)) for block in blocks
@@ -115,8 +116,8 @@ def test_every_row_is_found_and_no_other(rows: list[Row], block_bytes: int) -> N
 
 
 @given(TABLES)
-def test_the_same_rows_give_the_same_bytes_however_they_are_taken(rows: list[Row]) -> None:
-    encoder = RunEncoder(block_bytes=64)
+def test_the_same_name_and_rows_give_the_same_bytes_however_they_are_taken(rows: list[Row]) -> None:
+    encoder = RunEncoder("runs/1", block_bytes=64)
     for row in rows:
         encoder.add(row)
     run = encoder.finish()
@@ -136,7 +137,7 @@ def test_the_shared_beginning_of_two_keys(shared: bytes, one: bytes, other: byte
 def test_an_absent_key_hardly_ever_costs_a_block() -> None:
     """32 bits each: of 20,000 absent keys, the expected number that reads a block in vain is 0.0005."""
     run, data = encode(numbered(20_000, step=2), block_bytes=8 << 10)
-    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
 
     assert not any(tail.find_block(b"key/%06d" % (n * 2 + 1)) is not None for n in range(20_000))
 
@@ -144,7 +145,7 @@ def test_an_absent_key_hardly_ever_costs_a_block() -> None:
 def test_a_large_tail_is_decoded_in_steps() -> None:
     """Of 1,000 blocks each, so that an event loop gets its turns."""
     run, data = encode(numbered(3500), block_bytes=1)
-    *steps, tail = tail_in_steps(data[-run.tail_length :], "r", run.length)
+    *steps, tail = tail_in_steps(data[-run.tail_length :], run.name, run.length)
 
     assert steps == [None] * 3
     assert tail is not None
@@ -153,7 +154,7 @@ def test_a_large_tail_is_decoded_in_steps() -> None:
 
 def test_a_tail_takes_little_more_than_four_bytes_a_row() -> None:
     run, data = encode(numbered(20_000), block_bytes=8 << 10)
-    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
 
     assert tail.memory < 6 * run.summary.rows
 
@@ -161,7 +162,7 @@ def test_a_tail_takes_little_more_than_four_bytes_a_row() -> None:
 @pytest.mark.anyio
 async def test_damage_of_every_byte_is_found_with_its_place() -> None:
     run, data = entry_of(SAMPLE, "r")
-    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
     starts = [*tail.offsets, run.length + 1]
     assert await all_rows(run, data) == [row for row in SAMPLE if row.value is not None]
 
@@ -187,6 +188,72 @@ async def test_a_run_that_is_cut_anywhere_is_refused() -> None:
         assert caught.value.offset <= run.length
 
 
+def with_block(data: bytes, tail: Tail, number: int, block: bytes) -> bytes:
+    start, end = tail.offsets[number], tail.offsets[number + 1]
+    assert len(block) == end - start
+    return data[:start] + block + data[end:]
+
+
+def block_of(data: bytes, tail: Tail, number: int) -> bytes:
+    return data[tail.offsets[number] : tail.offsets[number + 1]]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number, origin", [(1, 2), (2, 1)])
+async def test_m2_a_sound_block_in_another_place_is_damage(number: int, origin: int) -> None:
+    """As a disk leaves it that writes a block at the wrong place."""
+    run, data = entry_of(numbered(30), "r")
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
+
+    moved = with_block(data, tail, number, block_of(data, tail, origin))
+    with pytest.raises(DataCorruption) as caught:
+        await all_rows(run, moved)
+    assert (caught.value.file, caught.value.offset) == ("r", tail.offsets[number])
+
+
+@pytest.mark.anyio
+async def test_m2_a_sound_part_of_another_run_is_damage() -> None:
+    """As a disk leaves it that loses a write: older bytes, which were right there."""
+    run, data = entry_of(numbered(30, version=100), "r")
+    older, older_data = entry_of(numbered(30, version=1), "older")
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
+    assert (run.length, run.tail_length) == (older.length, older.tail_length)
+
+    for number in range(tail.blocks):
+        stale = with_block(data, tail, number, block_of(older_data, tail, number))
+        with pytest.raises(DataCorruption) as caught:
+            await all_rows(run, stale)
+        assert caught.value.offset == tail.offsets[number]
+    renamed = attrs.evolve(older, name="r")
+    with pytest.raises(DataCorruption):
+        await all_rows(renamed, older_data)
+
+
+def faulty_run(rows: list[Row], name: str = "r") -> tuple[RunEntry, bytes]:
+    """A run of one row per block, with right checksums, whose rows are not where its index has them."""
+    encoder = RunEncoder(name, block_bytes=1)
+    for first, row in zip(numbered(len(rows)), rows, strict=True):
+        encoder.add(first)
+        offset = encoder.length - len(encoder._pieces[-1])
+        builder = BlockBuilder()
+        builder.add(*row)
+        encoder._pieces[-1] = builder.finish(name, offset)
+    run = encoder.finish()
+    return RunEntry.of(run, 1, 1), b"".join(map(bytes, encoder.take()))
+
+
+@pytest.mark.anyio
+async def test_m2_a_row_outside_its_block_s_keys_is_damage() -> None:
+    """A right checksum does not prove it: a writer with a fault computes one too."""
+    rows = numbered(3)
+    run, data = faulty_run([rows[0], rows[2], rows[1]])
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
+
+    with pytest.raises(DataCorruption, match="outside the keys of its block") as caught:
+        await all_rows(run, data)
+    assert caught.value.offset == tail.offsets[1]
+
+
 @pytest.mark.anyio
 async def test_another_run_of_the_same_length_is_refused() -> None:
     run, _ = entry_of(SAMPLE, "r")
@@ -202,11 +269,11 @@ async def test_a_newer_format_is_refused_as_such() -> None:
     run, data = entry_of(SAMPLE, "r")
 
     with pytest.raises(StoreMismatch, match="format 2"):
-        await all_rows(run, of_newer_format(data))
+        await all_rows(run, of_newer_format(run, data))
 
 
 def test_keys_must_ascend() -> None:
-    encoder = RunEncoder()
+    encoder = RunEncoder("runs/1")
     encoder.add(Row(b"b", 1, b""))
 
     for key in (b"b", b"a"):
@@ -217,7 +284,7 @@ def test_keys_must_ascend() -> None:
 def test_a_run_keeps_the_largest_rows() -> None:
     rows = [Row(bytes([n]) * (8 << 10), 1, Random(n).randbytes(1 << 20)) for n in range(1, 4)]
     run, data = encode(rows, block_bytes=8 << 10)
-    tail = decode_tail(data[-run.tail_length :], "r", run.length)
+    tail = decode_tail(data[-run.tail_length :], run.name, run.length)
 
     for row in rows:
         number = tail.find_block(row.key)
@@ -239,12 +306,12 @@ def test_a_block_whose_rows_do_not_ascend_is_malformed() -> None:
         builder.add(key, 1, b"")
 
     with pytest.raises(DecodeError, match="out of order"):
-        list(rows_of_block(builder.finish()))
+        list(rows_of_block(builder.finish("runs/1", 0)))
 
 
 def test_a_run_list_refuses_overlaps() -> None:
     def run(name: str, first: int, last: int, *keys: bytes) -> RunEntry:
-        return RunEntry.of(name, encode([Row(key, 1, b"") for key in keys])[0], first, last)
+        return RunEntry.of(encode([Row(key, 1, b"") for key in keys], name=name)[0], first, last)
 
     RunList([run("a", 1, 3, b"a", b"c"), run("b", 1, 3, b"d"), run("c", 4, 4, b"a")])
     with pytest.raises(DataCorruption, match="cycles of two runs overlap"):

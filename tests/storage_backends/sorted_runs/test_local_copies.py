@@ -44,6 +44,7 @@ from tierlog.storage_backends.sorted_runs.run_files import file_name
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.scan import KeyRange, Page, PageLimits, scan_rows
 from tierlog.storage_backends.sorted_runs.table import TableView
+from tierlog.storage_backends.sorted_runs.tail import decode_tail
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 RUN, DATA = entry_of(numbered(50), "system/runs/1")
@@ -300,8 +301,8 @@ async def publish(copies: LocalCopies, chunks: MemoryChunkStorage) -> None:
     await copies.remove([RUN, OTHER])
 
 
-_MERGED, MERGED_DATA = encode(numbered(50, version=100), 8 << 10)
-MERGED = RunEntry.of("system/runs/3-0000", _MERGED, 1, 2)
+_MERGED, MERGED_DATA = encode(numbered(50, version=100), 8 << 10, "system/runs/3-0000")
+MERGED = RunEntry.of(_MERGED, 1, 2)
 LIVE_BEFORE = ((RUN, DATA), (OTHER, OTHER_DATA))
 LIVE_LAST = ((MERGED, MERGED_DATA),)
 """The runs of the manifest, before the merge and after it."""
@@ -371,6 +372,30 @@ async def test_m7_a_merge_replaces_damaged_inputs(tmp_path: Path, damaged: tuple
     assert merged == [MERGED]
     assert await whole(copies, MERGED) == MERGED_DATA
     assert copies.statistics().damaged == len(damaged)
+
+
+async def test_m7_a_merge_replaces_a_copy_with_blocks_of_an_older_run(tmp_path: Path) -> None:
+    """Each is sound, and was right in another file. No row of it is merged."""
+    older, older_data = entry_of(numbered(50, version=50), "system/runs/0")
+    assert (older.length, older.tail_length) == (OTHER.length, OTHER.tail_length)
+    copies = await with_both(tmp_path, await remote((RUN, DATA), (OTHER, OTHER_DATA)))
+    stale = older_data[: -OTHER.tail_length] + OTHER_DATA[-OTHER.tail_length :]
+    (tmp_path / "runs" / file_name(OTHER)).write_bytes(stale)
+
+    assert await compact(MERGE, "system/runs/3", copies, merge_locally) == [MERGED]
+    assert await whole(copies, MERGED) == MERGED_DATA
+    assert await whole(copies, OTHER) == OTHER_DATA
+
+
+async def test_m7_a_merge_replaces_a_copy_with_exchanged_blocks(tmp_path: Path) -> None:
+    copies = await with_both(tmp_path, await remote((RUN, DATA), (OTHER, OTHER_DATA)))
+    first, second, end = decode_tail(OTHER_DATA[-OTHER.tail_length :], OTHER.name, OTHER.length).offsets[:3]
+    assert second - first == end - second
+    exchanged = OTHER_DATA[second:end] + OTHER_DATA[:second] + OTHER_DATA[end:]
+    (tmp_path / "runs" / file_name(OTHER)).write_bytes(exchanged)
+
+    assert await compact(MERGE, "system/runs/3", copies, merge_locally) == [MERGED]
+    assert await whole(copies, OTHER) == OTHER_DATA
 
 
 async def test_a_merge_of_runs_that_are_damaged_everywhere_is_refused(tmp_path: Path) -> None:

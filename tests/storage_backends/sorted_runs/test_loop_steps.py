@@ -50,9 +50,9 @@ async def one_life(folder: Path, longest: LongestSteps) -> None:
     entries = []
     with longest.of("encode"):
         for cycle, source in ((1, rows(1 << 30)), (2, frozen.newest_rows())):
-            encoded = await encode_run(source)
+            encoded = await encode_run(f"runs/{cycle}".format, source)
             assert encoded is not None
-            run = RunEntry.of(f"runs/{cycle}", encoded.run, cycle, cycle)
+            run = RunEntry.of(encoded.run, cycle, cycle)
             await copies.add(run, encoded.pieces)
             await put_run(chunks, run, encoded.pieces)
             entries.append(run)

@@ -121,10 +121,10 @@ async def test_m10_rows_that_newer_ones_replace_give_the_loop_turns_too(
 
     monkeypatch.setattr(put, "checkpoint", count)
     rows = unpublished_rows(table.frozen, 0)
-    encoded = await put.encode_run(rows)
+    encoded = await put.encode_run(lambda: "runs/1", rows)
     assert encoded is not None
     assert (encoded.run.summary.rows, turns) == (1024, 8 * 1024 // 256)
-    assert await put.encode_run(rows) is None
+    assert await put.encode_run(lambda: "runs/1", rows) is None
 
 
 def test_rows_that_replay_finds_clean_are_released_with_the_last_of_them() -> None:

@@ -104,8 +104,8 @@ class Tables(RuleBasedStateMachine):
         rows = unpublished_rows(self.table.frozen, self.table.runs.clean_to)
         self.cycle += 1
         runs = []
-        while (encoded := self.run(encode_run(rows, run_bytes_max))) is not None:
-            run = RunEntry.of(self.new_name(), encoded.run, self.cycle, self.cycle)
+        while (encoded := self.run(encode_run(self.new_name, rows, run_bytes_max))) is not None:
+            run = RunEntry.of(encoded.run, self.cycle, self.cycle)
             self.run(self.copies.add(run, encoded.pieces))
             self.run(put_run(self.chunks, run, encoded.pieces))
             runs.append(run)
