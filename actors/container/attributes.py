@@ -16,7 +16,7 @@ from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.segments import AttributeName, AttributePage
 from ...storage_backends.sorted_runs.reader import RunReader
-from ...storage_backends.sorted_runs.rows import Row, prefix_end, successor
+from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end, successor
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from ..kernel.slices import in_slices
@@ -99,7 +99,9 @@ def decode_attribute(row: Row) -> tuple[AttributeName, int]:
         assert value is not None, "a scan shows no tombstones"
         return name_of_key(row.key), value
     except DecodeError as error:
-        raise DataCorruption(f"a row of an attribute does not decode: {error}", file=repr(row)) from error
+        raise DataCorruption(
+            f"a row of an attribute does not decode: {error}", file=label_of(row.key)
+        ) from error
 
 
 async def shorten_images(state: ContainerState, ask: Callable[[Request, int], Awaitable[object]]) -> None:

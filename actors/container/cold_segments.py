@@ -15,7 +15,7 @@ from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.reader import RunReader
-from ...storage_backends.sorted_runs.rows import Row, prefix_end
+from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from .segment_rows import image_key, load_of_row, loaded, name_key, name_of_row, sid_of_row
@@ -56,12 +56,13 @@ class ColdSegments:
             found = await self._sids(view, tuple(names))
             images = {sid: image_key(sid) for sid in (*sids, *found.values()) if sid is not None}
             rows = await self._find(view, (*images.values(), *keys))
-            loads = {sid: _decoded(load_of_row, rows.get(key)) for sid, key in images.items()}
+            loads = {sid: _decoded(load_of_row, rows.get(key), key) for sid, key in images.items()}
             return Lookup(view.runs.clean_to, found, loads, rows)
 
     async def _sids(self, view: TableView, names: Sequence[str]) -> dict[str, int | None]:
-        rows = await self._find(view, [name_key(name) for name in names])
-        return {name: _decoded(sid_of_row, rows.get(name_key(name))) for name in names}
+        keys = {name: name_key(name) for name in names}
+        rows = await self._find(view, tuple(keys.values()))
+        return {name: _decoded(sid_of_row, rows.get(key), key) for name, key in keys.items()}
 
     async def _find(self, view: TableView, keys: Sequence[bytes]) -> dict[bytes, Row]:
         return await find_rows(view, self._runs, keys) if keys else {}
@@ -87,8 +88,8 @@ class ColdSegments:
     def _found(name: str, sid: int, lookup: Lookup) -> SegmentState:
         load = lookup.loads[sid]
         if load is None:
-            raise DataCorruption(f"the runs have segment {name!r}, and not its image", file=f"{sid:#x}")
-        return _decoded(loaded, load)
+            raise without_image(name, sid)
+        return checked(sid, load, name)
 
     async def sid_of(self, name: str) -> int | None:
         """The id of the live segment of that name, as of now."""
@@ -103,7 +104,7 @@ class ColdSegments:
         segments = self._state.segments
         # The image of one that is in memory may be older: also if it is deleted, or merged.
         lookup = await self.look_up((), (sid for sid in sids if sid not in segments))
-        return {sid: _decoded(loaded, load).length for sid, load in lookup.loads.items() if load is not None}
+        return {sid: checked(sid, load).length for sid, load in lookup.loads.items() if load is not None}
 
     async def names(self, prefix: str) -> list[str]:
         """The names that a listing shows, as of now, in order: staged ones only if ``prefix`` names them
@@ -129,19 +130,40 @@ class ColdSegments:
             while start is not None:
                 page = await scan_rows(view, self._runs, KeyRange(start, end), _PAGE)
                 yield [
-                    (_decoded(name_of_row, row), sid)
+                    (_decoded(name_of_row, row, row.key), sid)
                     for row in page.rows
-                    if (sid := _decoded(sid_of_row, row)) is not None
+                    if (sid := _decoded(sid_of_row, row, row.key)) is not None
                 ]
                 start = page.resume
 
 
-def _decoded(decode: Callable[[R], T], row: R) -> T:
+def checked(sid: int, load: LoadSegment, name: str = "") -> SegmentState:
+    """The segment ``sid`` as ``load`` brings it. Raises ``DataCorruption`` if it does not decode, or is
+    another one, or not that of ``name``: a row may be damaged behind a right checksum (rule M4)."""
+    segment = _decoded(loaded, load, image_key(sid))
+    if segment.sid != sid or (name and segment.name != name):
+        raise DataCorruption(
+            f"the runs have segment {segment.sid:#x} {segment.name!r} in place of {sid:#x} {name!r}",
+            file=label_of(image_key(sid)),
+        )
+    return segment
+
+
+def without_image(name: str, sid: int) -> DataCorruption:
+    return DataCorruption(
+        f"the runs have the name {name!r}, and not the image of its segment {sid:#x}",
+        file=label_of(name_key(name)),
+    )
+
+
+def _decoded(decode: Callable[[R], T], row: R, key: bytes) -> T:
     """Raises ``DataCorruption``."""
     try:
         return decode(row)
     except DecodeError as error:
-        raise DataCorruption(f"a row of the system table does not decode: {error}", file=repr(row)) from error
+        raise DataCorruption(
+            f"a row of the system table does not decode: {error}", file=label_of(key)
+        ) from error
 
 
 def is_listed(name: str, prefix: str) -> bool:

@@ -19,7 +19,7 @@ import attrs
 from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.errors import TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, gauge
-from .cold_segments import ColdSegments, Lookup
+from .cold_segments import ColdSegments, Lookup, checked, without_image
 from .parked import ATTEMPTS_MAX, Parked, ParkedRequests
 from .segment_rows import image_key, name_key, sid_of_row
 from .segments import NotLoaded
@@ -28,6 +28,7 @@ from .state import ContainerState
 _BATCH = 256
 _LOADED_BYTES_MAX = 4 << 20
 """Of the images that one lookup loads: the others wait for the next one."""
+_CHECKED_IN_STEP = 16
 
 
 @attrs.frozen
@@ -92,6 +93,7 @@ class Loader:
                 dict.fromkeys(each.sid for each in missing if each.sid),
                 dict.fromkeys(chain.from_iterable(each.rows for each in missing)),
             )
+            await _check(lookup)
         except TierlogError as error:
             if len(wanted) == 1:
                 return Resumed([], {}, [], [(wanted[0], error)])
@@ -122,8 +124,7 @@ class Loader:
 
             parked.attempts += 1
             if parked.attempts >= ATTEMPTS_MAX:
-                error = Unavailable("runs were published during each attempt to load a segment: try again")
-                resumed.failed.append((parked, error))
+                resumed.failed.append((parked, self._failure(parked.missing, lookup)))
         self._loaded += len(resumed.loads)
         return resumed
 
@@ -151,7 +152,25 @@ class Loader:
             resumed.loads.append(load)
         return True
 
+    def _failure(self, missing: NotLoaded, lookup: Lookup) -> TierlogError:
+        """Why the last attempt failed: see ``_settle``."""
+        sid = lookup.sids.get(missing.name)
+        if sid is not None and self._state.table.runs.clean_to == lookup.clean_to:
+            return without_image(missing.name, sid)
+        return Unavailable("runs were published during each attempt to load a segment: try again")
+
     def statistics(self) -> LoaderStatistics:
         return LoaderStatistics(
             self._loaded, self._lookups, self._lookup_seconds, len(self.parked), self.parked.size
         )
+
+
+async def _check(lookup: Lookup) -> None:
+    """That all that was found can be loaded: later, in the log, it would end the container. Raises
+    ``DataCorruption``."""
+    names = {sid: name for name, sid in lookup.sids.items() if sid is not None}
+    for number, (sid, load) in enumerate(lookup.loads.items(), 1):
+        if load is not None:
+            checked(sid, load, names.get(sid, ""))
+        if number % _CHECKED_IN_STEP == 0:
+            await anyio.lowlevel.checkpoint()

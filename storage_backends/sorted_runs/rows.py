@@ -7,6 +7,7 @@ from typing import NamedTuple
 VERSION_MAX = (1 << 64) - 1
 ABSENT = 0
 """The version of a key that no live row has, in conditions of a commit."""
+_LABEL_BYTES = 64
 
 
 class Row(NamedTuple):
@@ -16,6 +17,12 @@ class Row(NamedTuple):
     version: int
     value: bytes | None
     """None is a tombstone: the key was removed at this version."""
+
+
+def label_of(key: bytes) -> str:
+    """What errors call the row of ``key``, which may be long and need not be text."""
+    shown = key[:_LABEL_BYTES].decode("ascii", "backslashreplace")
+    return f"row {shown}{'...' if len(key) > _LABEL_BYTES else ''}"
 
 
 def successor(key: bytes) -> bytes:

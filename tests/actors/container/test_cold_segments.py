@@ -4,8 +4,9 @@ them (rules M4, M5)."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,20 @@ from support.container_world import (
 from support.live_segments import cold_images
 from support.stores import make
 from tierlog import AttributeUpdate, AttributeUpdateKind
-from tierlog.actors.container import pipeline
+from tierlog.actors.container import cold_segments, pipeline
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.cold_segments import ColdSegments
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.parked import ParkedOptions
 from tierlog.actors.container.pipeline import PipelineOptions
+from tierlog.actors.container.segment_rows import encode_image_row, image_key, load_of_row, name_key
 from tierlog.actors.maintenance.defrag import defrag_segment
 from tierlog.actors.read.read_ahead import ReadAhead
 from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.log.memory import _LogState
+from tierlog.journal.operations.load_segment import LoadSegment
 from tierlog.storage_backends.base.errors import (
+    DataCorruption,
     SegmentExists,
     SegmentNotFound,
     SegmentTruncated,
@@ -45,12 +49,22 @@ from tierlog.storage_backends.base.errors import (
     Unavailable,
 )
 from tierlog.storage_backends.chunks.memory import MemoryChunk
+from tierlog.storage_backends.sorted_runs.lookup import find_row
+from tierlog.storage_backends.sorted_runs.reader import RunReader
+from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.table import TableView
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
 COLD = attrs.evolve(OPTIONS, active_segments_max=1)
 NAMES = [f"app/{number}" for number in range(10)]
 GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def load_of(row: Row) -> LoadSegment:
+    load = load_of_row(row)
+    assert load is not None
+    return load
 
 
 def is_cold(owner: Owner, name: str) -> bool:
@@ -434,6 +448,62 @@ async def test_m4_requests_beyond_the_budget_are_throttled(monkeypatch: pytest.M
         assert offsets == {b"1": len(NAMES[1]), b"2": len(NAMES[1]) + 1}
         assert gate.lookups == 1, "both waited for one"
         await owner.store.append(NAMES[2], b"x")
+
+
+def damage_rows(monkeypatch: pytest.MonkeyPatch, *damaged: Row | bytes) -> None:
+    """The runs have these rows, behind right checksums; a key stands for a row that they lost."""
+    find = cold_segments.find_rows
+
+    async def find_damaged(view: TableView, reader: RunReader, keys: Iterable[bytes]) -> dict[bytes, Row]:
+        found = await find(view, reader, keys)
+        for row in damaged:
+            if isinstance(row, bytes):
+                found.pop(row, None)
+            elif row.key in found:
+                found[row.key] = row
+        return found
+
+    monkeypatch.setattr(cold_segments, "find_rows", find_damaged)
+
+
+async def id_of(owner: Owner, name: str) -> int:
+    sid = await owner.container.cold.sid_of(name)
+    assert sid is not None
+    return sid
+
+
+@pytest.mark.parametrize("damage", ["zeros", "record", "of another segment", "name of another", "no image"])
+async def test_m4_a_malformed_row_fails_the_requests_for_its_segment_only(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load was logged before it was decoded: it ended the container, and each successor's attempt too."""
+    name, other = NAMES[1], NAMES[2]
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        store, sid, other_sid = owner.store, await id_of(owner, name), await id_of(owner, other)
+        key, version = image_key(sid), owner.container.state.sequence
+        with owner.container.state.table.view() as view:
+            row = await find_row(view, owner.container.runs, image_key(other_sid))
+        assert row is not None
+        rows: dict[str, Row | bytes] = {
+            "zeros": Row(key, version, bytes(40)),
+            "record": Row(key, version, encode_image_row(load_of(row).image, 7, b"\xff")),
+            "of another segment": Row(key, version, row.value),
+            "name of another": Row(name_key(name), version, other_sid.to_bytes(8, "big")),
+            "no image": key,
+        }
+        damage_rows(monkeypatch, rows[damage])
+
+        for call in (
+            partial(store.append, name, b"x"),
+            partial(store.segment_info, name),
+            partial(store.delete_segment, name),
+        ):
+            with pytest.raises(DataCorruption) as refused:
+                await call()
+            assert refused.value.file.startswith("row ")
+            assert len(refused.value.file) < 80
+        assert await store.append(other, b"x") == len(other)
+        assert await store.segment_info(other)
 
 
 async def test_m4_a_request_larger_than_the_budget_waits_alone() -> None:
