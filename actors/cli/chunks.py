@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...storage_backends.base.errors import WrongSegmentKind
 from . import output
 from .options import DEFAULT_DATA, Config, Data, Json, Name, Names, Service, TakeOver, check_selection
-from .running import FAILED, ask_service, check_no_take_over, execute, fail, owning, viewing
+from .running import FAILED, ask_service, check_no_take_over, execute, fail, lengths_of, owning, viewing
 
 if TYPE_CHECKING:
     from ...storage_backends.segments.operations.defrag import DefragResult
@@ -109,7 +110,8 @@ def verify(
             with output.progress("verifying", None) as advance:
                 return await verify_chunks(view, names or [], progress=advance)
 
-    report = execute(command)
+    hint = "`tierlog tables verify` reads the rows of all tables"
+    report = execute(command, hints={WrongSegmentKind: hint})
     if json:
         output.print_json({"sound": report.sound, **output.as_json(report)})
     else:
@@ -140,10 +142,9 @@ def defrag(
         async with owning(data, config, take_over=take_over) as store:
             # Only what is in chunks can be joined.
             await store.flush()
-            wanted = names or await store.list_segments()
-            lengths = [(await store.segment_info(name)).length for name in wanted]
-            with output.progress("joining", sum(lengths)) as advance:
-                for name, length in zip(wanted, lengths, strict=True):
+            lengths = await lengths_of(store, names)
+            with output.progress("joining", sum(lengths.values())) as advance:
+                for name, length in lengths.items():
                     done[name] = await defrag_segment(store, name)
                     advance(length, 0)
             await store.flush()

@@ -255,6 +255,13 @@ def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
     return attrs.evolve(config, chunks=chunks) if chunks else config
 
 
+async def lengths_of(store: SegmentStore, names: list[str] | None) -> dict[str, int]:
+    """The lengths of the segments ``names``, or of all that have bytes."""
+    infos = [await store.segment_info(name) for name in names or await store.list_segments()]
+    # A table that is named is left to the verb, which refuses it.
+    return {info.name: info.length for info in infos if names or not info.is_table}
+
+
 async def ask_service(
     url: str,
     method: str,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ...storage_backends.base.segments import AttributeName, SegmentInfo
 
 _BLOCK_BYTES = 4 << 20
+_OF_BYTES = frozenset(("length", "start_offset", "flushed_length"))
+"""What is 0 for a table."""
 
 
 def read(
@@ -105,7 +107,7 @@ def tail(
 
 
 def info(name: Name, json: Json = False, data: Data = DEFAULT_DATA, url: Service = None) -> None:
-    """Show a segment's length, start offset, seal and attributes."""
+    """Show a segment's length, start offset, seal and attributes; of a table what it has of these."""
 
     async def command() -> SegmentInfo:
         async with reading(data, url) as view:
@@ -118,6 +120,8 @@ def info(name: Name, json: Json = False, data: Data = DEFAULT_DATA, url: Service
         return
 
     attributes = fields.pop("attributes")
+    if found.is_table:
+        fields = {name: value for name, value in fields.items() if name not in _OF_BYTES}
     shown = {
         name: ("yes" if value else "no") if isinstance(value, bool) else value
         for name, value in fields.items()
@@ -172,7 +176,7 @@ def ls(
     prefix: Annotated[
         str, typer.Argument(metavar="PREFIX", help="Only names that begin with PREFIX.", show_default=False)
     ] = "",
-    long: Annotated[bool, typer.Option("--long", help="Also show lengths and seals.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Also show lengths, seals and kinds.")] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
     url: Service = None,
@@ -200,11 +204,13 @@ def ls(
     if json:
         output.print_json([output.as_json(each) for each in found])
     else:
-        rows = [
-            (i.length, i.start_offset, i.flushed_length, "sealed" if i.sealed else "open", i.name)
-            for i in found
-        ]
+        rows = [(i.length, i.start_offset, i.flushed_length, _state(i), i.name) for i in found]
         output.print_table(("length", "start", "flushed", "state", "name"), rows, ("flushed", "start"))
+
+
+def _state(info: SegmentInfo) -> str:
+    state = "sealed" if info.sealed else "open"
+    return f"{state} table" if info.is_table else state
 
 
 @contextmanager

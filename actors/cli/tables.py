@@ -18,8 +18,8 @@ Container = Annotated[int | None, container_option("table")]
 def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DATA) -> None:
     """List the sorted runs of each container's system table, the newest first.
 
-    They hold the records of segments and chunks that full flushes have published; newer records are in the
-    write-ahead log. Local copies are in the folder `runs` beside the log.
+    They hold what full flushes have published: the records of segments and chunks, attributes, and the rows
+    of tables. Newer rows are in the write-ahead log. Local copies are in the folder `runs` beside the log.
     """
     from ..maintenance.tables import list_runs
 
@@ -38,6 +38,7 @@ def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DAT
 def info(container: Container = None, json: Json = False, data: Data = DEFAULT_DATA) -> None:
     """Show what each container's system table has in memory and in sorted runs, and what is left to do.
 
+    It has the records of segments and chunks, attributes, and the rows of tables: those of `tierlog table`.
     `waiting` are rows in memory that no run has yet: the next full flush publishes them. Below each container
     are its generations, the runs of one flush or one merge, the newest first; `merge due` are the runs and
     bytes that the next merge takes, and `missing` are local copies that an owner fetches. Of an open store

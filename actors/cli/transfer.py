@@ -12,7 +12,7 @@ import typer
 from ...storage_backends.base.errors import InvalidArgument, SegmentNotFound
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Names, TakeOver, check_selection, folder_path
-from .running import FAILED, Hints, execute, owning, read_settings, viewing
+from .running import FAILED, Hints, execute, lengths_of, owning, read_settings, viewing
 
 if TYPE_CHECKING:
     from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -58,11 +58,10 @@ def export(
 
         async with owning(data, config, take_over=take_over) as store:
             await store.flush()
-            wanted = names or await store.list_segments()
+            lengths = await lengths_of(store, names)
             done: list[Exported] = []
-            total = sum([(await store.segment_info(name)).length for name in wanted])
-            with output.progress("exporting", total) as advance:
-                for name in wanted:
+            with output.progress("exporting", sum(lengths.values())) as advance:
+                for name in lengths:
                     done.append(await export_segment(store, name, replace=replace))
                     advance(done[-1].length, 0)
             return done

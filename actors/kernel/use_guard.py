@@ -51,7 +51,7 @@ class UseGuard:
         if not self._any_thread and self.thread != get_ident():
             raise ClosedError(
                 f"this {self._what} belongs to the event loop of another thread: call it there "
-                f"(asyncio.run_coroutine_threadsafe, trio.from_thread.run), or use a client of a service"
+                f"(asyncio.run_coroutine_threadsafe, trio.from_thread.run), or use tierlog.connect_sync"
             )
 
 
@@ -82,6 +82,7 @@ class _Unentered:
 
     # A copy is asked for attributes before it has any.
     _usage = "async with"
+    _entered = False
 
     def __init__(self, usage: str) -> None:
         self._usage = usage
@@ -91,6 +92,11 @@ class _Unentered:
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError(f"use it as `{self._usage}`")
+
+    def _begin(self) -> None:
+        if self._entered:
+            raise ClosedError(f"this was entered before: use another one, as `{self._usage}`")
+        self._entered = True
 
     __await__ = _refuse
 
@@ -104,6 +110,7 @@ class _GuardedContext(_Unentered, AbstractAsyncContextManager[T, bool | None]):
     __enter__ = __exit__ = _Unentered._refuse
 
     async def __aenter__(self) -> T:
+        self._begin()
         # On entry and not in `__init__`: the context may be made in one thread and entered in another.
         self._guard = UseGuard(self._what)
         return await self._context.__aenter__()
@@ -143,6 +150,7 @@ class _PlainContext(_Unentered, AbstractContextManager[T, bool | None]):
         self._context = context
 
     def __enter__(self) -> T:
+        self._begin()
         return self._context.__enter__()
 
     def __exit__(

@@ -33,6 +33,7 @@ from ...storage_backends.base.errors import (
     MetadataConflict,
     SegmentNotFound,
     Unsupported,
+    WrongSegmentKind,
 )
 from ...storage_backends.segments.records import ChunkRecord, ImportedRecord, SegmentRecord, imported_key
 from .container_access import ContainerAccess
@@ -57,8 +58,8 @@ class Exported:
 
 
 async def export_segment(container: ContainerAccess, name: str, *, replace: bool) -> Exported:
-    """Write the header of what is flushed of ``name``. Raises ``SegmentNotFound``, ``Unsupported``,
-    ``InvalidArgument``."""
+    """Write the header of what is flushed of ``name``. Raises ``SegmentNotFound``, ``WrongSegmentKind``,
+    ``Unsupported``, ``InvalidArgument``."""
     if name.startswith(OWN_CHUNKS):
         raise InvalidArgument(
             f"{name!r} cannot be exported: names below {OWN_CHUNKS!r} are those of this store's chunks"
@@ -66,6 +67,9 @@ async def export_segment(container: ContainerAccess, name: str, *, replace: bool
     segment = await container.cold.find(name)
     if segment is None:
         raise SegmentNotFound(f"no segment {name!r}", segment=name)
+
+    if segment.is_table:
+        raise WrongSegmentKind.of(name, is_table=True)
 
     await container.claim_storage()
     await container.wait_durable()

@@ -14,7 +14,7 @@ async def defrag_segment(store: SegmentStore, name: str) -> DefragResult:
     check_segment_name(name)
 
     async def act(container: Container) -> DefragResult:
-        segment = await container.find_durable(name)
+        segment = await container.find_kind(name)
         if not segment.has_record:
             return DefragResult(0, 0, 0)
 

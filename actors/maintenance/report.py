@@ -181,10 +181,11 @@ def _use_of(name: str, released: AbstractSet[str], runs: AbstractSet[str]) -> Ch
 
 
 async def segment_layout(view: StoreView, name: str) -> SegmentLayout:
-    """A segment's chunks in order. Raises ``SegmentNotFound``, ``DataCorruption`` if its chain is broken."""
+    """A segment's chunks in order. Raises ``SegmentNotFound``, ``WrongSegmentKind`` for a table,
+    ``DataCorruption`` if its chain is broken."""
     container = view.containers[view.container_of(name)]
     snapshot = await container.snapshot()
-    segment = await snapshot.find(name)
+    segment = (await snapshot.find(name)).of_kind(is_table=False)
     if not segment.has_record:
         return SegmentLayout(segment.info(container.index), None, ())
 
@@ -198,11 +199,12 @@ async def verify(
     view: StoreView, names: Sequence[str] = (), *, progress: Progress = no_progress
 ) -> VerifyReport:
     """Read the committed bytes of the segments ``names``, or of all, and verify every checksum. Raises
-    ``SegmentNotFound`` for an unknown name."""
+    ``SegmentNotFound`` for an unknown name, and ``WrongSegmentKind`` for that of a table."""
     wanted = set(names)
     # Before anything is read, which may take hours: a misspelt name fails at once.
     for name in names:
-        await (await view.containers[view.container_of(name)].snapshot()).find(name)
+        snapshot = await view.containers[view.container_of(name)].snapshot()
+        (await snapshot.find(name)).of_kind(is_table=False)
 
     reports = [await _verify_repeatedly(view, container, wanted, progress) for container in view.containers]
     return VerifyReport(

@@ -75,8 +75,8 @@ async def chunks_of(store: SegmentStore) -> ChunkStorage:
 
 
 async def export_segment(store: SegmentStore, name: str, *, replace: bool = False) -> Exported:
-    """Write the legacy header file of a segment's flushed bytes. Raises ``SegmentNotFound``, ``Unsupported``,
-    ``InvalidArgument``."""
+    """Write the legacy header file of a segment's flushed bytes. Raises ``SegmentNotFound``,
+    ``WrongSegmentKind``, ``Unsupported``, ``InvalidArgument``."""
     check_segment_name(name)
     return await store.on_container(
         store.container_of(name), lambda container: export.export_segment(container, name, replace=replace)

@@ -144,7 +144,7 @@ def event_identity(
         raise InvalidArgument("event numbers need a writer_id")
 
     if number is None:
-        raise InvalidArgument(f"an append with a writer_id needs its {what}")
+        raise InvalidArgument(f"a writer_id needs its {what}")
 
     return writer, check_int(what, number, 0, EVENT_NUMBER_MAX - count + 1)
 

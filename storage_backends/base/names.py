@@ -27,7 +27,8 @@ def check_segment_name(name: str) -> None:
 
     if not name or len(name) > NAME_BYTES_MAX or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
         raise InvalidArgument(
-            f"a segment name has 1 to {NAME_BYTES_MAX} UTF-8 bytes, {name[:40]!r} has {len(name)} characters"
+            f"a segment name has 1 to {NAME_BYTES_MAX} UTF-8 bytes, not "
+            f"{len(name.encode('utf-8', 'surrogatepass'))}: {name[:40]!r}"
         )
 
     if name.startswith(SYSTEM_SCOPE) or name == SYSTEM_SCOPE[:-1]:

@@ -143,10 +143,13 @@ def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None
         AttributeUpdateKind.REPLACE_IF_EQUALS: current == update.expected,
     }[kind]
     if not holds:
-        expected = f" (expected {update.expected})" if kind is AttributeUpdateKind.REPLACE_IF_EQUALS else ""
+        wanted = "missing" if update.expected is None else update.expected  # None for the kind NONE too
+        if kind is AttributeUpdateKind.REPLACE_IF_GREATER:
+            wanted = f"less than {update.value}"
+        present = "missing" if current is None else current
         raise AttributeConflict(
-            f"attribute {update.name!r} of {segment.name!r} is {current}: {kind.value} with "
-            f"{update.value}{expected} does not apply",
+            f"attribute {update.name!r} of {segment.name!r} is {present}, and "
+            f"the update expects that it is {wanted}: read it and decide again",
             segment=segment.name,
         )
 

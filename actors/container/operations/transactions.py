@@ -290,7 +290,7 @@ def _decide_abort(state: ContainerState, request: AbortTransactionRequest) -> De
     _, record = _find(state, request)
     if record is None:
         # T6: it is remembered without a begin too, so that a begin that arrives later is refused.
-        sid = state.segments.require(request.target).sid
+        sid = state.segments.require_bytes(request.target).sid
         op = AbortTransaction(sid, request.transaction, request.reason, ())
         return op, info_of(state, never_begun(request.target, op))
 

@@ -15,7 +15,7 @@ import attrs
 
 from ....storage_backends.base.errors import TierlogError, Unavailable
 from ....storage_backends.base.transactions import TransactionInfo
-from ..wire.errors import OwnedElsewhere
+from ..wire.errors import OwnedElsewhere, UnknownHost
 from . import requests
 from .container_map import ContainerMapCache
 from .requests import POLL_SECONDS, Call, Request, StartsStream, TailCursor, interpret
@@ -162,7 +162,8 @@ def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
 
 def load_first_map(context: ClientContext) -> Program[None]:
     """Get the first map. Raises ``Unavailable`` if no tierlog server answers: at once if the answer is final
-    (rule H3), since the URL is then another server's."""
+    (rule H3), since the URL is then another server's. Raises ``UnknownHost`` if the server refuses the URL's
+    name."""
     give_up = context.clock() + min(context.deadline, OPENING_SECONDS)
     attempt = 0
     earlier: TierlogError | None = None
@@ -175,6 +176,9 @@ def load_first_map(context: ClientContext) -> Program[None]:
         left = give_up - context.clock()
         retry = decide(Repeat.READS, failure, doubt=False, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):
+            if isinstance(failure.error, UnknownHost):  # a server did answer
+                raise failure.error
+
             reason = with_attempt_before(failure.error, earlier, left)
             raise nobody_answers(context.map.base, str(reason)) from failure.error
 

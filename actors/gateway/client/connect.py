@@ -44,7 +44,8 @@ async def connect(
     allowed by now. ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``.
     ``world`` and ``transport`` are for simulations and tests.
 
-    Raises ``InvalidArgument`` for a bad URL or number, and ``Unavailable`` if no server answers within 5 s.
+    Raises ``InvalidArgument`` for a bad URL or number, and a host name that the server does not accept;
+    ``Unavailable`` if no server answers within 5 s.
     """
     context = _context(url, deadline, map_refresh, world, loop_clock())
     async with open_client(context, transport or _async_pools(url), event_source(), span) as client:

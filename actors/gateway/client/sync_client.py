@@ -57,6 +57,8 @@ class SyncClient(ClientBase):
     """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of ``Client``,
     as plain functions."""
 
+    _usage = "with"
+
     def __init__(
         self,
         context: ClientContext,

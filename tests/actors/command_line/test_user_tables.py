@@ -170,3 +170,30 @@ def test_errors_say_what_to_do(run: Run, stored: Path, arguments: tuple[str, ...
 
     assert (done.code, done.out, is_one_line(done.err)) == (1, "", True)
     assert hint in done.err
+
+
+def test_commands_for_chunks_and_bytes_refuse_a_table(run: Run) -> None:
+    assert run("table", "create", NAME).code == 0
+    assert run("segment", "create", "bytes").code == 0
+    assert run("segment", "append", "bytes", "--data-text", "x").code == 0
+    for arguments in (
+        ("chunks", "verify", NAME),
+        ("chunks", "layout", NAME),
+        ("chunks", "defrag", NAME),
+        ("export", NAME),
+        ("segment", "read", NAME),
+        ("segment", "create", NAME, "--exist-ok"),
+    ):
+        refused = run(*arguments)
+        assert (refused.code, refused.out, is_one_line(refused.err)) == (1, "", True), arguments
+        assert "is a table, which has rows and no bytes" in refused.err, arguments
+        assert ("tierlog tables verify" if arguments[1] == "verify" else "tierlog table") in refused.err
+    assert run("chunks", "verify").code == 0
+    assert [row["segment"] for row in json.loads(run("chunks", "defrag", "--all", "--json").out)] == ["bytes"]
+
+    lines = {line.split()[-1]: line for line in run("segment", "ls", "--long").out.splitlines()}
+    assert "open table" in lines[NAME]
+    assert "table" not in lines["bytes"]
+    shown = run("segment", "info", NAME).out
+    assert "length" not in shown
+    assert "is table" in shown

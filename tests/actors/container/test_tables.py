@@ -138,6 +138,8 @@ async def test_m14_verbs_of_the_other_kind_are_refused() -> None:
             lambda: store.merge_segments(NAME, ["sealed"]),
             lambda: store.merge_segments("bytes", [NAME]),
             lambda: store.begin_transaction(NAME, "t"),
+            lambda: store.abort_transaction(NAME, "t"),
+            lambda: store.create_segment(NAME, exist_ok=True),
             lambda: anext(store.tail(NAME)),
             lambda: store.table("bytes").get(b"k"),
             lambda: store.table("bytes").put(b"k", b"v"),

@@ -22,6 +22,14 @@ def test_a_name_is_a_str(name: object) -> None:
         check_segment_name(name)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "name, size", [("", 0), ("x" * 300, 300), ("\xe9" * 200, 400)], ids=["empty", "ascii", "not ascii"]
+)
+def test_a_refused_length_is_that_in_bytes(name: object, size: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"has 1 to 255 UTF-8 bytes, not {size}: "):
+        check_segment_name(name)  # type: ignore[arg-type]
+
+
 @given(st.text(max_size=20) | st.text("abc./_-#\\ \0", max_size=20))
 def test_no_accepted_name_leaves_its_folder(name: str) -> None:
     try:

@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -30,6 +31,7 @@ from support.scripted_server import (
     script_of,
     scripted,
 )
+from support.service import service
 from support.short_deadlines import error_of, hurried_client
 from support.sync_client import connect_in_thread
 from tierlog import BadOffset, OutcomeUnknown, SegmentExists, Throttled, Unavailable
@@ -290,6 +292,15 @@ async def test_h3_a_foreign_server_is_recognised_at_once(connect: Connect) -> No
                 pass
 
     assert len(server.received) == 1
+
+
+async def test_h18_a_server_that_refuses_its_name_is_not_one_that_does_not_answer(
+    connect: Connect, tmp_path: Path
+) -> None:
+    words = r"^'0\.0\.0\.0.*' is not a name of this server"
+    with service(tmp_path) as url, pytest.raises(tierlog.InvalidArgument, match=words):
+        async with connect(url.replace("127.0.0.1", "0.0.0.0")):
+            pass
 
 
 @pytest.mark.parametrize(
