@@ -105,10 +105,11 @@ def decode_attribute(row: Row) -> tuple[AttributeName, int]:
 
 
 async def shorten_images(state: ContainerState, ask: Callable[[Request, int], Awaitable[object]]) -> None:
-    """Move attributes into rows where an earlier version, which had all of them in images, left too many: an
-    image that is too large is no row (rule M13). ``ask`` sends an internal request of a size in bytes."""
+    """Move attributes and writers into rows where an earlier version, which had all of them in images, left
+    too many: an image that is too large is no row (rule M13). ``ask`` sends an internal request of a size in
+    bytes."""
     for sids in in_slices(state.segments.ids()):
         for sid in sids:
-            while (found := state.segments.get(sid)) and len(found.attributes) > state.attributes_in_image:
+            while (found := state.segments.get(sid)) and state.has_long_image(found):
                 await ask(SpillRequest(sid), 64)
         await anyio.lowlevel.checkpoint()

@@ -371,7 +371,7 @@ class Checkpointer:
 def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]]:
     """What logs the snapshot's counters, marks and manifest, if there is one, with sizes."""
     yield CheckpointCounters(number, snapshot.live_segments), 16
-    if snapshot.has_attribute_rows:
+    if snapshot.has_spilled:
         yield SpillAttributes(0, 0), 16  # M19: code that would lose them refuses it
     if snapshot.ends:
         yield CheckpointEnds(number, snapshot.ends), 16  # M21: likewise

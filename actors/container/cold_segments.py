@@ -13,7 +13,7 @@ from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.transactions import is_staged
-from ...storage_backends.sorted_runs.lookup import find_rows
+from ...storage_backends.sorted_runs.lookup import find_row, find_rows
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
@@ -21,6 +21,7 @@ from ...storage_backends.sorted_runs.table import TableView
 from .segment_rows import image_key, load_of_row, loaded, name_key, name_of_row, sid_of_row
 from .segments import SegmentState
 from .state import ContainerState
+from .writer_rows import state_of, writer_key
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -90,6 +91,17 @@ class ColdSegments:
         if load is None:
             raise without_image(name, sid)
         return checked(sid, load, name)
+
+    async def last_event(self, segment: SegmentState, writer: bytes) -> int | None:
+        """The last event number of a writer of a segment, cold or not, as of now. Raises ``Unavailable``,
+        ``DataCorruption``."""
+        known = segment.writers.get(writer)
+        if known is None and writer not in segment.expired and segment.has_writer_rows:
+            with self._state.table.view() as view:
+                row = await find_row(view, self._runs, writer_key(segment.sid, writer))
+            if row is not None and row.value is not None:
+                known = _decoded(state_of, row.value, row.key)
+        return None if known is None else known.last_event
 
     async def sid_of(self, name: str) -> int | None:
         """The id of the live segment of that name, as of now."""

@@ -103,8 +103,8 @@ class ContainerOptions:
     admission: AdmissionOptions
     active_segments_max: int = 25_000
     """Segments in memory; idle ones above it are unloaded once the runs have them."""
-    attributes_in_image: int = ATTRIBUTES_SHOWN_MAX
-    """Attributes of a segment that are in memory with it; further ones are rows."""
+    image_entries: int = ATTRIBUTES_SHOWN_MAX
+    """Attributes of a segment that are in memory with it, and writers; further ones are rows."""
     mailbox: MailboxOptions = MailboxOptions()
     pipeline: PipelineOptions = PipelineOptions()
     parked: ParkedOptions = ParkedOptions()
@@ -157,7 +157,7 @@ class Container:
         self.legacy = legacy
         self.cache = TailCache(options.cache_bytes, log.window_of)
         self.state = ContainerState(index, on_load=self._segment_loaded)
-        self.state.attributes_in_image = options.attributes_in_image
+        self.state.image_entries = options.image_entries
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
@@ -444,28 +444,25 @@ class Container:
 
     async def info(self, name: str) -> SegmentInfo:
         """What is known of a segment."""
-        info: SegmentInfo = await self._ask_read(InfoRequest(name), lambda segment: segment.info(self.index))
-        return info
+        while True:
+            try:
+                info: SegmentInfo = await self.ask(InfoRequest(name), 256)
+                return info
+            except NotLoaded:
+                segment = await self.find_durable(name)
+            if segment.sid not in self.segments:  # it stays cold (rule M4)
+                await self.wait_durable()
+                return segment.info(self.index)
 
     async def last_event(self, name: str, writer: bytes) -> int | None:
         """The writer's last event number in a segment."""
-        request = LastEventRequest(name, writer)
-        number: int | None = await self._ask_read(request, lambda segment: segment.last_event(writer))
+        try:
+            number: int | None = await self.ask(LastEventRequest(name, writer), 256)
+        except NotLoaded:
+            segment = await self.find_durable(name)
+            number = await self.as_owner(self.cold.last_event(segment, writer))
+            await self.wait_durable()
         return number
-
-    async def _ask_read(
-        self, request: InfoRequest | LastEventRequest, answer: Callable[[SegmentState], object]
-    ) -> Any:
-        """The answer to a request that is a read; of a cold segment ``answer``, which loads nothing (rule
-        M4)."""
-        while True:
-            try:
-                return await self.ask(request, 256)
-            except NotLoaded:
-                segment = await self.find_durable(request.name)
-            if segment.sid not in self.segments:
-                await self.wait_durable()
-                return answer(segment)
 
     async def list_segments(self, prefix: str) -> list[str]:
         """The names that begin with ``prefix``, sorted, of one moment."""

@@ -1,6 +1,6 @@
-"""What a removed segment leaves in the system table: rows of a table, and of attributes (rule M17). Sync.
+"""What a removed segment leaves in the system table: rows of a table, of attributes and of writers. Sync.
 
-It has a mark, ``v:`` and its id in hex, until these rows are removed."""
+It has a mark, ``v:`` and its id in hex, until these rows are removed (rule M17)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ...storage_backends.base.codec import hex_number
 from ...storage_backends.sorted_runs.rows import Row
 from .attribute_rows import attributes_prefix
 from .table_rows import row_prefix
+from .writer_rows import writers_prefix
 
 MARK_PREFIX = b"v:"
 
@@ -28,4 +29,4 @@ def marked_sid(key: bytes) -> int:
 
 def left_prefixes(sid: int) -> tuple[bytes, ...]:
     """Before the keys of all rows that belong to the segment alone."""
-    return row_prefix(sid), attributes_prefix(sid)
+    return row_prefix(sid), attributes_prefix(sid), writers_prefix(sid)

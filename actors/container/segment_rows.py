@@ -25,9 +25,6 @@ from ..kernel.slices import in_slices
 from .segments import SegmentState, SegmentTable
 
 IMAGE_PREFIX, NAME_PREFIX = b"g:", b"n:"
-_IMAGE_BYTES_MAX = 1 << 20
-_IMAGE_ENTRIES_MAX = 1024
-"""Attributes, and writers: they are encoded in one step. A larger image is no row."""
 _SORT_MAX = 2048
 """Ids that are sorted in one step."""
 _SID_BYTES = 8
@@ -135,30 +132,15 @@ class ImageRows:
         # While it is listed as dirty, its next change does not list it as unpublished.
         if segment.is_listed or touched > version:
             segments.unpublished[sid] = None
-        if touched <= clean_to:
+        if touched <= clean_to or not segment.fits_row:
             return None
 
-        image = image_of(segment)
-        if image is None:
-            return None
         # The greatest version in the runs must not be above rows that are not in them (rule M8).
         return Row(
             image_key(sid),
             min(version, touched),
-            encode_image_row(image, *self._find_record(sid)),
+            encode_image_row(segment.image(), *self._find_record(sid)),
         )
-
-
-def image_of(segment: SegmentState) -> bytes | None:
-    """The image of a segment as the value of a row; None if it is too large for one."""
-    attributes, writers, expired = segment.attributes, segment.writers, segment.expired
-    if len(attributes) > _IMAGE_ENTRIES_MAX or (
-        (writers or expired) and len(writers) + len(expired) > _IMAGE_ENTRIES_MAX
-    ):
-        return None
-
-    image = segment.image()
-    return None if len(image) > _IMAGE_BYTES_MAX else image
 
 
 def spliced(rows: Iterable[Row | None], images: Iterator[Row | None]) -> Iterator[Row | None]:

@@ -35,6 +35,9 @@ from ...storage_backends.segments.records.segment import SegmentRecord
 APPEND_BOUNDARY_BYTES = 1 << 20
 """The start of about one append per this many bytes is kept, so that readers can split a segment between
 appends (rule S5)."""
+_ROW_ENTRIES_MAX = 3 * 1024
+"""Attributes, writers and expired writers of an image, as many as rule M19 and rule M20 leave there. They are
+encoded in one step, and have less than the 1 MiB of a row's value."""
 _GROUPS_PER_REFERENCE = 16
 """The log may keep this many groups more than a segment needs."""
 # Of segments that got no bytes yet: an empty deque of its own takes 624 bytes.
@@ -61,6 +64,7 @@ class SegmentState:
         "flushed_start",
         "has_ids",
         "has_record",
+        "has_writer_rows",
         "is_listed",
         "is_table",
         "length",
@@ -104,6 +108,9 @@ class SegmentState:
         self.has_ids = False
         """Whether attributes with ids were set, which are rows."""
         self.writers: dict[bytes, WriterState] = {}
+        """Those of the image; others may be rows of the system table (rule M20)."""
+        self.has_writer_rows = False
+        """Whether writers that are neither in ``writers`` nor in ``expired`` may be rows."""
         self.expired: dict[bytes, None] = {}
         self.merges = NO_MERGES
         # The segment's record in long-term storage, as of the newest applied metadata commit.
@@ -159,6 +166,13 @@ class SegmentState:
         """Everything about it is in its image and in its record in long-term storage."""
         return self.durable_length == self.length and self.waiter is None and self.is_clean
 
+    @property
+    def fits_row(self) -> bool:
+        """Whether the image can be a row: not while an earlier version left too much in it, nor with many
+        merges, which are soon flushed."""
+        entries = len(self.attributes) + len(self.writers) + len(self.expired) + len(self.merges)
+        return entries <= _ROW_ENTRIES_MAX
+
     def of_kind(self, *, is_table: bool) -> SegmentState:
         """The segment, which the caller expects to be a table, or to have bytes (rule M14)."""
         if self.is_table != is_table:
@@ -168,6 +182,11 @@ class SegmentState:
     @property
     def has_attribute_rows(self) -> bool:
         return self.spilled or self.has_ids
+
+    @property
+    def has_spilled(self) -> bool:
+        """Whether some of what was in its image, or could be, is rows of the system table."""
+        return self.spilled or self.has_ids or self.has_writer_rows
 
     def wake(self) -> None:
         if self.waiter is not None:
@@ -247,15 +266,9 @@ class SegmentState:
             more_attributes=self.has_attribute_rows,
         )
 
-    def last_event(self, writer: bytes) -> int | None:
-        """The writer's last event number."""
-        known = self.writers.get(writer)
-        return None if known is None else known.last_event
-
     def image(self) -> bytes:
         """The encoded ``SegmentImage``, which checkpoints keep."""
-        has_attributes = self.attributes or self.has_attribute_rows
-        if not (has_attributes or self.writers or self.expired or self.merges):
+        if not (self.attributes or self.writers or self.expired or self.merges or self.has_spilled):
             # A flush cycle encodes the images of all segments that changed, and most are like this.
             return encode_plain_image(
                 self.sid,
@@ -283,6 +296,7 @@ class SegmentState:
                 self.is_table,
                 self.spilled,
                 self.has_ids,
+                self.has_writer_rows,
             )
         )
 
@@ -297,6 +311,7 @@ class SegmentState:
         segment.start_offset = image.start_offset
         segment.attributes = dict(image.values)
         segment.spilled, segment.has_ids = image.spilled, image.has_ids
+        segment.has_writer_rows = image.has_writer_rows
         segment.writers = dict(image.writers)
         segment.expired = dict.fromkeys(image.expired)
         segment.merges = image.merges.copy() if image.merges else NO_MERGES

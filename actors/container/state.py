@@ -17,7 +17,7 @@ from ...journal.manifest.element import TRANSACTIONS
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.ended_transactions import TransactionEnd
 from ...journal.operations.operation import Operation
-from ...journal.operations.segment_image import SegmentStatus
+from ...journal.operations.segment_image import SegmentStatus, WriterState
 from ...journal.operations.transaction_image import TransactionImage, encode_transaction
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
@@ -36,9 +36,10 @@ from .ended_rows import ended_key, ended_of_row, ended_rows, index_key
 from .left_rows import mark_row
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
-from .segment_rows import NO_RECORD, image_key, image_of, name_key, name_row, sid_of_row
+from .segment_rows import NO_RECORD, image_key, name_key, name_row, sid_of_row
 from .segments import NotLoaded, SegmentState, SegmentTable
 from .transaction_table import Key, TransactionTable
+from .writer_rows import state_of, writer_key, writer_row
 
 T = TypeVar("T")
 RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY)
@@ -73,7 +74,7 @@ class Snapshot:
         self.sequence = state.sequence
         self.cycle = state.cycle
         self.manifest = state.manifest
-        self.has_attribute_rows = state.has_attribute_rows
+        self.has_spilled = state.has_spilled
         self.live_segments = state.live_segments
         self.ends = state.transactions.ends
         self.segments = segments = state.segments.freeze()
@@ -165,10 +166,11 @@ class ContainerState:
         for the present step."""
         self.looked_up_rows: Mapping[bytes, Row | None] = {}
         """Rows that were just looked up, by key. Valid likewise."""
-        self.attributes_in_image = ATTRIBUTES_SHOWN_MAX
-        """Attributes that a segment has in memory and in its image; further ones are rows (rule M19)."""
-        self.has_attribute_rows = False
-        """Whether attributes are known that are rows: checkpoints must say so (rule M19)."""
+        self.image_entries = ATTRIBUTES_SHOWN_MAX
+        """Attributes that a segment has in memory and in its image, writers, and expired writers, of each at
+        most; further ones are rows (rules M19, M20)."""
+        self.has_spilled = False
+        """Whether attributes or writers are known that are rows: checkpoints must say so (rule M19)."""
         self.on_rows_left: Callable[[], None] = lambda: None
         """Called when a segment loses its name that has rows."""
         self.recovered_ends: dict[Key, TransactionImage] | None = None
@@ -256,7 +258,7 @@ class ContainerState:
         if not segment.is_gone:
             self.live_segments -= 1
             self.table.put((Row(name_key(segment.name), self.sequence, None),))
-            if segment.is_table or segment.has_attribute_rows:
+            if segment.is_table or segment.has_spilled:
                 self.table.put((mark_row(segment.sid, self.sequence),))
                 self.on_rows_left()
         self.segments.unname(segment, status)
@@ -271,6 +273,10 @@ class ContainerState:
         entry = self.resident.get(segment_key(segment.sid))
         if entry is not None:
             segment.load_record(entry[1])
+
+    def has_long_image(self, segment: SegmentState) -> bool:
+        """Whether an earlier version, which knew no rows, left more in the image than now."""
+        return max(len(segment.attributes), len(segment.writers), len(segment.expired)) > self.image_entries
 
     # --- attributes (rule M19) ---------------------------------------------------------------------
 
@@ -290,14 +296,14 @@ class ContainerState:
     def spill_attributes(self, segment: SegmentState, keep: int) -> None:
         """Names that the segment's image does not have are rows from now on, and those beyond its first
         ``keep``."""
-        segment.spilled = self.has_attribute_rows = True
+        segment.spilled = self.has_spilled = True
         for name in list(segment.attributes)[keep:]:
             value = segment.attributes.pop(name)
             self.table.put((attribute_row(segment.sid, name, self.sequence, value),))
 
     def set_attribute_ids(self, segment: SegmentState, values: Iterable[tuple[bytes, int]]) -> None:
         """The present operation sets attributes that have ids."""
-        segment.has_ids = self.has_attribute_rows = True
+        segment.has_ids = self.has_spilled = True
         self.table.put([attribute_row(segment.sid, each, self.sequence, value) for each, value in values])
 
     def find_attributes(
@@ -320,6 +326,40 @@ class ContainerState:
                     found[keys[key]] = value_of(row)
             except DecodeError as error:
                 raise DataCorruption(f"an attribute of {segment!r} does not decode: {error}") from error
+        return found
+
+    # --- writers (rule M20) ------------------------------------------------------------------------
+
+    def spill_writers(self, segment: SegmentState, writers: Iterable[bytes]) -> None:
+        """These writers of the segment's image, expired ones too, are rows from now on."""
+        segment.has_writer_rows = self.has_spilled = True
+        rows: list[Row] = []
+        for writer in writers:
+            if (known := segment.writers.pop(writer, None)) is None:
+                del segment.expired[writer]
+            rows.append(writer_row(segment.sid, writer, self.sequence, known))
+        self.table.put(rows)
+
+    def find_writers(
+        self, segment: SegmentState, writers: Iterable[bytes]
+    ) -> dict[bytes, WriterState | None]:
+        """The latest events of those writers that the segment ever knew; None for expired ones. Raises
+        ``NotLoaded`` if rows must be looked up, ``DataCorruption``."""
+        found: dict[bytes, WriterState | None] = {}
+        keys: dict[bytes, bytes] = {}
+        for writer in writers:
+            # Memory first: rows of writers that came back are old.
+            if (known := segment.writers.get(writer)) is not None or writer in segment.expired:
+                found[writer] = known
+            elif segment.has_writer_rows:
+                keys[writer_key(segment.sid, writer)] = writer
+        if keys:
+            try:
+                for key, row in self._find_rows(segment.name, keys).items():
+                    if row is not None and row.value is not None:
+                        found[keys[key]] = state_of(row.value)
+            except DecodeError as error:
+                raise DataCorruption(f"a writer of {segment!r} does not decode: {error}") from error
         return found
 
     def _find_rows(self, name: str, keys: Iterable[bytes]) -> dict[bytes, Row | None]:
@@ -404,7 +444,7 @@ class ContainerState:
 
     def load_segment(self, segment: SegmentState, record_version: int, record: bytes) -> None:
         """A cold segment comes into memory."""
-        self.has_attribute_rows |= segment.has_attribute_rows
+        self.has_spilled |= segment.has_spilled
         if record_version:
             self.resident[segment_key(segment.sid)] = (record_version, record)
         self.segments.add(segment)
@@ -427,7 +467,7 @@ class ContainerState:
             and segment.name not in self.parked
             # Their decisions need the target, and whether it is live.
             and segment.sid not in self.transactions.open_of
-            and image_of(segment) is not None
+            and segment.fits_row
         )
 
     def has_name(self, name: str) -> bool:
@@ -547,7 +587,7 @@ class ContainerState:
         first."""
         self.load_record(segment)
         self.segments.add(segment)
-        self.has_attribute_rows |= segment.has_attribute_rows
+        self.has_spilled |= segment.has_spilled
         self.live_segments += not segment.is_gone
         if segment.touched > self.clean_images_to:
             self.segments.unpublished[segment.sid] = None

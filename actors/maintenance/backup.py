@@ -12,7 +12,7 @@ crash: without the manifest there is no backup, and the next one of the same nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 import attrs
@@ -46,6 +46,7 @@ from ..container.cold_segments import ColdSegments
 from ..container.container import Container
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.segments import SegmentState
+from ..container.writer_rows import decode_writer, writers_prefix
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.store import SegmentStore
@@ -206,7 +207,8 @@ async def _read(source: BackupSource, name: str) -> SegmentBackup | None:
         # A flush or a truncation may have committed between the two reads: then they describe no state that
         # ever was.
         if record is None or await source.storage.info(segment.sid) == record:
-            backup = segment_backup(source.container, segment, record, chain)
+            writers = await _all_writers(source, segment)
+            backup = segment_backup(source.container, segment, record, chain, writers)
             if not segment.has_attribute_rows:
                 return backup
             return attrs.evolve(backup, attributes=await _attribute_rows(source, segment.sid))
@@ -214,6 +216,17 @@ async def _read(source: BackupSource, name: str) -> SegmentBackup | None:
     raise Unavailable(
         f"segment {name!r} changes too fast for a backup: try again when there are fewer flushes"
     )
+
+
+async def _all_writers(source: BackupSource, segment: SegmentState) -> Mapping[bytes, WriterState | None]:
+    """The latest events of the segment's writers as of the call; None for expired ones."""
+    # Memory first: rows of writers that came back are old. The scan's view is of this step too.
+    known: dict[bytes, WriterState | None] = {**segment.writers, **segment.expired}
+    if segment.has_writer_rows:
+        rows = await source.metadata.records(writers_prefix(segment.sid).decode())
+        for key, (_, value) in rows.items():
+            known.setdefault(*decode_writer(key, value))
+    return known
 
 
 async def _attribute_rows(source: BackupSource, sid: int) -> tuple[tuple[AttributeName, int], ...]:
@@ -228,8 +241,10 @@ def segment_backup(
     segment: SegmentState,
     record: SegmentRecord | None,
     chunks: Sequence[tuple[int, ChunkRecord]],
+    writers: Mapping[bytes, WriterState | None],
 ) -> SegmentBackup:
-    """The backup of a segment with this record; None: nothing of it is flushed."""
+    """The backup of a segment with this record; None: nothing of it is flushed. ``writers``: all of its
+    writers, None for expired ones."""
     length, start = (0, 0) if record is None else (record.length, record.start_offset)
     image = SegmentImage(
         segment.sid,
@@ -240,7 +255,7 @@ def segment_backup(
         segment.rolling_size if record is None else record.rolling_size,
         segment.name,
         tuple(segment.attributes.items()),
-        *_writers(segment, length),
+        *_writers(segment, length, writers),
     )
     # Chunks before the start may be deleted at any time, so a restore must not need them.
     live = tuple((at, chunk) for at, chunk in chunks if at + chunk.length > start)
@@ -249,17 +264,16 @@ def segment_backup(
 
 
 def _writers(
-    segment: SegmentState, length: int
+    segment: SegmentState, length: int, writers: Mapping[bytes, WriterState | None]
 ) -> tuple[tuple[tuple[bytes, WriterState], ...], tuple[bytes, ...]]:
     """The writers whose latest append is certainly flushed, and those that count as expired."""
-    if segment.length == length:
-        return tuple(segment.writers.items()), tuple(segment.expired)
-
-    # The last append that began before the flushed end may reach beyond it, so its writer counts as expired.
-    last = max((state.offset for state in segment.writers.values() if state.offset < length), default=-1)
-    kept = tuple((writer, state) for writer, state in segment.writers.items() if state.offset < last)
-    lost = tuple(writer for writer, state in segment.writers.items() if state.offset >= last)
-    return kept, (*segment.expired, *lost)
+    known = {writer: state for writer, state in writers.items() if state is not None}
+    if segment.length != length:
+        # The last append that began before the flushed end may reach beyond it, so its writer counts as
+        # expired.
+        last = max((state.offset for state in known.values() if state.offset < length), default=-1)
+        known = {writer: state for writer, state in known.items() if state.offset < last}
+    return tuple(known.items()), tuple(writer for writer in writers if writer not in known)
 
 
 async def list_backups(storage: ChunkStorage) -> list[str]:

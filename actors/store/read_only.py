@@ -394,7 +394,11 @@ class StoreView:
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")
-        return (await self._on_snapshot(name, lambda snapshot: snapshot.find(name))).last_event(writer)
+
+        async def number(snapshot: ContainerSnapshot) -> int | None:
+            return await snapshot.cold.last_event(await snapshot.find(name), writer)
+
+        return await self._on_snapshot(name, number)
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
         check_offset(offset)

@@ -105,6 +105,8 @@ from .tables import StoreTables
 T = TypeVar("T")
 _CACHED_NAMES_MAX = 65_536
 """Checked names whose container is cached; the cache is cleared above it."""
+_EXPIRED_AT_ONCE = 1024
+"""Writers that one step of a container expires."""
 
 
 @attrs.frozen
@@ -357,7 +359,9 @@ class SegmentStore(SegmentVerbs):
                 f"in parts"
             )
 
-        known: int = await self._ask("expire_writers", name, ExpireWritersRequest(name, writers))
+        known = 0
+        for some in in_slices(writers, _EXPIRED_AT_ONCE):
+            known += await self._ask("expire_writers", name, ExpireWritersRequest(name, some))
         return known
 
     # --- reading ---------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ it.
 Layout: ``sid u64, status u8, flags u8, length u64, start u64, rolling u64, name text, attribute values,
 writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source
 u64, length u64]``. Flags: 1 sealed, 2 a table; 4 further names of attributes are rows, 8 there are attributes
-with ids (rule M19). Code that does not know a flag refuses the image.
+with ids (rule M19); 16 further writers are rows (rule M20). Code that does not know a flag refuses the image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from .expire_writers import decode_writer, encode_writer
 from .update_attributes import decode_values, encode_values
 
-SEALED_FLAG, TABLE_FLAG, SPILLED_FLAG, IDS_FLAG = 1, 2, 4, 8
+SEALED_FLAG, TABLE_FLAG, SPILLED_FLAG, IDS_FLAG, WRITERS_FLAG = 1, 2, 4, 8, 16
+_FLAGS = SEALED_FLAG | TABLE_FLAG | SPILLED_FLAG | IDS_FLAG | WRITERS_FLAG
 _HEAD = struct.Struct(">QBBQQQH")
 """All before the name, and its length."""
 _NO_LISTS = bytes(14)
@@ -121,10 +122,13 @@ class SegmentImage(NamedTuple):
     """Names that are not in ``values`` may be rows of the system table."""
     has_ids: bool = False
     """Attributes with ids are rows."""
+    has_writer_rows: bool = False
+    """Writers that are not in ``writers`` or ``expired`` may be rows."""
 
 
 def encode_image(image: SegmentImage) -> bytes:
-    flags = encode_flags(image.sealed, image.is_table, image.spilled, image.has_ids)
+    flags = encode_flags(image.sealed, image.is_table)
+    flags |= SPILLED_FLAG * image.spilled | IDS_FLAG * image.has_ids | WRITERS_FLAG * image.has_writer_rows
     out = Encoder().u64(image.sid).u8(image.status).u8(flags)
     out.u64(image.length).u64(image.start_offset).u64(image.rolling_size).text(image.name)
     encode_values(out, image.values)
@@ -140,8 +144,9 @@ def encode_image(image: SegmentImage) -> bytes:
     return out.u32(len(image.merges)).raw(image.merges.encoded).finish()
 
 
-def encode_flags(sealed: bool, is_table: bool, spilled: bool = False, has_ids: bool = False) -> int:
-    return SEALED_FLAG * sealed | TABLE_FLAG * is_table | SPILLED_FLAG * spilled | IDS_FLAG * has_ids
+def encode_flags(sealed: bool, is_table: bool) -> int:
+    """Those of a plain image."""
+    return SEALED_FLAG * sealed | TABLE_FLAG * is_table
 
 
 def encode_plain_image(
@@ -160,7 +165,7 @@ def sid_of_image(data: bytes) -> int:
 def decode_image(data: bytes) -> SegmentImage:
     fields = Decoder(data)
     sid, status, flags = fields.u64(), fields.member(SegmentStatus), fields.u8()
-    if flags & ~(SEALED_FLAG | TABLE_FLAG | SPILLED_FLAG | IDS_FLAG):
+    if flags & ~_FLAGS:
         raise DecodeError(f"the flags of segment {sid:#x} are {flags}")
 
     length, start_offset, rolling_size = fields.u64(), fields.u64(), fields.u64()
@@ -187,4 +192,5 @@ def decode_image(data: bytes) -> SegmentImage:
         bool(flags & TABLE_FLAG),
         bool(flags & SPILLED_FLAG),
         bool(flags & IDS_FLAG),
+        bool(flags & WRITERS_FLAG),
     )

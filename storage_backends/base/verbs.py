@@ -307,7 +307,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
         """Forgets the event numbers of these writers, at most 65,536; returns how many of the writers were
-        known. The next append of a forgotten writer raises ``UnknownWriter``.
+        known. The next append of a forgotten writer raises ``UnknownWriter``. 1,024 are forgotten in each
+        step: after an error some may be.
 
         Raises:
             SegmentNotFound: There is no such segment.

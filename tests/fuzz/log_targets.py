@@ -46,6 +46,7 @@ from tierlog.journal.operations.segment_image import (
     encode_image,
     sid_of_image,
 )
+from tierlog.journal.operations.spill_writers import SpillWriters
 from tierlog.journal.operations.transaction_image import (
     TransactionImage,
     TransactionStatus,
@@ -232,6 +233,7 @@ _DEATH: list[Operation] = [
     CreateSegment(SID, "a", 1 << 20),
     Append(SID, 0, b"some bytes", b"writer-1", 0, 1),
     UpdateAttributes(SID, (("txn", 5),)),
+    SpillWriters(SID, (b"writer-1",)),
     ExpireWriters(SID, (b"writer-1",)),
     RelogData(SID, 0, b"some bytes"),
     CommitMetadata(

@@ -22,6 +22,7 @@ from tierlog.actors.container.segment_rows import (
 )
 from tierlog.actors.container.table_runs import epoch_of_copy
 from tierlog.actors.container.tables import Position
+from tierlog.actors.container.writer_rows import decode_writer
 from tierlog.actors.gateway.wire.bodies import AttributeValues, attribute_id
 from tierlog.journal.operations.transaction_image import (
     TransactionImage,
@@ -122,6 +123,12 @@ _LISTING = Position("app/t")
 _POSITION = Position("app/t", None, 7 << 32 | 3, 5, 9, b"key\xff")
 
 RUN_TARGETS = (
+    Target(
+        "row of a writer",
+        lambda data: decode_writer(f"y:{7:016x}:{data[:4].decode('latin-1')}", data[4:]),
+        [b"7731", b"7731" + bytes(24)],
+        errors=(DataCorruption,),
+    ),
     Target(
         "mark of a removed segment",
         marked_sid,

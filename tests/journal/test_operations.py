@@ -72,7 +72,7 @@ def test_m14_an_image_with_unknown_flags_is_refused() -> None:
     """As code from before tables refuses theirs."""
     golden = encode_image(IMAGE)
     with pytest.raises(DecodeError, match="flags"):
-        decode_image(golden[:9] + b"\x10" + golden[10:])
+        decode_image(golden[:9] + b"\x20" + golden[10:])
 
 
 def test_a_transaction_image_has_its_golden_bytes() -> None:

@@ -16,6 +16,7 @@ from tierlog.actors.container.ended_rows import end_of_key, ended_key
 from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.segment_rows import NO_RECORD, encode_image_row, image_key, load_of_row
 from tierlog.actors.container.state import RESIDENT_PREFIXES, ContainerState
+from tierlog.actors.container.writer_rows import WRITER_PREFIX
 from tierlog.journal.operations.segment_image import SegmentStatus, decode_image
 from tierlog.storage_backends.segments.records.chunk import ChunkRecord, chunk_key
 from tierlog.storage_backends.segments.records.deferred_work import (
@@ -142,7 +143,7 @@ def broken_records(container: Container) -> Iterator[str]:
     yield from _broken_indexes(entries)
     yield from _broken_releases(entries)
     yield from _broken_segment_rows(state, entries)
-    yield from _broken_attributes(state, entries)
+    yield from _broken_spilled(state, entries)
     yield from _broken_ends(state, entries)
 
 
@@ -157,12 +158,12 @@ def _broken_ends(state: ContainerState, entries: Entries) -> Iterator[str]:
             yield f"{key} at {version} is in no index: it would be remembered for ever"
 
 
-def _broken_attributes(state: ContainerState, entries: Entries) -> Iterator[str]:
-    """Rows of attributes are of a segment, or of a removed one that has a mark (rule M19)."""
+def _broken_spilled(state: ContainerState, entries: Entries) -> Iterator[str]:
+    """Rows of attributes and of writers are of a segment, or of a removed one that has a mark (rule M17)."""
     owners = {key[2:] for key in entries if key.startswith(("g:", MARK_PREFIX.decode()))}
     owners.update(f"{sid:016x}" for sid in state.segments.ids())
     for key in entries:
-        if key.startswith(ATTRIBUTE_PREFIX.decode()) and key[2:18] not in owners:
+        if key.startswith((ATTRIBUTE_PREFIX.decode(), WRITER_PREFIX.decode())) and key[2:18] not in owners:
             yield f"{key} is of no segment"
 
 

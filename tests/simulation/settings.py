@@ -136,7 +136,7 @@ class Limits:
                 space_interval=0.2,
             ),
             active_segments_max=self.active_segments,
-            attributes_in_image=self.active_segments,
+            image_entries=-(-self.active_segments // 2),
             merge_fan_out=self.merge_fan_out,
             table_cache=BlockCache(self.table_cache_bytes),
             pipeline=PipelineOptions(self.group_bytes, self.group_count),

@@ -60,6 +60,7 @@ from tierlog.journal.operations.segment_image import (
     SegmentStatus,
     WriterState,
 )
+from tierlog.journal.operations.spill_writers import SpillWriters
 from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
@@ -153,6 +154,7 @@ SAMPLES: dict[str, Operation] = {
     "relog_data": RelogData(SID, 4096, b"some bytes"),
     "seal_segment": SealSegment(SID),
     "spill_attributes": SpillAttributes(SID, 1024),
+    "spill_writers": SpillWriters(SID, (b"writer-1", b"w")),
     "unload_segments": UnloadSegments((SID, SID + 1)),
     "truncate_segment": TruncateSegment(SID, 4096),
     "update_attribute_ids": UpdateAttributeIds(SID, ((bytes(range(16)), -1), (bytes(16), 1 << 40))),
@@ -285,6 +287,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(LogElementChange, data, _copied, data, _copied, data),
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),
     st.builds(ForgetRows, blobs),
+    st.builds(SpillWriters, u64, st.lists(writer, max_size=3).map(tuple)),
     st.builds(ForgetSegment, u64),
     st.builds(CheckpointEnds, u64, u64),
     st.builds(

@@ -24,6 +24,7 @@ from ..requests import Request
 from ..segments import SegmentState
 from ..transaction_table import ended, unknown
 from .handlers import Decision, OperationHandler, RequestHandler
+from .writers import and_spill
 
 if TYPE_CHECKING:
     from ..publish import Publisher
@@ -94,7 +95,7 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
         raise WrongSegmentKind.of(segment.name, is_table=True)
 
     # C3: repeats come first. A lost answer must not turn into ``SegmentSealed`` or ``BadOffset``.
-    if request.writer and (known := find_repeat(segment, request)) is not None:
+    if request.writer and (known := find_repeat(state, segment, request)) is not None:
         return None, first_answer(request, known)
 
     # After the repeats, and before the offset: who appends to a sealed segment needs to know that no offset
@@ -120,16 +121,22 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
         raise InvalidArgument("an append by a writer carries at least one event number")
 
     fields = segment.sid, offset, request.data, request.writer, request.first_event, request.event_count
-    return new_tuple(Append, fields), offset
+    op = new_tuple(Append, fields)
+    if request.writer and len(segment.writers) >= state.image_entries:
+        return and_spill(state, segment, request.writer, op), offset
+    return op, offset
 
 
-def find_repeat(segment: SegmentState, request: WriterEvents) -> WriterState | None:
+def find_repeat(state: ContainerState, segment: SegmentState, request: WriterEvents) -> WriterState | None:
     """The writer's latest events, if those of the request are among them or were applied before. Raises if
-    the request neither was nor can be applied."""
+    the request neither was nor can be applied, ``NotLoaded``."""
     known = segment.writers.get(request.writer)
     if known is None:
-        _check_new_writer(segment, request)
-        return None
+        found = state.find_writers(segment, (request.writer,))
+        known = found.get(request.writer)
+        if known is None:
+            _check_new_writer(segment, request, is_expired=bool(found))
+            return None
     return known if _is_repeat(segment, request, known) else None
 
 
@@ -165,9 +172,9 @@ def _last_event(request: WriterEvents) -> int:
     return request.first_event + request.event_count - 1
 
 
-def _check_new_writer(segment: SegmentState, request: WriterEvents) -> None:
+def _check_new_writer(segment: SegmentState, request: WriterEvents, *, is_expired: bool) -> None:
     # C3: a fresh start would apply a repeat of an event whose number is forgotten.
-    if request.writer in segment.expired:
+    if is_expired:
         raise UnknownWriter(
             f"the state of writer {_shown(request.writer)} in {segment.name!r} was expired",
             segment=segment.name,

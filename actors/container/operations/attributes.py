@@ -9,6 +9,7 @@ import attrs
 
 from ....journal.operations.attribute_rows import SpillAttributes, UpdateAttributeIds
 from ....journal.operations.operation import Operation
+from ....journal.operations.spill_writers import SpillWriters
 from ....journal.operations.update_attributes import UpdateAttributes
 from ....storage_backends.base.errors import AttributeConflict
 from ....storage_backends.base.segments import (
@@ -21,6 +22,7 @@ from ....storage_backends.base.segments import (
 from ..requests import Request
 from ..segments import SegmentState
 from .handlers import Decision, OperationHandler, RequestHandler
+from .writers import excess_writers
 
 if TYPE_CHECKING:
     from ..state import ContainerState
@@ -50,8 +52,8 @@ class AttributesRequest(Request):
 
 
 class SpillRequest(Request):
-    """Internal: move some attributes of a segment whose image has too many, because an earlier version made
-    it, into rows. Answered with None."""
+    """Internal: move some attributes and writers of a segment whose image has too many, because an earlier
+    version made it, into rows. Answered with None."""
 
     __slots__ = ("sid",)
 
@@ -103,11 +105,13 @@ def _decide(state: ContainerState, request: AttributesRequest) -> Decision:
 
 def _decide_spill(state: ContainerState, request: SpillRequest) -> Decision:
     segment = state.segments.get(request.sid)
-    room = state.attributes_in_image
-    if segment is None or (count := len(segment.attributes)) <= room:
-        return None, None
-
-    return SpillAttributes(segment.sid, max(room, count - _SPILLED_AT_ONCE)), None
+    room = state.image_entries
+    ops: list[Operation] = []
+    if segment is not None and (count := len(segment.attributes)) > room:
+        ops.append(SpillAttributes(segment.sid, max(room, count - _SPILLED_AT_ONCE)))
+    if segment is not None and (writers := excess_writers(segment, room)):
+        ops.append(SpillWriters(segment.sid, writers))
+    return ops or None, None
 
 
 def resolve_updates(
@@ -121,7 +125,7 @@ def resolve_updates(
         # Earlier updates of the same call count: together they are one step.
         current = values.get(update.name, present[update.name])
         values[update.name] = _resolve(segment, update, current)
-    return AttributeChanges(segment, values, state.attributes_in_image)
+    return AttributeChanges(segment, values, state.image_entries)
 
 
 def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None) -> int:
@@ -164,7 +168,7 @@ def _apply_spill(state: ContainerState, op: SpillAttributes) -> None:
     if op.sid:
         state.spill_attributes(state.change(op.sid), op.keep)
     else:  # it marks a checkpoint, whose segments may all be cold
-        state.has_attribute_rows = True
+        state.has_spilled = True
 
 
 def _apply_ids(state: ContainerState, op: UpdateAttributeIds) -> None:

@@ -15,6 +15,7 @@ from ..segments import SegmentState
 from ..table_rows import row_prefix
 from .append import find_repeat, first_answer
 from .handlers import Decision, OperationHandler, RequestHandler
+from .writers import and_spill
 
 if TYPE_CHECKING:
     from ..state import ContainerState
@@ -75,7 +76,7 @@ class UpdateTableRequest(Request):
 def _decide(state: ContainerState, request: UpdateTableRequest) -> Decision:
     segment = state.segments.require(request.name).of_kind(is_table=True)
     # C3: repeats come first. A lost answer must not turn into ``TableConflict``.
-    if request.writer and (known := find_repeat(segment, request)) is not None:
+    if request.writer and (known := find_repeat(state, segment, request)) is not None:
         return None, first_answer(request, known)
 
     if segment.sealed and request.rows:
@@ -90,7 +91,7 @@ def _decide(state: ContainerState, request: UpdateTableRequest) -> Decision:
         segment.sid, request.writer, request.first_event, request.event_count, tuple(request.rows)
     )
     # The version is the sequence that the operation gets when it is applied next.
-    return op, state.sequence + 1
+    return and_spill(state, segment, op.writer, op) if op.writer else op, state.sequence + 1
 
 
 def _is_as_expected(state: ContainerState, segment: SegmentState, request: UpdateTableRequest) -> bool:

@@ -29,7 +29,7 @@ from tierlog.storage_backends.sorted_runs.scan import PageLimits
 pytestmark = [pytest.mark.anyio, virtual_time]
 
 KIND = AttributeUpdateKind
-FEW = attrs.evolve(OPTIONS, attributes_in_image=4)
+FEW = attrs.evolve(OPTIONS, image_entries=4)
 COLD = attrs.evolve(FEW, active_segments_max=1)
 NAME, OTHER = "app/events", "app/other"
 IDS = {number.to_bytes(16, "big"): number for number in range(10)}
@@ -132,7 +132,7 @@ async def test_m19_later_checkpoints_know_of_rows_although_all_segments_are_cold
                 await owner.store.flush()
                 await owner.container.ask_internal(UnloadRequest(list(owner.container.segments.ids())), 8)
             assert not owner.container.segments.count
-            assert owner.container.state.has_attribute_rows
+            assert owner.container.state.has_spilled
             await owner.checkpoint()
             await owner.crash()
 
@@ -304,7 +304,7 @@ async def test_m19_a_removal_that_fails_is_tried_again(monkeypatch: pytest.Monke
 
 async def test_m19_images_of_an_earlier_version_become_rows_and_go_cold() -> None:
     """The earlier one kept up to 16,384 attributes in the image."""
-    world = ContainerWorld(attrs.evolve(COLD, attributes_in_image=16_384))
+    world = ContainerWorld(attrs.evolve(COLD, image_entries=16_384))
     many = {f"{number:05}": number for number in range(1500)}
     async with world.owner() as owner:
         await make(owner.store, OTHER)

@@ -83,7 +83,7 @@ def test_the_data_is_not_copied() -> None:
 
 def test_m19_an_image_has_the_names_that_were_set_first() -> None:
     parts = Parts()
-    parts.state.attributes_in_image = 3
+    parts.state.image_entries = 3
     segment = parts.create()
     parts.do(AttributesRequest(NAME, [AttributeUpdate(name, 1) for name in "cab"]))
     assert not segment.has_attribute_rows
@@ -114,7 +114,7 @@ def test_m19_ids_are_no_names() -> None:
 
 def test_m19_an_image_of_an_earlier_version_is_shortened_in_steps() -> None:
     parts = Parts()
-    parts.state.attributes_in_image = 100
+    parts.state.image_entries = 100
     segment = parts.create()
     segment.attributes.update((f"a{number}", number) for number in range(500))
     parts.do(SpillRequest(segment.sid))

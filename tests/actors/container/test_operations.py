@@ -92,5 +92,6 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "LogElementChange",
         "RelogData",
         "SpillAttributes",
+        "SpillWriters",
         "UnloadSegments",
     }

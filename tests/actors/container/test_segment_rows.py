@@ -192,7 +192,7 @@ async def test_m13_rows_that_do_not_count_are_given_back() -> None:
 async def test_m13_an_image_with_very_many_entries_is_no_row() -> None:
     """To encode it takes a long step."""
     parts = Parts()
-    parts.create().writers.update((b"%d" % number, WriterState(1, 1, 0)) for number in range(1200))
+    parts.create().writers.update((b"%d" % number, WriterState(1, 1, 0)) for number in range(3200))
     assert list(image_rows(parts, parts.state.sequence).rows()) == [None]
 
 

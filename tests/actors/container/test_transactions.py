@@ -237,7 +237,7 @@ def test_t4_without_a_token_no_attribute_is_kept() -> None:
 def test_t4_a_token_is_kept_and_found_where_an_image_has_no_room_for_it() -> None:
     """M19: then it is a row."""
     parts = staged_parts(TOKEN)
-    parts.state.attributes_in_image = 1
+    parts.state.image_entries = 1
     parts.do(AttributesRequest(NAME, [AttributeUpdate("a", 1)]))
     assert parts.do(commit(("p", 3))).applied
     assert list(parts.segment().attributes) == ["a"]

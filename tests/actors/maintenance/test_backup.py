@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from support.container_world import ContainerWorld, Owner
@@ -98,6 +99,26 @@ async def test_unflushed_bytes_are_counted_and_their_writers_are_not_trusted(
     assert (manifest.unflushed, kept.unflushed, kept.image.length, kept.image.sealed) == (3, 3, 8, False)
     assert [writer for writer, _ in kept.image.writers] == [b"early"]
     assert sorted(kept.image.expired) == [b"last", b"late"]
+
+
+async def test_m20_writers_that_are_rows_are_kept(world: ContainerWorld) -> None:
+    world.options = attrs.evolve(world.options, image_entries=2)
+    writers = [f"w{number}" for number in range(10)]
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        for writer in writers:
+            await owner.store.append(NAME, b"0123", writer_id=writer, event_number=1)
+        await owner.store.append(NAME, b"0123", writer_id="w0", event_number=2)
+        await owner.store.expire_writers(NAME, writers[1:5])
+        await owner.store.flush()
+        await backed_up(world, owner)
+        image = (await segment(world)).image
+
+    assert {writer.decode(): state.last_event for writer, state in image.writers} == {
+        "w0": 2,
+        **dict.fromkeys(writers[5:], 1),
+    }
+    assert sorted(image.expired) == [writer.encode() for writer in writers[1:5]]
 
 
 async def test_a_segment_that_was_never_flushed_is_kept_empty(world: ContainerWorld) -> None:

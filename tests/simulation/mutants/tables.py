@@ -153,6 +153,27 @@ def attribute_that_must_be_looked_up_is_not_set(plant: Planter) -> None:
     plant(ContainerState._find_rows, find)
 
 
+@mutant("M20")
+def writer_that_left_memory_is_unknown(plant: Planter) -> None:
+    """A repeat of its latest append is applied again."""
+
+    def find(original: Any, self: ContainerState, segment: SegmentState, writers: Any) -> Any:
+        return original(self, segment, [each for each in writers if each in segment.writers])
+
+    plant(ContainerState.find_writers, find)
+
+
+@mutant("M20")
+def expired_writer_begins_anew_from_its_row(plant: Planter) -> None:
+    """Once its expiry has left memory, what it sends is applied, whatever it was."""
+
+    def find(original: Any, self: ContainerState, segment: SegmentState, writers: Any) -> Any:
+        found = original(self, segment, writers)
+        return {each: known for each, known in found.items() if known or each in segment.expired}
+
+    plant(ContainerState.find_writers, find)
+
+
 @mutant("M19")
 def attributes_of_a_removed_segment_stay(plant: Planter) -> None:
     """Their rows fill the runs for good."""

@@ -67,8 +67,8 @@ def condition_counts_as_of_its_lookup(plant: Planter) -> None:
 def repeated_update_is_applied_again(plant: Planter) -> None:
     """After a lost answer an update is applied twice, over what others have changed since."""
 
-    def repeat(original: Any, segment: Any, request: Any) -> Any:
-        known = original(segment, request)
+    def repeat(original: Any, state: Any, segment: Any, request: Any) -> Any:
+        known = original(state, segment, request)
         return None if segment.is_table else known
 
     plant(append.find_repeat, repeat)
