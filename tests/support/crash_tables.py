@@ -21,15 +21,12 @@ from support.live_segments import live_ids
 from support.oracle import Oracle, Unseen
 from support.table_rows import records_of
 from tierlog.actors.container.container import ContainerOptions
-from tierlog.actors.container.table_rows import REMOVAL_PREFIX
+from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import TableConflict
 from tierlog.storage_backends.base.segments import AttributeName, AttributeUpdate, AttributeUpdateKind
 from tierlog.storage_backends.base.tables import ABSENT, TableUpdate
-
-_REMOVED_LATER = (REMOVAL_PREFIX.decode(), "e:")
-"""What marks rows that go in the background."""
 
 
 @attrs.frozen(kw_only=True)
@@ -96,8 +93,8 @@ class ChangeRows(SegmentOp):
             TableUpdate(key.encode(), None if value is None else b"%d" % value, expected)
             for key, value in self.rows.items()
         ]
-        event = {} if self.writer is None else {"writer_id": self.writer, "event_number": self.number}
-        await store.table(self.name).update(updates, **event)
+        number = None if self.writer is None else self.number
+        await store.table(self.name).update(updates, writer_id=self.writer, event_number=number)
 
 
 class RowsRemoved(Unseen):
@@ -114,7 +111,7 @@ def _left(store: SegmentStore) -> list[str]:
     return [
         key
         for key in records_of(owner)
-        if key.startswith(_REMOVED_LATER)
+        if key.startswith(MARK_PREFIX.decode())
         or (key.startswith("a:") and key[2:18] not in live)
         or (key.startswith("r:") and key.encode(errors="surrogateescape")[2:10].hex() not in live)
     ]
