@@ -87,8 +87,8 @@ def doctor(
 
     async def command() -> StoreReport:
         async with viewing(data) as view:
-            # Without --deep it takes no longer than a listing.
-            with output.progress("verifying", None, shown=deep) as advance:
+            # A listing of very many chunks takes seconds too.
+            with output.progress("verifying", None) as advance:
                 return await examine(view, LocalFiles(), deep=deep, progress=advance)
 
     report = execute(command, hints=hints)

@@ -68,7 +68,8 @@ def verify(container: Container = None, json: Json = False, data: Data = DEFAULT
 
     async def command() -> TableReport:
         async with viewing(data) as view:
-            return await verify_runs(view, container)
+            with output.progress("verifying", None):
+                return await verify_runs(view, container)
 
     report = execute(command)
     print_verdict(report.problems, report.runs, "run", json=json)

@@ -141,12 +141,11 @@ async def create_backup(
         if backup is None:
             return  # deleted meanwhile
 
-        size = sum(chunk.length for _, chunk in backup.chunks)
-        progress(0, size)
         data, file = encode_segment(backup), object_name(name, number)
         await target.create_with_content(file, [data])
         written[number] = BackupObject(file, len(data), crc32c(data)), backup
-        progress(size, 0)
+        # Without a total: the sizes are found as the work proceeds.
+        progress(sum(chunk.length for _, chunk in backup.chunks), 0)
 
     await work_through(enumerate(segments), _WORKERS, write)
     manifest = await _manifest(sources, options, [written[number] for number in sorted(written)], staged)
