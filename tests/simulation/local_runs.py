@@ -143,6 +143,7 @@ class LocalRunFaults:
         self._site.faults.add(
             Fault(Target.FILES, Kind.STALL, window, ("Read",), part=LOCAL_RUNS, seconds=late, then=send_rival)
         )
+        self._run.at_slow_runs()
 
     def _kill_current(self) -> None:
         if self._run.current is not None:

@@ -102,6 +102,8 @@ class RunState:
         self._releases = 0
         self.at_hanging_log: Callable[[], None] = lambda: None
         """Called when a write of the log hangs."""
+        self.at_slow_runs: Callable[[], None] = lambda: None
+        """Called when reads of runs become slow."""
 
     def _at_first(self, names: Sequence[str]) -> State:
         legacy = tuple(

@@ -43,6 +43,8 @@ _STEPS = 30
 _CLIENTS = 2
 _TRIES = 12
 _REMOVAL_SECONDS = 300.0
+_FLUSH_SECONDS = 5.0
+_RACES = 3
 
 
 class TableClients:
@@ -54,18 +56,26 @@ class TableClients:
             if run.plan.seed % _SHARE == 1
             else []
         )
-        self._beside = [TableClient(_CLIENTS + number, run, self.history) for number in range(2)]
-        self._hanging = trio.Event()
+        others = [TableClient(_CLIENTS + number, run, self.history) for number in range(4)]
+        self._beside, self._racers = others[:2], others[2:]
+        self._hanging, self._slow = trio.Event(), trio.Event()
         if self.clients:
-            run.at_hanging_log = self._note_hanging
+            run.at_hanging_log, run.at_slow_runs = self._note_hanging, self._note_slow
 
     @property
     def helpers(self) -> list[Callable[[], Awaitable[None]]]:
         """What goes on beside the plan's clients."""
-        return [*(client.run for client in self.clients), self._read_while_the_log_hangs]
+        return [
+            *(client.run for client in self.clients),
+            self._read_while_the_log_hangs,
+            self._race_while_runs_are_slow,
+        ]
 
     def _note_hanging(self) -> None:
         self._hanging.set()
+
+    def _note_slow(self) -> None:
+        self._slow.set()
 
     async def _read_while_the_log_hangs(self) -> None:
         """What is not durable yet, and may be lost, is shown to nobody (rule C1): one client updates, and
@@ -80,6 +90,15 @@ class TableClients:
                 if process is not None:
                     await reader.read_from(process)
             self._hanging = trio.Event()
+
+    async def _race_while_runs_are_slow(self) -> None:
+        """A row changes, and leaves memory, while it is looked up for a condition (rule M9)."""
+        writer, rival = self._racers
+        while True:
+            await self._slow.wait()
+            self._slow = trio.Event()
+            for _ in range(_RACES):
+                await writer.race(rival)
 
     async def check(self) -> None:
         """Nothing is wrong any more: what the last owner shows is what the clients did."""
@@ -129,6 +148,26 @@ class TableClient:
             (12, 3, 5, 3, 3, 1),
         )[0]
         await step()
+
+    async def race(self, rival: TableClient) -> None:
+        """Update a row on condition, while ``rival`` updates it and has it published."""
+        key = self._random.choice(_KEYS)
+        if not await self._apply([(key, True)], {}):
+            return
+        await self._flush()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._apply, [(key, True)], {key: self._seen.get(key, ABSENT)})
+            await trio.sleep(0.02)
+            await rival._apply([(key, True)], {})
+            await rival._flush()
+
+    async def _flush(self) -> None:
+        await self._run.attempt(
+            await self._run.serving(),
+            f"{self.name} flush",
+            lambda store: store.flush(),
+            seconds=_FLUSH_SECONDS,
+        )
 
     async def update_once(self) -> None:
         await self._update()
