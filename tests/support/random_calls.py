@@ -54,9 +54,9 @@ def random_call(random: Random, number: int) -> Op:
         case "look":
             return random.choice((Info(name), ListNames("f"), LastEventNumber(name, random.choice(WRITERS))))
         case "attributes":
-            update = AttributeUpdate(
-                "a", random.randrange(3), random.choice(list(AttributeUpdateKind)), expected=1
-            )
+            value, kind = random.randrange(3), random.choice(list(AttributeUpdateKind))
+            expected = 1 if kind is AttributeUpdateKind.REPLACE_IF_EQUALS else None
+            update = AttributeUpdate("a", value, kind, expected)
             return UpdateAttributes(name, (update,) * random.choice((1, 2)))
     merge = Merge(
         "f",
