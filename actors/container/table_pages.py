@@ -14,6 +14,7 @@ from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import ChangesIncomplete, InvalidArgument, TooLarge
 from ...storage_backends.base.tables import (
     FOREIGN_PAGE,
+    TABLE_BYTES_MAX,
     ChangesPage,
     TableChange,
     TablePage,
@@ -31,9 +32,6 @@ from .segments import SegmentState
 from .state import ContainerState
 from .table_rows import PREFIX_BYTES, row_prefix
 
-GET_BYTES_MAX = 8 << 20
-"""Of the values of one ``get_many``, which memory holds more than once, and a server encodes in one step of
-the event loop: as many as the largest update has."""
 _GET_STEP = 16
 
 
@@ -104,13 +102,13 @@ async def rows_of_keys(
     prefix = row_prefix(segment.sid)
     with state.table.view() as view:
         rows: dict[bytes, Row] = {}
-        size = 0
+        size = sum(map(len, keys))
         for part in in_slices(keys, _GET_STEP):
             found = await find_rows(view, runs, [prefix + key for key in part])
             size += sum(len(row.value or b"") for row in found.values())
-            if size > GET_BYTES_MAX:
+            if size > TABLE_BYTES_MAX:
                 raise TooLarge(
-                    f"the rows of {len(keys)} keys have more than {GET_BYTES_MAX} bytes: ask for fewer"
+                    f"the rows of {len(keys)} keys have more than {TABLE_BYTES_MAX} bytes: ask for fewer"
                 )
             rows |= found
     return [_shown(rows.get(prefix + key)) for key in keys]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ...storage_backends.base.errors import TooLarge
 from ...storage_backends.base.table import WriterEvent
-from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
+from ...storage_backends.base.tables import TABLE_BYTES_MAX, ChangesPage, TablePage, TableRow
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
 from ..container.operations.table import UpdateTableRequest
 
@@ -26,9 +26,9 @@ class CallTables(Protocol):
 class StoreTables:
     """The ``TableAccess`` of a store."""
 
-    def __init__(self, call: CallTables, update_bytes_max: int) -> None:
+    def __init__(self, call: CallTables, append_bytes_max: int) -> None:
         self._call = call
-        self._update_bytes_max = update_bytes_max
+        self._append_bytes_max = append_bytes_max
 
     async def update(
         self,
@@ -38,10 +38,10 @@ class StoreTables:
         event: WriterEvent,
     ) -> int | None:
         request = UpdateTableRequest(name, rows, expected, event.writer, event.number, event.previous)
-        if request.size > self._update_bytes_max:
+        most = min(self._append_bytes_max, TABLE_BYTES_MAX)
+        if request.size > most:
             raise TooLarge(
-                f"an update has at most {self._update_bytes_max} bytes of keys and values, not "
-                f"{request.size}: divide it, or raise append_bytes_max"
+                f"an update has at most {most} bytes of keys and values, not {request.size}: divide it"
             )
         return await self._call("update_table", name, lambda tables: tables.update(request))
 

@@ -89,7 +89,7 @@ class Table:
 
     async def get_many(self, keys: Iterable[bytes]) -> list[TableRow | None]:
         """Returns the rows of up to 1,000 keys, as of one moment, in the order of ``keys``. Raises
-        ``TooLarge`` if their values have more than 8 MiB."""
+        ``TooLarge`` if the rows have more than 4 MiB."""
         chosen = checked_keys(keys)
         return await self._access.get(self.name, chosen) if chosen else []
 

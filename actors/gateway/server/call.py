@@ -61,9 +61,9 @@ class HttpCall(Generic[S]):
 
     __slots__ = (
         "_arrival",
-        "_has_room",
         "_query_names",
         "_receive",
+        "_room",
         "_send",
         "counts",
         "name",
@@ -89,8 +89,8 @@ class HttpCall(Generic[S]):
         self._send = send
         self._arrival: Arrival | None = None
         """How the body arrives; None until it is read."""
-        self._has_room = False
-        """Whether it has room for a block of the answer."""
+        self._room = 0
+        """Blocks of the answer for which it has room."""
         self.started = False
         """Whether the answer's head is on its way: from then on an error can only break the connection."""
         self.name: str = scope["path_params"].get("name", "")
@@ -288,16 +288,29 @@ class HttpCall(Generic[S]):
 
     # --- the answer ------------------------------------------------------------------------------
 
-    async def take_room(self) -> None:
-        """Wait for room for a block, before it is read from the store (rule H12). The block is sent with
-        ``block``, which gives the room back once the client has read it."""
-        if not self._has_room:
-            await self._wait_read()  # an earlier answer of the connection
-            is_full = not self.server.unread_blocks.value
-            await self.server.unread_blocks.acquire()
-            self._has_room = True
-            if is_full:
-                await self.server.wait_turn()
+    async def take_room(self, size: int = 1) -> None:
+        """Wait for room for ``size`` bytes, a block at least, before they are read from the store (rule H12).
+        They are sent with ``block``, which gives the room back once the client has read them."""
+        if self._room:
+            return
+
+        await self._wait_read()  # an earlier answer of the connection
+        blocks = min(-(-size // self.server.limits.block_bytes), self.server.unread_max)
+        is_full = self.server.unread_blocks.value < blocks
+        # One at a time: two that each have some of what they need would wait for each other.
+        async with self.server.taking_room:
+            while self._room < blocks:
+                await self.server.unread_blocks.acquire()
+                self._room += 1
+        if is_full:
+            await self.server.wait_turn()
+
+    def _keep_room(self, size: int) -> None:
+        """Give back the room that an answer of ``size`` bytes does not need."""
+        needed = -(-size // self.server.limits.block_bytes) if size > SMALL_BYTES else 0
+        while self._room > needed:
+            self._room -= 1
+            self.server.unread_blocks.release()
 
     def to_keep(self, block: Buffer) -> Buffer:
         """What to keep of ``block`` until its client has read it: a copy if many blocks wait, because each
@@ -306,8 +319,8 @@ class HttpCall(Generic[S]):
         return bytes(block) if self.server.has_many_unread and not isinstance(block, bytes) else block
 
     def release_room(self) -> None:
-        if self._has_room:
-            self._has_room = False
+        while self._room:
+            self._room -= 1
             self.server.unread_blocks.release()
 
     async def _wait_read(self) -> None:
@@ -320,7 +333,8 @@ class HttpCall(Generic[S]):
 
     async def answer(self, answer: Answer) -> None:
         if len(answer.body) > SMALL_BYTES:
-            await self.take_room()
+            await self.take_room(len(answer.body))
+        self._keep_room(len(answer.body))
         headers = dict(answer.headers)
         # RFC 9110, 8.6: a 204 has no Content-Length.
         if answer.status != 204:
@@ -347,7 +361,7 @@ class HttpCall(Generic[S]):
 
         self.counts.response_bytes += len(data)
         await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
-        if self._has_room:
+        if self._room:
             await self._wait_read()
             self.release_room()
 

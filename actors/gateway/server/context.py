@@ -37,8 +37,9 @@ class ServerLimits:
     json_bytes: int = 1 << 20
     """The most bytes of a JSON body; above it the answer is 413."""
     commit_bytes: int = COMMIT_BYTES_MAX
-    rows_bytes: int = ROWS_BYTES_MAX
     """The most bytes of the body of a commit, which names every part: 413."""
+    rows_bytes: int = ROWS_BYTES_MAX
+    """The most bytes of the body of an update of a table, or of a get of many rows: 413."""
     batch_bytes: int = 32 << 20
     """The most bytes of the body of a batch: 413."""
     batch_items: int = ITEMS_MAX
@@ -140,11 +141,12 @@ class ServerContext:
         self._request_ids = itertools.count(1)
         # A block is in memory twice while it is read and sent: asyncio's transport copies it, and what it was
         # read from may be larger.
-        self._unread_max = max(1, limits.unread_bytes // (2 * limits.block_bytes))
+        self.unread_max = max(1, limits.unread_bytes // (2 * limits.block_bytes))
         # Fast: a block for which there is room costs no turn of the event loop.
-        self.unread_blocks = anyio.Semaphore(self._unread_max, fast_acquire=True)
+        self.unread_blocks = anyio.Semaphore(self.unread_max, fast_acquire=True)
         """Blocks of answers in memory: a handler takes one before it reads a block, and returns it once the
         client has read that."""
+        self.taking_room = anyio.Lock(fast_acquire=True)
         self._turn = anyio.Lock(fast_acquire=True)
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()
@@ -183,7 +185,7 @@ class ServerContext:
 
     @property
     def _unread_count(self) -> int:
-        return self._unread_max - self.unread_blocks.value
+        return self.unread_max - self.unread_blocks.value
 
     async def wait_turn(self) -> None:
         """Wait for a round of the event loop in which nobody else's wait ends. Clients that do not read lose

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from ....storage_backends.base.arguments import APPEND_BYTES_MAX
 from ....storage_backends.base.tables import (
     PAGE_ROWS_MAX,
+    TABLE_BYTES_MAX,
     TABLE_KEY_BYTES_MAX,
     TABLE_ROWS_MAX,
     TABLE_VALUE_BYTES_MAX,
@@ -17,8 +17,9 @@ from ....storage_backends.base.tables import (
 )
 from .bodies import Number, PreviousNumber, RequestBody, WriterId, described
 
-ROWS_BYTES_MAX = 2 * APPEND_BYTES_MAX
-"""Bytes of the body of an update: room for the largest one in base64, with its JSON."""
+ROWS_BYTES_MAX = TABLE_BYTES_MAX * 3 // 2
+"""Bytes of the body of an update or a get, and of its answer: room for the largest one in base64, with its
+JSON."""
 
 Version = Annotated[int, Meta(ge=0, le=VERSION_MAX)]
 _BASE64 = described("^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")

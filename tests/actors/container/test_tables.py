@@ -555,7 +555,7 @@ async def test_m16_versions_of_an_earlier_table_and_of_another_history_have_no_c
 
 async def test_the_rows_of_many_keys_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory and the answer of a server hold them all."""
-    monkeypatch.setattr(table_pages, "GET_BYTES_MAX", 100_000)
+    monkeypatch.setattr(table_pages, "TABLE_BYTES_MAX", 100_000)
     async with ContainerWorld().owner() as owner:
         table = await made(owner)
         keys = [b"%02d" % number for number in range(40)]

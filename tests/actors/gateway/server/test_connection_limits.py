@@ -10,6 +10,7 @@ import re
 import resource
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import httpx
+import msgspec
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
@@ -36,6 +38,7 @@ from tierlog.actors.gateway.server.app import context_of, make_app
 from tierlog.actors.gateway.server.context import WINDOWS_MAX, ServerLimits
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
+from tierlog.storage_backends.base.tables import TableRow
 
 pytestmark = pytest.mark.anyio
 
@@ -632,3 +635,36 @@ async def test_h10_unread_answers_keep_few_windows_and_no_block_that_is_not_coun
             await anyio.wait_all_tasks_blocked()
             assert Window.in_memory <= most
             assert served.gateway.held_bytes == 40 * block
+
+
+async def test_h12_answers_with_many_rows_that_nobody_reads_hold_no_more_than_the_bound(
+    tmp_path: Path,
+) -> None:
+    """Room is taken before the rows are read, for the largest answer; then what it does not need is given
+    back."""
+    keys = [b"a", b"b", b"c"]
+    body = msgspec.json.encode({"keys": keys})
+    head = b"POST /v1/segments/t/get-rows HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    request = head + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    block, room = 1 << 20, 12
+    limits = ServerLimits(unread_bytes=2 * room * block, block_bytes=block, body_grace=scaled(60))
+    gets: list[str] = []
+
+    async with open_store(tmp_path / "data", containers=1) as store:
+        await store.create_table("t")
+        await store.table("t").put_many(dict.fromkeys(keys, bytes(1 << 20)))
+
+        class Tables:
+            async def get(self, name: str, keys: Sequence[bytes]) -> list[TableRow | None]:
+                gets.append(name)
+                return await store.tables.get(name, keys)
+
+        async with serving(Wrapped(store, tables=Tables()), limits) as served, AsyncExitStack() as unread:
+            for _ in range(6):
+                await unread.enter_async_context(await served.raw(request))
+            await until(lambda: served.gateway.metrics.operation("get-rows").in_flight == 6)
+            await until(lambda: served.gateway.unread_blocks.statistics().tasks_waiting == 1)
+            await anyio.wait_all_tasks_blocked()
+            assert (len(gets), served.gateway.unread_blocks.value) == (2, 0)
+            await unread.aclose()
+            await until(lambda: served.gateway.unread_blocks.value == room)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.actors.gateway.wire import bodies, paths
+from tierlog.actors.gateway.wire import bodies, paths, table_bodies
 from tierlog.actors.gateway.wire.bodies import (
     COMMIT_BYTES_MAX,
     ContainerAssignment,
@@ -306,6 +306,15 @@ def test_h8_between_decoding_and_the_check_for_repeated_members_others_get_a_tur
     assert next(steps) is None
     with pytest.raises(InvalidArgument, match="given twice"):
         next(steps)
+
+
+def test_h9_a_body_of_very_many_names_is_refused_before_it_is_decoded() -> None:
+    """A mebibyte of them takes 50 ms, and the event loop waits for it."""
+    allowed = b"{" + b'"rows":[],' * 5_000 + b'"rows":[]}'
+    with pytest.raises(InvalidArgument, match="given twice"):
+        decode_request(allowed, table_bodies.UpdateRows)
+    with pytest.raises(InvalidArgument, match="names and texts"):
+        decode_request(allowed * 30, table_bodies.UpdateRows)
 
 
 @pytest.mark.parametrize(
