@@ -20,8 +20,8 @@ from tierlog.actors.container.segment_rows import (
     name_row,
     sid_of_row,
 )
+from tierlog.actors.container.table_pages import Position
 from tierlog.actors.container.table_runs import epoch_of_copy
-from tierlog.actors.container.tables import Position
 from tierlog.actors.container.writer_rows import decode_writer
 from tierlog.actors.gateway.wire.bodies import AttributeValues, attribute_id
 from tierlog.journal.operations.transaction_image import (
