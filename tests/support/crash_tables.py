@@ -31,10 +31,10 @@ from tierlog.storage_backends.base.tables import ABSENT, TableUpdate
 
 @attrs.frozen(kw_only=True)
 class FewInMemory(Tier2Limits):
-    """Images keep two attributes."""
+    """Images keep two attributes and writers."""
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
-        return attrs.evolve(super().container(config, adopt=adopt), attributes_in_image=2)
+        return attrs.evolve(super().container(config, adopt=adopt), image_entries=2)
 
 
 @attrs.frozen(kw_only=True)
