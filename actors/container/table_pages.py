@@ -33,6 +33,9 @@ from .state import ContainerState
 from .table_rows import PREFIX_BYTES, row_prefix
 
 _GET_STEP = 16
+PAGE_CONSIDERED_MAX = 8 << 20
+"""Of the rows that one page passes, in bytes: 4,096 small ones. The rows of a table used as a queue were
+removed up to where it goes on; without a limit, a client that hung up would be served for seconds."""
 
 
 @attrs.frozen
@@ -124,7 +127,7 @@ async def page_of_rows(
     """Rows whose keys are in ``position.keys``, as of one moment."""
     wanted = within_table(segment.sid, position.keys or KeyRange(), position.start)
     with state.table.view() as view:
-        page = await scan_rows(view, runs, wanted, limits)
+        page = await scan_rows(view, runs, wanted, attrs.evolve(limits, considered=PAGE_CONSIDERED_MAX))
     return TablePage(
         [row for each in page.rows if (row := _shown(each)) is not None],
         _token(attrs.evolve(position, sid=segment.sid), page.resume),
@@ -151,6 +154,7 @@ async def page_of_changes(
                 complete_since=oldest,
             )
         version = position.version if position.sid else view.version
+        limits = attrs.evolve(limits, considered=PAGE_CONSIDERED_MAX)
         page = await scan_rows(view, runs, wanted, limits, changed_after=since)
     return ChangesPage(
         [TableChange(row.key[PREFIX_BYTES:], row.value, row.version) for row in page.rows],

@@ -187,8 +187,8 @@ class Table:
         limit: int = PAGE_ROWS_MAX,
     ) -> TablePage:
         """Returns some of the rows that ``items`` yields, at most ``limit`` of them and about 1 MiB, as of
-        one moment. ``token`` is that of the page before, which was asked for with the same range; it stays
-        valid across restarts.
+        one moment. There are more as long as the page has a token, even if it has no rows. ``token`` is that
+        of the page before, which was asked for with the same range; it stays valid across restarts.
 
         Raises:
             InvalidArgument: The token is of another table or range, or of changes.

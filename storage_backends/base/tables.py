@@ -45,6 +45,7 @@ class TablePage:
     """Rows in the order of their keys."""
 
     rows: list[TableRow]
+    """Perhaps none: a page ends after some thousand removed rows as well."""
     token: str | None
     """Continues after this page; None if there is nothing more. It stays valid across restarts."""
 
@@ -54,6 +55,7 @@ class ChangesPage:
     """Changed rows in the order of their keys."""
 
     rows: list[TableChange]
+    """Perhaps none: a page ends after some thousand unchanged rows as well."""
     token: str | None
     """Continues after this page; None if there is nothing more."""
     version: int

@@ -26,6 +26,8 @@ SLICE_ROWS = 256
 """Rows between two checkpoints: about a millisecond of the loop."""
 _READ_FIRST = 32 << 10
 _READ_MAX = 256 << 10
+_CONSIDERED_MIN = 2 << 10
+"""Bytes that each row counts for that is considered."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -44,7 +46,11 @@ class KeyRange:
 class PageLimits:
     rows: int = 1000
     size: int = 1 << 20
-    """Bytes of keys and values. The row that reaches it is the page's last, so every page has a row."""
+    """Bytes of keys and values. The row that reaches it is the page's last."""
+    considered: int | None = None
+    """Bytes of the rows that are considered, shown or not, each of which counts as 2 KiB at least. The row
+    that reaches it is the last one, so a page may have no rows, and not be the last. None is no limit: then
+    every page but the last has a row."""
 
 
 @attrs.frozen
@@ -78,19 +84,25 @@ async def scan_rows(
 
     merger = Merger(len(cursors))
     rows: list[Row] = []
-    size = considered = 0
+    size = considered = considered_size = 0
     while merger.drained:
         for source in tuple(merger.drained):
             merger.feed(source, await cursors[source].batch())
         for row in merger.rows():
             considered += 1
+            row_size = len(row.key) + len(row.value or b"")
+            considered_size += max(row_size, _CONSIDERED_MIN)
             # A tombstone hides older rows, and is none of a page of live ones.
             if row.version > least and (row.value is not None or changed_after is not None):
                 rows.append(row)
-                size += len(row.key) + len(row.value or b"")
-                if len(rows) >= limits.rows or size >= limits.size:
-                    # By key and not by position: blocks and runs may be others by then.
-                    return Page(rows, successor(row.key))
+                size += row_size
+            if (
+                len(rows) >= limits.rows
+                or size >= limits.size
+                or (limits.considered is not None and considered_size >= limits.considered)
+            ):
+                # By key and not by position: blocks and runs may be others by then.
+                return Page(rows, successor(row.key))
             if considered % SLICE_ROWS == 0:
                 await checkpoint()
     return Page(rows, None)

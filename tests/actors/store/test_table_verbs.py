@@ -26,6 +26,7 @@ from tierlog import (
     TooLarge,
     WrongSegmentKind,
 )
+from tierlog.actors.container import table_pages
 
 pytestmark = pytest.mark.anyio
 NAME = "app/users#1"
@@ -278,3 +279,18 @@ async def test_a_synchronous_client_has_the_same_verbs(tmp_path: Path, anyio_bac
             table.remove(b"a")
             transaction.put(b"e", b"5")
         assert [found.key for found in table.items()] == [b"d"]
+
+
+async def test_m16_a_page_over_removed_rows_ends_and_the_items_go_on(
+    store: SegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a table that is used as a queue."""
+    monkeypatch.setattr(table_pages, "PAGE_CONSIDERED_MAX", 30 * 2048)
+    await store.create_table(NAME)
+    table = store.table(NAME)
+    await table.put_many({b"k%03d" % number: b"" for number in range(100)})
+    await table.update([TableUpdate(b"k%03d" % number, None) for number in range(99)])
+
+    page = await table.page(limit=1)
+    assert (page.rows, page.token is None) == ([], False)
+    assert [row.key async for row in table.items()] == [b"k099"]

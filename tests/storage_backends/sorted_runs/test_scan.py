@@ -105,6 +105,31 @@ async def test_a_page_ends_with_the_row_that_reaches_its_bytes(world: TableWorld
     assert page.resume == b"2\0"
 
 
+async def test_m16_a_page_ends_after_the_rows_that_it_may_consider(world: TableWorld) -> None:
+    """However many of them were removed."""
+    for number in range(40):
+        world.put(b"%02d" % number, None)
+    await world.flush()
+    world.put(b"a", b"x")
+
+    pages = await all_pages(world, world.capture(), KeyRange(), PageLimits(considered=16 * 2048))
+
+    assert [[row.key for row in page] for page in pages] == [[], [], [b"a"]]
+
+
+async def test_m16_large_rows_that_are_passed_count_with_their_size(world: TableWorld) -> None:
+    for number in range(8):
+        world.put(b"%02d" % number, bytes(100_000))
+    since = world.put(b"z", b"")
+    view = world.capture()
+
+    page = await scan_rows(
+        view, world.reader, KeyRange(), PageLimits(considered=250_000), changed_after=since - 1
+    )
+
+    assert (page.rows, page.resume) == ([], b"02\0")
+
+
 async def test_a_view_shows_the_same_while_rows_change(world: TableWorld) -> None:
     for number in range(20):
         world.put(b"%02d" % number, b"before")
