@@ -1,7 +1,8 @@
 """A group's payload: ``first sequence u64``, then its operations.
 
-Operation ``i`` of a group has the sequence ``first + i``; sequences are dense over the life of a container. A
-decode error is corruption: the frame's checksum was right, so a bug or damaged memory wrote the bytes.
+Operation ``i`` of a group has the sequence ``first + i``; sequences are dense over the life of a container,
+but for those that ``BeginHistory`` leaves out. A decode error is corruption: the frame's checksum was right,
+so a bug or damaged memory wrote the bytes.
 """
 
 from __future__ import annotations

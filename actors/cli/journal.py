@@ -82,12 +82,12 @@ def show(
 
 
 def verify(container: Container = None, json: Json = False, data: Data = DEFAULT_DATA) -> None:
-    """Read all elements and verify checksums, and that each continues the one before.
+    """Verify all elements: checksums, that each continues the one before, and that the logs know the newest.
 
-    The exit code is 0 if they are sound, 1 if one is damaged or belongs to another history or store. An owner
-    uses the newest element that its log knows; `tierlog doctor` compares the two.
+    The exit code is 0 if they are sound, 1 if one is damaged, missing, or of another history or store;
+    `tierlog doctor` lists what to do.
     """
-    report = _read(data, container)
+    report = _read(data, container, verify=True)
     print_verdict(report.problems, _count(report), "element", json=json)
 
 
@@ -147,12 +147,12 @@ def _problem(problem: ChainProblem) -> dict[str, Any]:
     return {"name": problem.name, "offset": problem.offset, "message": problem.message}
 
 
-def _read(data: Data, container: int | None) -> JournalReport:
-    from ..maintenance.journal import read_journals
+def _read(data: Data, container: int | None, *, verify: bool = False) -> JournalReport:
+    from ..maintenance.journal import read_journals, verify_journals
 
     async def command() -> JournalReport:
         async with viewing(data) as view:
-            return await read_journals(view, container)
+            return await (verify_journals if verify else read_journals)(view, container)
 
     return execute(command)
 

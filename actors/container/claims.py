@@ -24,6 +24,7 @@ from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from ...storage_backends.base.errors import ChunkExists, ChunkNotFound, DataCorruption
+from ...storage_backends.base.ids import EPOCH_MAX
 from ..folder.fingerprint import FINGERPRINT_BYTES, LOCATION_BYTES_MAX, Fingerprint
 from .owner import Identity
 
@@ -81,6 +82,8 @@ async def list_claims(chunks: ChunkStorage, container: int) -> list[Claim]:
     for name in [info.name async for info in chunks.list(prefix) if info.name != last]:
         try:
             epoch = hex_number(name[len(prefix) :])
+            if epoch > EPOCH_MAX >> 1:  # no owner comes near the end; another one must be able to follow
+                raise DecodeError(f"no owner had epoch {epoch}")
             claims.append(decode_claim(await chunks.read(name, 0, _BYTES_MAX + 1), epoch))
         except DecodeError as error:
             raise DataCorruption(f"claim {name} cannot be read: {error}", file=name) from error

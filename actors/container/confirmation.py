@@ -6,11 +6,13 @@ Cancellation and crash: the record is there or not; a commit of unknown outcome 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import anyio
 
+from ...journal.operations.begin_history import BeginHistory
+from ...journal.operations.operation import Operation
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.sorted_dict import SortedDict, with_prefix
@@ -22,6 +24,8 @@ from .state import ContainerState
 _LIMITS = {Reason.MOVED: 86_400.0}
 """Seconds after which a container confirms itself (rule G4)."""
 
+_JUMP = 1 << 20
+"""Versions that are left to another history: what it may have used after its newest element."""
 Metadata = Mapping[str, tuple[int, bytes]]
 """Records that are resident: version and value by key."""
 
@@ -50,7 +54,11 @@ def _decoding(key: str) -> Iterator[None]:
 class Confirmation:
     """The record that a container is unconfirmed."""
 
-    def __init__(self, state: ContainerState, store: ChunkMetadataStore) -> None:
+    def __init__(
+        self, state: ContainerState, store: ChunkMetadataStore, log: Callable[[Operation], Awaitable[object]]
+    ) -> None:
+        """``log(op)`` returns once the operation is durable."""
+        self._log = log
         self._state = state
         self._metadata = state.resident
         self._store = store
@@ -72,8 +80,14 @@ class Confirmation:
         """Chunks of owners before this epoch are no proof that the log is old: an operator confirmed them."""
         return min(claim_records(self._metadata), default=0)
 
-    async def mark(self, record: UnconfirmedRecord) -> None:
-        """The container is unconfirmed; returns once that is durable."""
+    async def begin_history(self, highest: int = 0) -> None:
+        """Another history of this container may have gone on, up to version ``highest`` as far as is known:
+        use none of its versions again (rule J6). Returns once that is durable."""
+        await self._log(BeginHistory(max(self._state.sequence, highest) + _JUMP))
+
+    async def mark(self, record: UnconfirmedRecord, highest: int = 0) -> None:
+        """``begin_history``, and the container is unconfirmed; returns once that is durable."""
+        await self.begin_history(highest)
         async with self._changing:
             if self.unconfirmed != record:
                 version = self._version(UNCONFIRMED_KEY)

@@ -169,7 +169,7 @@ class Container:
         self.cold = ColdSegments(self.state, self.runs)
         self.metadata = LoggedMetadataStore(self.state, self._commit_records, self.runs)
         self.history = RecoveredHistory(self.state, self.cold)
-        self.confirmation = Confirmation(self.state, self.metadata)
+        self.confirmation = Confirmation(self.state, self.metadata, self.log_operation)
         source = ContainerManifestSource(self)
         record = options.store_record or SharedStoreRecord(identity.store, identity.containers)
         self.ownership = StorageOwnership(

@@ -24,7 +24,6 @@ from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.manifest.chain import (
     StoredElement,
     element_name,
-    journal_prefix,
     list_elements,
     read_element,
     read_newest,
@@ -39,7 +38,7 @@ from ...journal.manifest.element import (
     Progress,
 )
 from ...journal.manifest.rules import Known, Step, decide, next_predecessor
-from ...journal.manifest.store_record import STORE_RECORD, other_store
+from ...journal.manifest.store_record import STORE_RECORD
 from ...journal.operations.log_element import ElementCreated, LogElement, LogElementChange
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -51,7 +50,6 @@ from ...storage_backends.base.errors import (
     DataCorruption,
     OutcomeUnknown,
     StorageFull,
-    StoreMismatch,
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter, gauge
@@ -60,10 +58,10 @@ from ...storage_backends.segments.records.unconfirmed import Reason, Unconfirmed
 from ...storage_backends.sorted_runs.compaction_policy import Merge
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
-from ..folder.fingerprint import Fingerprint
 from ..telemetry.logging import get_logger
 from .claims import Claim, find_foreign_claims, leave_last_claim, list_claims
 from .confirmation import Confirmation
+from .listed_chain import OURS, ListedChain, empty, foreign, mismatch, moved_from
 from .manifest_state import ManifestState
 from .old_elements import OldElements
 from .owner import Identity
@@ -71,7 +69,6 @@ from .shared_store_record import SharedStoreRecord
 
 _log = get_logger("container")
 
-_ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
 ChangeRuns = Callable[[RunList], RunList]
 PROOF_SECONDS = 30.0
 """Seconds for which a check of the chain serves the writes of a flush."""
@@ -80,8 +77,6 @@ OPENING_SECONDS = 5.0
 _BLOCK_BYTES = 4096
 _ROUNDS_MAX = 8
 """The most steps in which one element comes to count; it takes four if nobody else creates or deletes any."""
-_OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
-"""What a check finds if no other history has gone on."""
 
 
 class ManifestSource(Protocol):
@@ -113,73 +108,6 @@ class ManifestSource(Protocol):
         """Return once everything in ``manifest`` is durable. Raises if the ownership ended."""
 
 
-def folder_of(element: Element) -> Fingerprint:
-    return Fingerprint(element.owner.folder, element.owner.location)
-
-
-@attrs.frozen(eq=False, repr=False)
-class ListedChain:
-    """The chain as it was listed."""
-
-    newest: StoredElement | None
-    numbers: Sequence[int] = ()
-    claims: Sequence[Claim] = ()
-    """Claims of earlier versions, if there is no element."""
-
-    @property
-    def position(self) -> Position:
-        return NOTHING if self.newest is None else self.newest.position
-
-    @property
-    def epoch(self) -> int:
-        """The highest epoch of an owner."""
-        return (
-            max((claim.epoch for claim in self.claims), default=0)
-            if self.newest is None
-            else (self.newest.element.epoch)
-        )
-
-    @property
-    def stores(self) -> set[bytes]:
-        """The stores that the chain and the claims belong to."""
-        found = {claim.identity.store for claim in self.claims}
-        return found if self.newest is None else {*found, self.newest.element.owner.store}
-
-    def continues(self, known: Known) -> bool:
-        """Whether nobody else went on since (rule J6)."""
-        return decide(known, self.position) in _OURS
-
-    def check(self, known: Known, store: bytes, container: int) -> None:
-        """Raises what stops an owner that knows ``known`` (rule J6): ``StoreMismatch``, ``Unavailable``."""
-        self.check_store(store)
-        match decide(known, self.position):
-            case Step.EMPTY:
-                # Whether the folder could be adopted without a loss is known to an opening only.
-                raise empty(container, can_adopt=False)
-            case Step.FOREIGN | Step.ROLLED_BACK as step:
-                raise mismatch(step, self, known, container)
-
-    def check_store(self, store: bytes) -> None:
-        """Raises ``StoreMismatch`` if long-term storage is another store's."""
-        for other in self.stores - {store}:
-            raise other_store(other, store)
-
-    @property
-    def folder(self) -> Fingerprint:
-        """The last owner's folder."""
-        if self.newest is None:
-            return self.claims[-1].identity.folder if self.claims else Fingerprint()
-
-        return folder_of(self.newest.element)
-
-
-async def list_chain(chunks: ChunkStorage, container: int) -> ListedChain:
-    """The chain as it is now, for those who do not own the container."""
-    numbers = await list_elements(chunks, container)
-    newest = await read_newest(chunks, container, numbers)
-    return ListedChain(newest, numbers, () if newest else await list_claims(chunks, container))
-
-
 @attrs.frozen
 class JournalStatistics:
     elements: int = attrs.field(metadata=counter("Elements of the journal that this owner created."))
@@ -189,38 +117,6 @@ class JournalStatistics:
     )
     unconfirmed_creations: int = attrs.field(
         metadata=gauge("1 while the creation of an element has no known outcome.")
-    )
-
-
-def mismatch(step: Step, listed: ListedChain, known: Known, container: int) -> StoreMismatch:
-    """Why an owner does not go on when it finds this (rule J6)."""
-    found = listed.position.n
-    if step is Step.ROLLED_BACK:
-        return StoreMismatch(
-            f"long-term storage lacks {element_name(container, known.base.n)}, which the log knows; it has "
-            f"elements up to {found}: it was put back to an earlier state. Put its newest state in place; if "
-            f"that is lost, {_ADOPT}"
-        )
-
-    return foreign(f"with element {found}", listed.epoch, listed.folder.location)
-
-
-def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
-    owner = f" by {location}" if location else ""
-    return StoreMismatch(
-        f"long-term storage was claimed {how} in epoch {epoch}{owner}, of which this log has no record: "
-        f"the folder is a copy or an old backup, or a copy of it was opened. Close both and go on with the "
-        f"newest one; if that is this one, {_ADOPT}"
-    )
-
-
-def empty(container: int, *, can_adopt: bool) -> Unavailable:
-    """``can_adopt``: nothing is lost if long-term storage is used as it is."""
-    on_purpose = f"; if it was emptied on purpose, {_ADOPT}" if can_adopt else ""
-    return Unavailable(
-        f"long-term storage is empty: it has no element of container {container}, nothing below "
-        f"{journal_prefix(container)}. Mount it; if it is lost, restore a backup (`tierlog restore`)"
-        f"{on_purpose}"
     )
 
 
@@ -240,13 +136,6 @@ def _no_room(name: str) -> StorageFull:
 def _blocks(op: LogElement) -> int:
     """What the element takes of a file system."""
     return -(-len(op.content) // _BLOCK_BYTES)
-
-
-def moved_from(manifest: ManifestState, listed: ListedChain, folder: Fingerprint) -> UnconfirmedRecord | None:
-    """The record of a container whose last owner had another folder (rule G4); None if it had ``folder``.
-    Ask only if ``listed`` continues what the log knows."""
-    last = listed.folder if manifest.intent is None else folder_of(manifest.intent.element)
-    return UnconfirmedRecord(Reason.MOVED, last.location) if last.differs_from(folder) else None
 
 
 class StorageOwnership:
@@ -306,7 +195,10 @@ class StorageOwnership:
             reason = str(error) or f"no answer in {OPENING_SECONDS:.0f} s"
             _log.warning("journal_unreadable", container=self.container, error=reason)
 
-        above = 0 if self._found is None else self._found.epoch
+        found, above = self._found, 0
+        # Of elements only to adopt them: what is refused must change nothing that stays (rule J6).
+        if found is not None and (found.newest is None or (self._adopt and found.leaves_room)):
+            above = found.epoch
         opened = await self._log.open(above=above, after=previous_epochs)
         self.epoch, self._history_epoch = opened.epoch, opened.history_epoch
         self._counted_at = anyio.current_time()
@@ -390,7 +282,7 @@ class StorageOwnership:
             began, known = anyio.current_time(), self._known
             listed = await self._list_chain(whole=whole, reads=whole)
             step = decide(self._known, listed.position)
-            if step in _OURS:
+            if step in OURS:
                 break
 
             # During a check an element of this owner may come to count: then it shows less than is known.
@@ -606,8 +498,10 @@ class StorageOwnership:
         if not chosen:
             raise mismatch(step, listed, self._known, self.container)
 
+        listed.check_room(self.container)
         self._check_epoch(listed.epoch)
-        await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, listed.folder.location))
+        adopted = UnconfirmedRecord(Reason.ADOPTED, listed.folder.shown)
+        await self._confirmation.mark(adopted, listed.highest_version)
 
     async def _has_no_chunk(self) -> bool:
         try:
@@ -638,8 +532,10 @@ class StorageOwnership:
         # Once: an operator may confirm before there is room for an element.
         self._folder_checked = True
         moved = moved_from(self._source.manifest, listed, self.identity.folder)
-        if self._confirmation.unconfirmed is None and moved is not None:
+        if moved is not None and self._confirmation.unconfirmed is None:
             await self._confirmation.mark(moved)
+        elif moved is not None:
+            await self._confirmation.begin_history()
 
     async def _check_beginning(self, listed: ListedChain) -> None:
         """Before the first element of a chain: long-term storage is not the empty folder of a missing mount,
@@ -669,10 +565,10 @@ class StorageOwnership:
         self._log.check_owner()
         newest = found[-1]
         if not self._adopt:
-            raise foreign("by an earlier version", newest.epoch, newest.identity.folder.location)
+            raise foreign("by an earlier version", newest.epoch, newest.identity.folder.shown)
 
         self._check_epoch(newest.epoch)
-        await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, newest.identity.folder.location))
+        await self._confirmation.mark(UnconfirmedRecord(Reason.ADOPTED, newest.identity.folder.shown))
 
     async def _delete_old(self) -> None:
         """Delete the elements below the one before the head. Keep one more while the room of the one before

@@ -24,6 +24,7 @@ import attrs
 from ...journal.group_payload import decode_group
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.append import Append
+from ...journal.operations.begin_history import BeginHistory
 from ...journal.operations.checkpoint import (
     CheckpointCounters,
     CheckpointEnd,
@@ -287,7 +288,11 @@ class Recovery:
     def _replay(self, number: int, first: int, ops: list[Operation], begin_sequence: int) -> int:
         """Apply and publish what comes after the checkpoint's begin; returns how many operations that
         were."""
-        skip = max(0, begin_sequence - first + 1)
+        skip, sequence = 0, first - 1
+        while sequence < begin_sequence and skip < len(ops):
+            op = ops[skip]
+            sequence = max(sequence + 1, op.above) if type(op) is BeginHistory else sequence + 1
+            skip += 1
         if skip:
             # The group of the begin may have operations before it, which the snapshot includes (C7).
             self._restore_data(number, ops[:skip])
@@ -295,9 +300,9 @@ class Recovery:
 
         apply = self._state.apply
         # Sequences are dense. After a gap the state would be that of another history.
-        if ops and self._state.sequence != first + skip - 1:
+        if ops and self._state.sequence != sequence:
             raise DataCorruption(
-                f"group {number} begins with operation {first + skip}, after {self._state.sequence}",
+                f"group {number} begins with operation {sequence + 1}, after {self._state.sequence}",
                 file=f"group {number}",
             )
 

@@ -42,10 +42,14 @@ from .transaction_table import Key, TransactionTable
 from .writer_rows import state_of, writer_key, writer_row
 
 T = TypeVar("T")
-RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY)
-"""Of records that synchronous steps need: those of the segments in memory, to claim long-term storage, and to
-delete."""
+HISTORY_KEY = "p:"
+"""The record whose version is that from which on this history is the only one (rule J6)."""
+RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY, HISTORY_KEY)
+"""Of records that synchronous steps need: those of the segments in memory, to claim long-term storage, to
+delete, and to answer what has changed."""
 _RESIDENT_KEYS = tuple(prefix.encode() for prefix in RESIDENT_PREFIXES)
+_HISTORY = b"\x01"
+"""The content of its record: a version of its format."""
 NO_CYCLE = CycleComplete(0, 0, 0, False)
 _COMPARED_MAX = 512
 """The most keys times runs that one decision looks up."""
@@ -543,6 +547,16 @@ class ContainerState:
             self.resident.pop(key, None)
         else:
             self.resident[key] = (version, value)
+
+    def begin_history(self, above: int) -> None:
+        """The present operation leaves all versions below ``above`` to another history (rule J6)."""
+        self.sequence = max(self.sequence, above)
+        self.write_records(((HISTORY_KEY, _HISTORY),))
+
+    @property
+    def history_from(self) -> int:
+        """Another history may have used versions below this one."""
+        return self.resident.get(HISTORY_KEY, NO_RECORD)[0]
 
     def know_elements(self, manifest: ManifestState) -> None:
         """An element counts: its runs are those of the table. Raises ``DecodeError``."""

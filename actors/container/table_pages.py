@@ -140,7 +140,7 @@ async def page_of_changes(
     """Rows changed after version ``position.since``, removed ones too. Raises ``ChangesIncomplete``."""
     wanted, since = within_table(segment.sid, KeyRange(), position.start), position.since
     with state.table.view() as view:
-        oldest = view.runs.changes_from
+        oldest = max(view.runs.changes_from, state.history_from)
         if since and not position.sid:
             # It may be of an earlier table of that name; the token of a later page has the table's id.
             oldest = max(oldest, await _created(view, runs, segment))

@@ -14,6 +14,7 @@ import attrs
 
 from ...storage_backends.base.codec import Encoder
 from ...storage_backends.base.files import Close, FileNumbers, Open, Program, Read
+from ..telemetry.printable import printable
 
 FINGERPRINT_BYTES = 16
 LOCATION_BYTES_MAX = 1024
@@ -26,7 +27,12 @@ class Fingerprint:
     digest: bytes = bytes(FINGERPRINT_BYTES)
     """Zeros: unknown, equal to any other."""
     location: str = ""
-    """``host:path``, for display."""
+    """``host:path``, for display: whoever wrote it may have been anybody."""
+
+    @property
+    def shown(self) -> str:
+        """The location as messages have it."""
+        return printable(self.location)
 
     def differs_from(self, other: Fingerprint) -> bool:
         """Whether both are known and not equal."""

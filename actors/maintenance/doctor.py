@@ -29,8 +29,8 @@ from ...storage_backends.base.files import Close, Files, ListFolder, Open, Progr
 from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
 from ..container.confirmation import unconfirmed_record
+from ..container.listed_chain import list_chain, moved_from
 from ..container.local_disk import run_folder
-from ..container.ownership import list_chain, moved_from
 from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners, run_program
@@ -180,7 +180,7 @@ async def _record_problems(view: StoreView, is_claimed: bool) -> list[Problem]:
     """The problems of ``_system/store``. ``is_claimed``: a log and its journal in long-term storage agree, so
     that the storage is this store's, whatever the record has."""
     try:
-        await check_record(view)
+        await check_record(view, is_needed=is_claimed)
     except (DataCorruption, StoreMismatch) as error:
         advice = _ADVICE_STORE if is_claimed else _ADVICE_OBJECT
         message = error.reason if isinstance(error, DataCorruption) else str(error)

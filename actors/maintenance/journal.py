@@ -1,5 +1,5 @@
-"""The journals of a store: the chains of all containers and the store record, from long-term storage
-alone. It is read-only."""
+"""The journals of a store: the chains of all containers and the store record, as they are in long-term
+storage, and whether they are those that the logs know. It is read-only."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from collections.abc import Sequence
 
 import attrs
 
-from ...journal.manifest.chain import ChainProblem, ChainReport, element_name, read_chain
+from ...journal.manifest.chain import (
+    ChainProblem,
+    ChainReport,
+    StoredElement,
+    element_name,
+    journal_prefix,
+    read_chain,
+)
 from ...journal.manifest.store_record import STORE_RECORD, check_store_record, read_store_record
-from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
+from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch, Unavailable
+from ..container.listed_chain import ListedChain
 from ..store.read_only import StoreView
+
+_ATTEMPTS_MAX = 3
+"""Comparisons with one log. An owner that flushes all the time changes it during each of them."""
 
 
 @attrs.frozen
@@ -40,22 +51,61 @@ async def read_journals(view: StoreView, container: int | None = None) -> Journa
     """Read the chain of ``container``, or of all. Raises ``InvalidArgument`` for a number too high."""
     chains = [await read_chain(view.chunks, index) for index in container_numbers(view, container)]
     problems = [
-        *await _record_problems(view),
+        *await _record_problems(view, is_needed=any(chain.listed for chain in chains)),
         *(problem for chain in chains for problem in _check(chain, view)),
     ]
     return JournalReport(view.identity.store_id.hex(), tuple(chains), tuple(problems))
 
 
-async def check_record(view: StoreView) -> None:
-    """Check the store record, if there is one. Raises ``DataCorruption``, ``StoreMismatch``."""
-    record = await read_store_record(view.chunks)
+async def verify_journals(view: StoreView, container: int | None = None) -> JournalReport:
+    """``read_journals``, and compare the newest elements with those that the logs know (rule J6)."""
+    report = await read_journals(view, container)
+    problems = [problem for chain in report.chains for problem in await _compare(chain, view)]
+    return attrs.evolve(report, problems=(*report.problems, *problems))
+
+
+async def _compare(chain: ChainReport, view: StoreView) -> list[ChainProblem]:
+    """What the log of a container says of its chain, unless the newest element is damaged or another
+    store's, which was reported."""
+    index, log = chain.container, view.containers[chain.container]
+    problems: list[ChainProblem] = []
+    for _ in range(_ATTEMPTS_MAX):
+        newest = next(iter(chain.listed), None)
+        if isinstance(newest, ChainProblem) or _is_other_store(newest, view):
+            return []
+
+        name = journal_prefix(index) if newest is None else element_name(index, newest.n)
+        try:
+            known = (await log.snapshot()).state.manifest.known
+            ListedChain(newest).check(known, view.identity.store_id, index)
+        except DataCorruption as error:
+            return [ChainProblem(name, f"it cannot be compared with the log: {error}")]
+        except (StoreMismatch, Unavailable) as error:
+            problems = [ChainProblem(name, str(error))]
+        else:
+            return []
+
+        if not await log.refresh():
+            break  # else an owner has changed both meanwhile
+        chain = await read_chain(view.chunks, index)
+    return problems
+
+
+async def check_record(view: StoreView, *, is_needed: bool) -> None:
+    """Check the store record, which each container with an element needs (rule J10). Raises
+    ``DataCorruption``, ``StoreMismatch``."""
+    record = await read_store_record(view.chunks, is_needed=is_needed)
     if record is not None:
         check_store_record(record, view.identity.store_id, view.identity.containers)
 
 
-async def _record_problems(view: StoreView) -> list[ChainProblem]:
+def _is_other_store(newest: StoredElement | None, view: StoreView) -> bool:
+    return newest is not None and newest.element.owner.store != view.identity.store_id
+
+
+async def _record_problems(view: StoreView, *, is_needed: bool) -> list[ChainProblem]:
     try:
-        await check_record(view)
+        await check_record(view, is_needed=is_needed)
     except DataCorruption as error:
         return [ChainProblem(STORE_RECORD, error.reason, error.offset)]
     except StoreMismatch as error:
@@ -65,9 +115,9 @@ async def _record_problems(view: StoreView) -> list[ChainProblem]:
 
 
 def _check(chain: ChainReport, view: StoreView) -> list[ChainProblem]:
-    newest, problems = chain.newest, list(chain.problems)
+    newest, problems = next(iter(chain.elements), None), list(chain.problems)
     # A chain that another store has written is sound in itself.
-    if newest is not None and newest.owner.store != view.identity.store_id:
-        name = element_name(chain.container, newest.n)
-        problems.append(ChainProblem(name, f"it is of store {newest.owner.store.hex()}, not of this one"))
+    if newest is not None and _is_other_store(newest, view):
+        name, store = element_name(chain.container, newest.n), newest.element.owner.store
+        problems.append(ChainProblem(name, f"it is of store {store.hex()}, not of this one"))
     return problems

@@ -28,7 +28,7 @@ from ...storage_backends.segments.records.unconfirmed import UnconfirmedRecord
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import Flaw, find_flaws
 from ..container.confirmation import unconfirmed_record
-from ..container.ownership import list_chain, moved_from
+from ..container.listed_chain import list_chain, moved_from
 from ..gc.collector import GarbageTotal, count_garbage
 from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress

@@ -34,7 +34,7 @@ from ...storage_backends.segments.records.imported import ImportedRecord, import
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.segments.verify import find_flaws, find_missing
 from ..container.container import Container
-from ..container.ownership import list_chain
+from ..container.listed_chain import list_chain
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode

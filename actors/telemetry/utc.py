@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 
 def show_utc(seconds: float, pattern: str) -> str:
-    """``seconds`` since 1970 in the format ``pattern`` of ``strftime``, or as a number with its unit if the
-    calendar has no such time."""
+    """``seconds`` since 1970 in the format ``pattern`` of ``strftime``; as such if the calendar has no such
+    time."""
     try:
         return datetime.fromtimestamp(seconds, tz=UTC).strftime(pattern)
     except (ValueError, OverflowError, OSError):
-        return f"{int(seconds)}s"
+        return f"{int(seconds)} s since 1970"

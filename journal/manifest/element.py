@@ -28,6 +28,7 @@ import attrs
 
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
+from ...storage_backends.base.ids import EPOCH_MAX
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
 
@@ -45,6 +46,8 @@ SEGMENTS, TRANSACTIONS = 1, 2
 _NO_RUNS, _INLINE = 0, 2
 """Forms of the run list."""
 _LOCATION_AT = 86
+NUMBER_MAX = (1 << 63) - 1
+"""The highest of the numbers that count on from element to element."""
 CRC_BYTES = 4
 """At the end of an element."""
 
@@ -140,6 +143,16 @@ class Element:
     """The runs that make up the system table."""
     pins: tuple[Pin, ...] = ()
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What counts on from element to element, besides the epoch."""
+        return (self.n, self.predecessor.n, *attrs.astuple(self.progress), *(pin.cycle for pin in self.pins))
+
+    @property
+    def leaves_room(self) -> bool:
+        """Whether another history can go on above it. No history comes near the end of its numbers."""
+        return self.epoch <= EPOCH_MAX >> 1 and max(self.numbers) <= NUMBER_MAX >> 1
+
     def encode(self) -> bytes:
         """The bytes of the object; the last four are the CRC."""
         owner, progress = self.owner, self.progress
@@ -186,6 +199,8 @@ class Element:
             pins=tuple(Pin(fields.text(), fields.u64()) for _ in range(fields.u32())),
         )
         fields.finish()
+        if element.epoch > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
+            raise DecodeError(f"no element has numbers like these: epoch {element.epoch}, {element.numbers}")
         # One form for each value: an element that is created again must have the same bytes (J5).
         if (version == _WITHOUT_RUNS) != (element.runs == RunList()):
             raise DecodeError(f"an element of version {version} has another run list")

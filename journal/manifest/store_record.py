@@ -63,11 +63,15 @@ class StoreRecord:
         return record
 
 
-async def read_store_record(chunks: ChunkStorage) -> StoreRecord | None:
-    """The record, or None if there is none."""
+async def read_store_record(chunks: ChunkStorage, *, is_needed: bool = False) -> StoreRecord | None:
+    """The record, or None if there is none. Raises ``DataCorruption`` also for none if one ``is_needed``."""
     try:
         data = await chunks.read(STORE_RECORD, 0, _BYTES + 1)
-    except ChunkNotFound:
+    except ChunkNotFound as error:
+        if is_needed:
+            raise DataCorruption(
+                "it is missing, or what has its name is no file", file=STORE_RECORD, offset=0
+            ) from error
         return None
 
     try:
@@ -89,7 +93,8 @@ async def ensure_store_record(
         try:
             await chunks.create_with_content(STORE_RECORD, [found.encode()])
         except ChunkExists:
-            found = await read_store_record(chunks) or found
+            # Something has its name that cannot be read: a folder, or a pipe.
+            found = await read_store_record(chunks, is_needed=True) or found
     check_store_record(found, store, containers)
     # Other bytes than the record's: a creation whose answer is lost counts as done if what is read back is
     # equal (rule A9).

@@ -39,6 +39,7 @@ from ...storage_backends.base.files import (
     Write,
     sync_ancestry,
 )
+from ...storage_backends.base.ids import EPOCH_MAX
 from .contract import Register
 
 REGISTER_BYTES = 4096
@@ -50,7 +51,6 @@ NOBODY = bytes(16)
 """The owner id of an opener that has none."""
 
 _MAGIC = 0x544C_5247  # "TLRG"
-_EPOCH_MAX = (1 << 64) - 1
 _EPOCH = struct.Struct(">IHH16sQ16s")
 _SLOT = struct.Struct(">QIQQB")
 _CRC = struct.Struct(">I")
@@ -114,6 +114,8 @@ def decode_taken(data: bytes, log_id: bytes, path: str) -> tuple[int, bytes]:
         raise StoreMismatch(
             f"{path} belongs to log {found_id.hex()}, not to {log_id.hex()}: the folders were mixed up"
         )
+    if epoch > EPOCH_MAX:
+        raise DataCorruption(f"no log has the epoch {epoch}", file=path, offset=0)
     return epoch, owner
 
 
@@ -333,7 +335,7 @@ def raise_locked(
     if expected is not None and (before not in expected or by != owner):
         raise fenced(handle.path, max(expected, default=0), before)
     epoch = 1 + max(before, floor)
-    if epoch > _EPOCH_MAX:
+    if epoch > EPOCH_MAX:
         raise DataCorruption(f"the epoch {epoch - 1} has no successor", file=handle.path, offset=0)
     if tried is not None:
         # Before the write, which may take effect although it fails.

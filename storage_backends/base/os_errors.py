@@ -13,6 +13,7 @@ NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
 _NO_LINKS = "the file system has no hard links, which tierlog needs: name a folder on another one"
 _READ_ONLY = "it is mounted read-only: mount it for writing, or name another folder"
 _MORE_FILES = "this process may open no more: raise the limit (`ulimit -n`)"
+_LARGER_FILES = "raise the limit of file sizes (`ulimit -f`), or use another file system"
 _GRANT = "run as its owner, or give this user access to it and to the folders above it (chown, chmod)"
 
 
@@ -32,7 +33,9 @@ def reason_of(error: OSError) -> str:
         return f"{reason}; {_NO_LINKS}"
     if error.errno in NO_PERMISSION:
         return f"{reason} for {_user()}; {_GRANT}"
-    advice = {errno.EROFS: _READ_ONLY, errno.EMFILE: _MORE_FILES}.get(error.errno or 0)
+    advice = {errno.EROFS: _READ_ONLY, errno.EMFILE: _MORE_FILES, errno.EFBIG: _LARGER_FILES}.get(
+        error.errno or 0
+    )
     return f"{reason}; {advice}" if advice else reason
 
 

@@ -49,7 +49,8 @@ from ..base.files import (
     remake_name,
     with_folder,
 )
-from ..base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain
+from ..base.names import SYSTEM_SCOPE
+from ..base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain, reason_of
 from .base import bad_offset
 
 TEMPORARY = ".tmp-"
@@ -72,11 +73,11 @@ def mapped(error: OSError, name: str, path: str, progress: Progress) -> TierlogE
     """The contract's error for an ``OSError``. ``path`` is that of the chunk ``name``."""
     # A full disk is sure to have changed nothing but an append's tail, which no record counts (S3).
     if error.errno in FULL and (progress.appends or not progress.changed):
-        return StorageFull(f"no room for chunk {name}: {error}; free space in long-term storage")
+        return StorageFull(f"no room for chunk {name}: {reason_of(error)}; free space in long-term storage")
 
     # Whatever the error, once a call that others can see was made.
     if progress.changed:
-        return OutcomeUnknown(f"chunk {name} may have been changed: {error}")
+        return OutcomeUnknown(f"chunk {name} may have been changed: {reason_of(error)}")
 
     if error.errno in (errno.ENOENT, errno.ENOTDIR, *NOT_A_FILE):
         why = ": what has its name is not a regular file" if error.errno in NOT_A_FILE else ""
@@ -191,6 +192,9 @@ class Folders:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
                 raise
+            if f"{folder}/".removeprefix(f"{self.root}/").startswith(SYSTEM_SCOPE):
+                # The store's own, which no caller has named.
+                raise Unavailable(f"{folder} is a link or no folder: put the store's folder back") from error
             raise InvalidArgument(
                 f"{folder} is a chunk or a link, so it cannot be a folder of chunks"
             ) from error

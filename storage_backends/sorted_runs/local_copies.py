@@ -20,7 +20,7 @@ from ..base.checksum import Buffer
 from ..base.errors import ChunkNotFound, DataCorruption, StorageFull, Unavailable
 from ..base.files import FULL, Files, FreeSpace, ListFolder, Program, make_folder
 from ..base.lock_table import LockTable
-from ..base.os_errors import explain
+from ..base.os_errors import explain, reason_of
 from ..base.statistics import counter, gauge
 from .parts import crc32c_in_slices, parts_of
 from .reader import RunSource, missing
@@ -269,8 +269,8 @@ def _prepare(
 
 def _refusal(error: OSError, run: RunEntry) -> StorageFull | DataCorruption | Unavailable:
     if error.errno in FULL:
-        return StorageFull(f"no room on the local disk for the sorted run {run.name}: {error}")
+        return StorageFull(f"no room on the local disk for the sorted run {run.name}: {reason_of(error)}")
     if error.errno == errno.EISDIR:  # others are fetched and merged all the same
-        reason = f"a folder has the name of a run's local copy, remove it: {error}"
+        reason = f"a folder has the name of a run's local copy, remove it: {reason_of(error)}"
         return DataCorruption(reason, file=run.name)
-    return Unavailable(f"the sorted run {run.name} cannot be written to the local disk: {error}")
+    return Unavailable(f"the sorted run {run.name} cannot be written to the local disk: {reason_of(error)}")

@@ -6,6 +6,7 @@ import attrs
 from hypothesis import strategies as st
 
 from tierlog.journal.manifest.element import (
+    NUMBER_MAX,
     SEGMENTS,
     TRANSACTIONS,
     Element,
@@ -19,6 +20,7 @@ from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.attribute_rows import SpillAttributes, UpdateAttributeIds
 from tierlog.journal.operations.barrier import Barrier
+from tierlog.journal.operations.begin_history import BeginHistory
 from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.checkpoint import (
     CheckpointBegin,
@@ -65,6 +67,7 @@ from tierlog.journal.operations.transaction_image import TransactionImage, Trans
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.journal.operations.update_table import CreateTable, UpdateTable
+from tierlog.storage_backends.base.ids import EPOCH_MAX
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
@@ -113,6 +116,7 @@ SAMPLES: dict[str, Operation] = {
     "append": Append(SID, 4096, b"some bytes", b"", 0, 0),
     "append_by_writer": Append(SID, 4096, b"some bytes", b"writer-1", -3, 2),
     "barrier": Barrier(),
+    "begin_history": BeginHistory(1 << 20),
     "begin_transaction": BeginTransaction(SID, "job-7", ("query", 7), 3_600_000),
     "begin_transaction_without_token": BeginTransaction(SID, "job-7", None, 1_000),
     "checkpoint_begin": CheckpointBegin(9),
@@ -242,19 +246,20 @@ _run_lists = st.builds(
     u64,
     st.sampled_from((0, SEGMENTS, TRANSACTIONS)),
 )
-positions = st.builds(Position, u64, u32)
+_counts = st.integers(0, NUMBER_MAX)
+positions = st.builds(Position, _counts, u32)
 ids = st.binary(min_size=16, max_size=16)
 elements = st.builds(
     Element,
-    n=u64,
+    n=_counts,
     kind=st.sampled_from(Kind),
-    epoch=u64,
+    epoch=st.integers(0, EPOCH_MAX),
     owner=st.builds(Owner, ids, ids, ids, ids, text),
     predecessor=positions,
     time_ms=u64,
-    progress=st.builds(Progress, u64, u64, u64, u64, u64),
+    progress=st.builds(Progress, _counts, _counts, _counts, _counts, _counts),
     runs=_run_lists,
-    pins=st.lists(st.builds(Pin, text, u64), max_size=3).map(tuple),
+    pins=st.lists(st.builds(Pin, text, _counts), max_size=3).map(tuple),
 )
 _copied = st.builds(Copied, u32, u32)
 
@@ -263,6 +268,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(Append, u64, u64, data, st.just(b""), st.just(0), st.just(0)),
     st.builds(Append, u64, u64, data, writer, i64, u32),
     st.just(Barrier()),
+    st.builds(BeginHistory, u64),
     st.builds(BeginTransaction, u64, text, tokens, u64),
     st.builds(CheckpointBegin, u64),
     st.builds(CheckpointEnd, u64, u64, u64, cycles),

@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ....journal.operations.barrier import Barrier
+from ....journal.operations.begin_history import BeginHistory
 from ....journal.operations.checkpoint import (
     CheckpointBegin,
     CheckpointCounters,
@@ -32,6 +33,10 @@ from .handlers import OperationHandler
 if TYPE_CHECKING:
     from ..publish import Publisher
     from ..state import ContainerState
+
+
+def _apply_history(state: ContainerState, op: BeginHistory) -> None:
+    state.begin_history(op.above)
 
 
 def _apply_cycle(state: ContainerState, op: CycleComplete) -> None:
@@ -79,6 +84,7 @@ def _publish_relog(publisher: Publisher, op: RelogData, group: int) -> None:
 
 HANDLERS = (
     OperationHandler(Barrier),
+    OperationHandler(BeginHistory, _apply_history),
     OperationHandler(CheckpointBegin),
     OperationHandler(CheckpointPart),
     OperationHandler(CheckpointCounters),

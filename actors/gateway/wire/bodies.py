@@ -48,6 +48,7 @@ from ....storage_backends.base.transactions import (
     TransactionInfo,
     TransactionToken,
 )
+from ...telemetry.printable import printable
 from .headers import NUMBER_MAX, WRITER_ID_BYTES_MAX
 
 T = TypeVar("T")
@@ -171,6 +172,10 @@ class Move(RequestBody, frozen=True):
     """Where the container goes and stays; None ends that it stays where it is."""
 
 
+_REASON_MAX = 300
+"""Characters of what is wrong with a body."""
+
+
 def decode_request(body: bytes, kind: type[T]) -> T:
     """An empty body stands for an empty object."""
     *_, value = request_in_steps(body, kind)
@@ -189,7 +194,8 @@ def request_in_steps(body: bytes, kind: type[T]) -> Iterator[T | None]:
         yield None
         json.loads(body, object_pairs_hook=_refuse_repeated)  # msgspec would take the last of them
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"the body: {error}") from error
+        # It quotes names of the body's members, whatever they are.
+        raise InvalidArgument(f"the body: {printable(str(error)[:_REASON_MAX])}") from error
 
     yield value
 

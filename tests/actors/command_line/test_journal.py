@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
+import attrs
 import pytest
 
 import tierlog
 from support.command_line import Run, is_one_line
 from support.folders import fingerprint, flip_bit
-from tierlog import StorageFull
+from tierlog import DataCorruption, StorageFull
 from tierlog.actors.cli import output
+from tierlog.journal.manifest.element import Element, position_of
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
@@ -102,6 +105,35 @@ def test_a_sound_journal_is_verified(run: Run, store: Path) -> None:
     assert (done.code, done.out) == (0, "4 elements: sound\n")
 
 
+@pytest.mark.parametrize("damage", ["head", "pipe", "all", "link"])
+def test_what_the_log_knows_is_missed(run: Run, store: Path, damage: str) -> None:
+    """Without the log the rest of the journal would be sound."""
+    journal = elements(store, 1)[0].parent
+    if damage in ("head", "pipe"):
+        elements(store, 1)[-1].unlink()
+        if damage == "pipe":
+            os.mkfifo(journal / f"{2:016x}")
+        message = "it was put back to an earlier state"
+    else:
+        moved = journal.rename(store / "journal")
+        if damage == "link":
+            journal.symlink_to(moved)
+        message = "journal/ has none, or is no folder"
+    done = run("journal", "verify")
+    assert (done.code, done.out.splitlines()[-1][-9:]) == (1, "1 problem")
+    assert message in done.out
+
+
+def test_an_element_of_another_history_is_reported(run: Run, store: Path) -> None:
+    path = elements(store, 1)[-1]
+    element = Element.decode(path.read_bytes())
+    position = position_of(path.read_bytes())
+    path.with_name(f"{3:016x}").write_bytes(attrs.evolve(element, n=3, predecessor=position).encode())
+    done = run("journal", "verify")
+    assert done.code == 1
+    assert "of which this log has no record" in done.out
+
+
 @pytest.mark.parametrize("victim", ["element", "store"])
 def test_a_damaged_object_is_named(run: Run, store: Path, victim: str) -> None:
     path = elements(store, 1)[-1] if victim == "element" else store / "lts" / "_system" / "store"
@@ -186,24 +218,40 @@ async def write_more(store: Path, *, adopt: bool = False) -> None:
         assert await opened.read("s", 0, 100) == b"data more"
 
 
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped", "another store's"])
+async def refused(store: Path, path: Path) -> None:
+    """What would be written to long-term storage, and nothing else."""
+    async with tierlog.open_store(store) as opened:
+        assert await opened.read("s", 0, 100) == b"data"
+        with pytest.raises(DataCorruption) as caught:
+            await opened.flush()
+    assert str(path).endswith(caught.value.file)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped", "another store's", "a folder"])
 def test_a_damaged_store_record_is_removed_and_created_again(run: Run, store: Path, damage: str) -> None:
     """J11."""
     path = store / "lts" / "_system" / "store"
     whole = path.read_bytes()
     other = StoreRecord(b"o" * 16, 2).encode()
-    path.chmod(0o600)
-    path.write_bytes(
-        {
+    path.unlink()
+    if damage == "a folder":
+        path.mkdir()
+    else:
+        damaged = {
             "truncated": whole[:-1],
             "emptied": b"",
             "flipped": whole[:8] + bytes([whole[8] ^ 1]) + whole[9:],
             "another store's": other,
-        }[damage]
-    )
+        }
+        path.write_bytes(damaged[damage])
 
     assert "remove this object" in advice(run, path)
-    path.unlink()
+    assert run("journal", "verify").code == 1
+    if damage == "a folder":
+        anyio.run(refused, store, path)
+        path.rmdir()
+    else:
+        path.unlink()
     anyio.run(write_more, store)
     assert path.read_bytes() == whole
     assert run("doctor").code == 0

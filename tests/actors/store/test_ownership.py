@@ -29,12 +29,16 @@ from support.container_world import (
 )
 from support.stores import make
 from tierlog import DataCorruption, StorageFull, StoreMismatch, Unavailable
+from tierlog.actors.container.claims import LAST_EPOCH
 from tierlog.actors.container.owner import Identity
+from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.kernel.exits import ExitKind, exit_kind_of
 from tierlog.journal.manifest.chain import element_name
+from tierlog.journal.manifest.element import NUMBER_MAX
 from tierlog.journal.manifest.store_record import STORE_RECORD
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import ClaimOutdated, TierlogError
+from tierlog.storage_backends.base.ids import EPOCH_MAX
 from tierlog.storage_backends.chunks.memory import MemoryChunk
 from tierlog.storage_backends.segments.records.unconfirmed import Reason
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
@@ -237,6 +241,60 @@ async def test_an_adoption_while_long_term_storage_was_down_claims_above_the_oth
     assert world.chunk_names == chunks
     async with world.owner() as adopted:
         assert await read_all(adopted.store, "s") == b"abcadopted"
+
+
+async def test_j6_a_refusal_changes_nothing_that_stays() -> None:
+    """Epochs above the foreign one, which may be the last that ids have room for."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc", flushed=True)
+        epoch, identity = owner.container.state.epoch, owner.container.ownership.identity
+    await create_element(world, 9, EPOCH_MAX, identity)
+    assert isinstance(await refusal_of(world), StoreMismatch)
+
+    await world.chunks.inner.delete(element_name(0, 9))
+    async with world.owner() as owner:
+        assert owner.container.state.epoch == epoch + 2
+        await make(owner.store, "t", b"abc", flushed=True)
+
+
+async def test_a_refusal_shows_the_other_owners_location_without_control_characters() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc", flushed=True)
+        identity = owner.container.ownership.identity
+    hostile = attrs.evolve(identity, folder=Fingerprint(bytes(16), "\x1b[2Jevil\nhost:/wal"))
+    await create_element(world, 9, 9, hostile)
+    refusal = str(await refusal_of(world))
+    assert refusal.isprintable()
+    assert r"by \x1b[2Jevil\nhost:/wal" in refusal
+    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+        record = owner.container.confirmation.unconfirmed
+        assert record is not None
+        assert record.explanation.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("n", "epoch"), [(9, EPOCH_MAX), (9, 1 << 31), (9, LAST_EPOCH), (NUMBER_MAX, 9), (LAST_EPOCH, 9)]
+)
+async def test_j6_nobody_goes_on_above_numbers_near_their_end(n: int, epoch: int) -> None:
+    """They are no owner's: whoever adopted such an element could create no segment, or no element, later."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc", flushed=True)
+        identity = owner.container.ownership.identity
+    await create_element(world, n, epoch, identity)
+    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+        await owner.store.append("s", b"d")
+        assert await read_all(owner.store, "s") == b"abcd"
+        with pytest.raises(DataCorruption) as caught:
+            await owner.store.flush()
+        assert caught.value.file == element_name(0, n)
+
+    await world.chunks.inner.delete(element_name(0, n))
+    async with world.owner() as owner:
+        await make(owner.store, "t", b"abc", flushed=True)
+        assert await read_all(owner.store, "s") == b"abcd"
 
 
 @pytest.mark.parametrize("adopt", [False, True])

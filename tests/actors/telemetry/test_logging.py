@@ -55,7 +55,7 @@ def test_a_line_is_written_also_when_the_clock_is_beyond_the_calendar(lines: io.
     record = logging.LogRecord("tierlog.gc", logging.INFO, "gc.py", 1, "swept", (), None)
     record.created = 1e12
     logging.getLogger().handle(record)
-    assert json.loads(lines.getvalue())["timestamp"] == "1000000000000s"
+    assert json.loads(lines.getvalue())["timestamp"] == "1000000000000 s since 1970"
 
 
 def test_a_json_line_has_the_process_the_values_and_the_time(lines: io.StringIO) -> None:

@@ -10,9 +10,10 @@ from hypothesis import given
 
 from support.operations import ELEMENT, ELEMENT_WITH_SEGMENTS, ELEMENT_WITH_TRANSACTIONS, elements
 from tierlog.journal.manifest import element as element_module
-from tierlog.journal.manifest.element import Element, Position, position_of
+from tierlog.journal.manifest.element import NUMBER_MAX, Element, Pin, Position, position_of
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError, Encoder
+from tierlog.storage_backends.base.ids import EPOCH_MAX
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 _FOLDER = Path(__file__).parents[2] / "golden"
@@ -43,6 +44,22 @@ def test_an_element_without_runs_has_its_golden_bytes() -> None:
 def test_an_element_whose_runs_have_segments_has_its_golden_bytes() -> None:
     assert ELEMENT_WITH_SEGMENTS.encode() == GOLDEN_WITH_SEGMENTS
     assert Element.decode(GOLDEN_WITH_SEGMENTS) == ELEMENT_WITH_SEGMENTS
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        attrs.evolve(ELEMENT, epoch=EPOCH_MAX + 1),
+        attrs.evolve(ELEMENT, n=NUMBER_MAX + 1),
+        attrs.evolve(ELEMENT, predecessor=Position(NUMBER_MAX + 1, 1)),
+        attrs.evolve(ELEMENT, progress=attrs.evolve(ELEMENT.progress, highest_version=NUMBER_MAX + 1)),
+        attrs.evolve(ELEMENT, pins=(Pin("daily", NUMBER_MAX + 1),)),
+    ],
+    ids=["epoch", "number", "predecessor", "counter", "pin"],
+)
+def test_an_element_with_a_number_that_cannot_be_counted_on_is_refused(element: Element) -> None:
+    with pytest.raises(DecodeError, match="no element has numbers like these"):
+        Element.decode(element.encode())
 
 
 def test_m13_earlier_code_which_publishes_no_segments_refuses_an_element_with_them(

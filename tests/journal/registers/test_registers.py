@@ -33,6 +33,7 @@ from tierlog.journal.registers.local import (
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
 from tierlog.storage_backends.base.files import Close, Files, IoCall, Lock, Open, Program, Read, Write
+from tierlog.storage_backends.base.ids import EPOCH_MAX
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.register_conformance import RegisterConformance
 
@@ -232,6 +233,11 @@ async def test_the_last_epoch_has_no_successor_and_is_refused_with_its_file(tmp_
     path = tmp_path / "register"
     register = LocalRegister(LocalFiles(), str(tmp_path), str(path), LOG_ID)
     with pytest.raises(DataCorruption, match="has no successor") as caught:
-        await register.raise_above((1 << 64) - 1)
+        await register.raise_above(EPOCH_MAX)
 
     assert caught.value.file == str(path)
+
+
+def test_a_register_with_an_epoch_that_no_log_has_is_corrupt() -> None:
+    with pytest.raises(DataCorruption, match="no log has the epoch"):
+        decode_taken(encode_epoch(LOG_ID, EPOCH_MAX + 1), LOG_ID, "r")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tierlog.actors.container.ownership import ListedChain, StorageOwnership
+from tierlog.actors.container.listed_chain import ListedChain
+from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.container.recovery import _CheckpointRecords
 from tierlog.actors.container.sources import ContainerManifestSource
 from tierlog.actors.flush.cycle_publisher import CyclePublisher

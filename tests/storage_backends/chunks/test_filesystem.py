@@ -533,6 +533,15 @@ async def test_a_link_inside_the_root_is_no_chunk_either(
     assert not await storage.exists("twin")
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/")])
+async def test_the_stores_own_folder_that_is_none_is_no_mistake_of_a_caller(
+    storage: FileSystemChunkStorage, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "lts/_system")
+    with pytest.raises(Unavailable, match="_system is a link or no folder"):
+        await storage.create_with_content("_system/store", [b"x"])
+
+
 async def test_a_folder_that_becomes_a_link_during_a_call_is_not_followed(
     storage: FileSystemChunkStorage, files: ScriptedFiles, outside: Path, tmp_path: Path
 ) -> None:

@@ -334,6 +334,15 @@ def test_h8_a_refusal_names_the_member(body: bytes, message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("body", [b'{"\\u001b[2J\\n":1}', b'{"%s":1}' % (b"x" * 100_000)])
+def test_h8_a_refusal_repeats_no_control_characters_and_no_long_names(body: bytes) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        decode_request(body, bodies.Truncate)
+
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
 @pytest.mark.parametrize(
     "update",
     [

@@ -1,0 +1,144 @@
+"""The chain of elements as it was listed, and why an owner that finds it refuses to go on (rules J6, J12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from ...journal.manifest.chain import StoredElement, element_name, journal_prefix, list_elements, read_newest
+from ...journal.manifest.element import NOTHING, Element, Position
+from ...journal.manifest.rules import Known, Step, decide
+from ...journal.manifest.store_record import other_store
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.errors import DataCorruption, StoreMismatch, Unavailable
+from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
+from ..folder.fingerprint import Fingerprint
+from .claims import Claim, list_claims
+from .manifest_state import ManifestState
+
+_ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
+OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
+"""What a check finds if no other history has gone on."""
+
+
+def folder_of(element: Element) -> Fingerprint:
+    return Fingerprint(element.owner.folder, element.owner.location)
+
+
+@attrs.frozen(eq=False, repr=False)
+class ListedChain:
+    """The chain as it was listed."""
+
+    newest: StoredElement | None
+    numbers: Sequence[int] = ()
+    claims: Sequence[Claim] = ()
+    """Claims of earlier versions, if there is no element."""
+
+    @property
+    def position(self) -> Position:
+        return NOTHING if self.newest is None else self.newest.position
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch of an owner."""
+        return (
+            max((claim.epoch for claim in self.claims), default=0)
+            if self.newest is None
+            else (self.newest.element.epoch)
+        )
+
+    @property
+    def highest_version(self) -> int:
+        """The highest version of a row that the newest element knows."""
+        return 0 if self.newest is None else self.newest.element.progress.highest_version
+
+    @property
+    def leaves_room(self) -> bool:
+        """Whether another history can go on above it."""
+        return self.newest is None or self.newest.element.leaves_room
+
+    def check_room(self, container: int) -> None:
+        """Raises ``DataCorruption`` if no history can go on above the newest element: it is no owner's."""
+        if self.newest is not None and not self.leaves_room:
+            name = element_name(container, self.newest.n)
+            raise DataCorruption("no history can go on above its numbers", file=name, offset=0)
+
+    @property
+    def stores(self) -> set[bytes]:
+        """The stores that the chain and the claims belong to."""
+        found = {claim.identity.store for claim in self.claims}
+        return found if self.newest is None else {*found, self.newest.element.owner.store}
+
+    def continues(self, known: Known) -> bool:
+        """Whether nobody else went on since (rule J6)."""
+        return decide(known, self.position) in OURS
+
+    def check(self, known: Known, store: bytes, container: int) -> None:
+        """Raises what stops an owner that knows ``known`` (rule J6): ``StoreMismatch``, ``Unavailable``."""
+        self.check_store(store)
+        match decide(known, self.position):
+            case Step.EMPTY:
+                # Whether the folder could be adopted without a loss is known to an opening only.
+                raise empty(container, can_adopt=False)
+            case Step.FOREIGN | Step.ROLLED_BACK as step:
+                raise mismatch(step, self, known, container)
+
+    def check_store(self, store: bytes) -> None:
+        """Raises ``StoreMismatch`` if long-term storage is another store's."""
+        for other in self.stores - {store}:
+            raise other_store(other, store)
+
+    @property
+    def folder(self) -> Fingerprint:
+        """The last owner's folder."""
+        if self.newest is not None:
+            return folder_of(self.newest.element)
+
+        return self.claims[-1].identity.folder if self.claims else Fingerprint()
+
+
+async def list_chain(chunks: ChunkStorage, container: int) -> ListedChain:
+    """The chain as it is now, for those who do not own the container."""
+    numbers = await list_elements(chunks, container)
+    newest = await read_newest(chunks, container, numbers)
+    return ListedChain(newest, numbers, () if newest else await list_claims(chunks, container))
+
+
+def mismatch(step: Step, listed: ListedChain, known: Known, container: int) -> StoreMismatch:
+    """Why an owner does not go on when it finds this (rule J6)."""
+    found = listed.position.n
+    if step is Step.ROLLED_BACK:
+        return StoreMismatch(
+            f"long-term storage lacks {element_name(container, known.base.n)}, which the log knows; it has "
+            f"elements up to {found}: it was put back to an earlier state. Put its newest state in place; if "
+            f"that is lost, {_ADOPT}"
+        )
+
+    return foreign(f"with element {found}", listed.epoch, listed.folder.shown)
+
+
+def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
+    owner = f" by {location}" if location else ""
+    return StoreMismatch(
+        f"long-term storage was claimed {how} in epoch {epoch}{owner}, of which this log has no record: "
+        f"the folder is a copy or an old backup, or a copy of it was opened. Close both and go on with the "
+        f"newest one; if that is this one, {_ADOPT}"
+    )
+
+
+def empty(container: int, *, can_adopt: bool) -> Unavailable:
+    """``can_adopt``: nothing is lost if long-term storage is used as it is."""
+    on_purpose = f"; if it was emptied on purpose, {_ADOPT}" if can_adopt else ""
+    return Unavailable(
+        f"long-term storage is empty: it has no element of container {container}; "
+        f"{journal_prefix(container)} has none, or is no folder. Mount it; if it is lost, restore a "
+        f"backup (`tierlog restore`){on_purpose}"
+    )
+
+
+def moved_from(manifest: ManifestState, listed: ListedChain, folder: Fingerprint) -> UnconfirmedRecord | None:
+    """The record of a container whose last owner had another folder (rule G4); None if it had ``folder``.
+    Ask only if ``listed`` continues what the log knows."""
+    last = listed.folder if manifest.intent is None else folder_of(manifest.intent.element)
+    return UnconfirmedRecord(Reason.MOVED, last.shown) if last.differs_from(folder) else None
