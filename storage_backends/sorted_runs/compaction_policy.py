@@ -7,6 +7,11 @@ written once by its cycle and at most once per tier: five times in all for 10,00
 where rows are overwritten. A run list that is too large, because keys are long, becomes shorter by merges of
 two generations, which write rows more often.
 
+Tombstones do not make a generation large, so in tiers alone they would meet the rows that they hide only
+after nine more such generations. Where many rows were removed, all generations are merged without that: the
+rows that are hidden go. The tombstones stay, so that the changes stay complete, and count no more, because
+they are in the oldest generation then. So at most three rows are written for each tombstone, once.
+
 The runs of a large generation are larger, so that the run list stays short however many rows there are
 (rule M12).
 
@@ -26,6 +31,14 @@ from .run_list import RunList
 
 FAN_OUT = 10
 """How many generations of one tier are merged. More means fewer bytes written and more runs to ask."""
+
+_REMOVED_SHARE = 4
+"""All is merged once one row of so many is a tombstone that no such merge has seen."""
+_REMOVED_BYTES_MIN = 1 << 20
+"""Less is not worth it."""
+_REMOVED_BYTES_PER_CYCLE = 4 << 20
+"""And not more than so many bytes for each cycle since: where few large rows are beside many small ones that
+come and go, tombstones do not tell how many bytes they hide."""
 
 _ENTRY_OVERHEAD = 16
 """Bytes of an entry in a run list besides those of the merged runs': the number in the name, and a length."""
@@ -65,7 +78,7 @@ def next_merge(
     """The merge that is due, or None. In a run list above ``list_bytes`` two generations are enough. Those
     with a run whose name is in ``left_out`` are not merged."""
     generations = runs.generations()
-    merge = _find(generations, fan_out, fan_out, left_out)
+    merge = _find(generations, fan_out, fan_out, left_out) or _of_removed(generations, fan_out, left_out)
     # More rows are written again, but without room in the list no cycle could publish (M12).
     if merge is None and list_bytes is not None and runs.size > list_bytes:
         return _find(generations, fan_out, 2, left_out)
@@ -92,6 +105,26 @@ def _find(
             greatest = max(run.summary.max_version for generation in merged for run in generation)
             return Merge(merged, greatest if end == len(tiers) else 0)
     return None
+
+
+def _of_removed(
+    generations: Sequence[tuple[RunEntry, ...]], fan_out: int, left_out: Collection[str]
+) -> Merge | None:
+    """Merge all, if so many rows were removed that much of it goes."""
+    runs = [run for generation in generations for run in generation]
+    if len(generations) < 2 or any(run.name in left_out for run in runs):
+        return None
+
+    oldest = generations[-1]
+    removed = sum(run.summary.tombstones for run in runs) - sum(run.summary.tombstones for run in oldest)
+    size = sum(run.length for run in runs)
+    cycles = generations[0][0].last_cycle - oldest[0].last_cycle
+    is_due = (
+        removed * _REMOVED_SHARE >= sum(run.summary.rows for run in runs)
+        and cycles >= fan_out
+        and _REMOVED_BYTES_MIN <= size <= cycles * _REMOVED_BYTES_PER_CYCLE
+    )
+    return Merge(tuple(generations), 0) if is_due else None
 
 
 def _digits(number: int, base: int) -> int:
