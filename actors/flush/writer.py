@@ -566,7 +566,10 @@ class StorageWriter:
 
     def _completed_cut(self) -> int | None:
         """The cut of a full cycle that ended before late segments, if those are flushed now."""
-        is_left = any(self._source.segment_of(sid) is not None for sid in self._full_left)
+        # A deletion has removed its segment before that is durable: it is settled once its flush has ended.
+        is_left = any(
+            sid in self._flushes or self._source.segment_of(sid) is not None for sid in self._full_left
+        )
         return None if is_left else self._full_cut
 
     def _answer(self, cut: int, error: TierlogError | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import anyio
 import attrs
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from support.container_parts import append
 from support.container_world import virtual_time
 from support.flushing import FLUSHING, FlushWorld, hangs, running
+from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.flush.aggregation import FlushableSegment
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.storage_backends.base.errors import (
     OutcomeUnknown,
@@ -105,6 +109,47 @@ async def test_f7_a_requested_flush_returns_once_the_late_segment_is_flushed() -
         assert anyio.current_time() - began == pytest.approx(20, abs=0.5)
         assert world.parts.segment("slow").is_flushed
         assert [op.full for op in world.logged if isinstance(op, CycleComplete)] == [True]
+
+
+@attrs.define(eq=False)
+class LogHangs(FlushWorld):
+    """What is logged is applied, and not durable before the event is set."""
+
+    durable: anyio.Event = attrs.field(factory=anyio.Event)
+    cuts: int = 0
+
+    async def forget(self, sid: int) -> None:
+        await super().forget(sid)
+        await self.durable.wait()
+
+    def dirty_segments(self) -> Iterator[FlushableSegment]:
+        self.cuts += 1
+        assert self.cuts < 50, "cycles follow each other although nothing has changed"
+        return super().dirty_segments()
+
+
+async def test_f7_a_requested_flush_waits_for_a_deletion_that_is_applied_and_not_durable() -> None:
+    """One full cycle followed the other, without a pause, until the log answered."""
+    world = LogHangs()
+    async with running(world=world) as (_, writer):
+        world.parts.create("gone")
+        world.parts.do(append("gone", b"x"))
+        await writer.flush()
+        world.parts.do(DeleteRequest("gone"))
+        answered = anyio.Event()
+
+        async def flush() -> None:
+            await writer.flush()
+            answered.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(flush)
+            await anyio.sleep(100)
+            assert not answered.is_set()
+            world.durable.set()
+            await answered.wait()
+        assert writer.statistics().late_segments == 0
+        assert [op.full for op in world.logged if isinstance(op, CycleComplete)][-1]
 
 
 async def test_f7_what_is_merged_with_a_late_segment_waits_for_it() -> None:
