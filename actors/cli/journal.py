@@ -9,7 +9,7 @@ import typer
 
 from . import output
 from .options import DEFAULT_DATA, Data, Json, container_option, whole_number
-from .running import FAILED, execute, fail, viewing
+from .running import FAILED, execute, fail, viewing_storage
 
 if TYPE_CHECKING:
     from ...journal.manifest.chain import ChainProblem, StoredElement
@@ -151,7 +151,7 @@ def _read(data: Data, container: int | None, *, verify: bool = False) -> Journal
     from ..maintenance.journal import read_journals, verify_journals
 
     async def command() -> JournalReport:
-        async with viewing(data) as view:
+        async with viewing_storage(data) as view:
             return await (verify_journals if verify else read_journals)(view, container)
 
     return execute(command)

@@ -118,6 +118,18 @@ async def viewing(data: Path) -> AsyncIterator[StoreView]:
 
 
 @asynccontextmanager
+async def viewing_storage(data: Path) -> AsyncIterator[StoreView]:
+    """``viewing``, for what long-term storage shows although the logs are lost."""
+    from ..store.read_only import open_storage
+
+    end_at_once()
+    async with open_storage(data) as view:
+        if not view.has_logs:
+            sys.stderr.write("wal/ is missing: this is what long-term storage alone has\n")
+        yield view
+
+
+@asynccontextmanager
 async def reading(data: Path, url: str | None) -> AsyncIterator[StoreView | Client]:
     """The read-only view of a data folder, or a client of the service at ``url``."""
     if url is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from . import output
 from .journal import print_verdict
 from .options import DEFAULT_DATA, Data, Json, container_option
-from .running import execute, viewing
+from .running import execute, viewing, viewing_storage
 
 if TYPE_CHECKING:
     from ..maintenance.tables import Generation, ListedRun, TableInfo, TableReport
@@ -24,7 +24,7 @@ def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DAT
     from ..maintenance.tables import list_runs
 
     async def command() -> list[ListedRun]:
-        async with viewing(data) as view:
+        async with viewing_storage(data) as view:
             return await list_runs(view, container)
 
     listed = execute(command)
@@ -67,7 +67,7 @@ def verify(container: Container = None, json: Json = False, data: Data = DEFAULT
     from ..maintenance.tables import verify_runs
 
     async def command() -> TableReport:
-        async with viewing(data) as view:
+        async with viewing_storage(data) as view:
             with output.progress("verifying", None):
                 return await verify_runs(view, container)
 

@@ -203,15 +203,20 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
             )
 
 
-def _refuse_lost_logs(folder: StoreFolder) -> Program[None]:
-    """``folder`` has no identity. A new store beside the chunks of another one is refused elsewhere."""
+def has_lost_logs(folder: StoreFolder) -> Program[bool]:
+    """Whether ``folder`` has the chunks of a store, and no folder of logs."""
     if any(entry.name == "wal" for entry in (yield from list_data_folder(folder))):
-        return
+        return False
 
     entries: tuple[FolderEntry, ...] = ()
     with suppress(NotADirectoryError):
         entries = yield from list_files(folder.chunks)
-    if any(entry.name == IDENTIFICATION for entry in entries):
+    return any(entry.name == IDENTIFICATION for entry in entries)
+
+
+def _refuse_lost_logs(folder: StoreFolder) -> Program[None]:
+    """``folder`` has no identity. A new store beside the chunks of another one is refused elsewhere."""
+    if (yield from has_lost_logs(folder)):
         raise InvalidArgument(
             f"{folder.path} has the chunks of a store in lts/, but its wal/ is missing: put wal/ back, or "
             f"restore a backup (`tierlog restore`)"

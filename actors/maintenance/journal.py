@@ -15,7 +15,12 @@ from ...journal.manifest.chain import (
     journal_prefix,
     read_chain,
 )
-from ...journal.manifest.store_record import STORE_RECORD, check_store_record, read_store_record
+from ...journal.manifest.store_record import (
+    STORE_RECORD,
+    check_store_record,
+    read_store_record,
+    require_store_record,
+)
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch, Unavailable
 from ..container.listed_chain import ListedChain
 from ..store.read_only import StoreView
@@ -60,6 +65,9 @@ async def read_journals(view: StoreView, container: int | None = None) -> Journa
 async def verify_journals(view: StoreView, container: int | None = None) -> JournalReport:
     """``read_journals``, and compare the newest elements with those that the logs know (rule J6)."""
     report = await read_journals(view, container)
+    if not view.has_logs:
+        return report
+
     problems = [problem for chain in report.chains for problem in await _compare(chain, view)]
     return attrs.evolve(report, problems=(*report.problems, *problems))
 
@@ -94,7 +102,7 @@ async def _compare(chain: ChainReport, view: StoreView) -> list[ChainProblem]:
 async def check_record(view: StoreView, *, is_needed: bool) -> None:
     """Check the store record, which each container with an element needs (rule J10). Raises
     ``DataCorruption``, ``StoreMismatch``."""
-    record = await read_store_record(view.chunks, is_needed=is_needed)
+    record = await (require_store_record if is_needed else read_store_record)(view.chunks)
     if record is not None:
         check_store_record(record, view.identity.store_id, view.identity.containers)
 

@@ -1,5 +1,5 @@
-"""The sorted runs of a store's system tables, as its logs name them: what there is, and whether every byte of
-their objects and local copies is sound. It is read-only."""
+"""The sorted runs of a store's system tables, as its logs name them, or else its journals: what there is, and
+whether every byte of their objects and local copies is sound. It is read-only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import attrs
 
-from ...journal.manifest.chain import ChainProblem, runs_prefix
+from ...journal.manifest.chain import ChainProblem, read_chain, runs_prefix
 from ...journal.manifest.element import RUN_LIST_BYTES_MAX
 from ...storage_backends.base.checksum import crc32c, crc32c_of
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -19,6 +19,7 @@ from ...storage_backends.sorted_runs.compaction_policy import next_merge
 from ...storage_backends.sorted_runs.reader import RunReader, RunSource, StoredRuns
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_files import file_name, path_of, read_range
+from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.tail import Tail
 from ..container.local_disk import run_folder
 from ..folder.paths import list_files, run_program
@@ -49,10 +50,18 @@ async def list_runs(view: StoreView, container: int | None = None) -> list[Liste
     found: list[ListedRun] = []
     for index in container_numbers(view, container):
         each = view.containers[index]
-        runs = (await each.snapshot()).state.table.runs
+        runs = await _named_runs(view, each)
         sizes = await _sizes_of_copies(each)
         found += [_listed(each, run, sizes) for run in runs]
     return found
+
+
+async def _named_runs(view: StoreView, container: ContainerView) -> RunList:
+    if view.has_logs:
+        return (await container.snapshot()).state.table.runs
+
+    newest = (await read_chain(view.chunks, container.index)).newest
+    return RunList() if newest is None else newest.runs
 
 
 @attrs.frozen
@@ -145,11 +154,11 @@ async def verify_runs(view: StoreView, container: int | None = None) -> TableRep
     count, problems = 0, list[RunProblem]()
     for index in container_numbers(view, container):
         each = view.containers[index]
-        runs = (await each.snapshot()).state.table.runs
+        runs = await _named_runs(view, each)
         count += len(runs)
         found = await check_objects(view, each, runs, deep=True) + await _check_copies(each, runs)
         # An owner may have merged a run while it was read.
-        if found and await each.refresh():
+        if found and view.has_logs and await each.refresh():
             kept = (await each.snapshot()).state.table.runs.runs
             found = [problem for problem in found if problem.run in kept]
         problems += found

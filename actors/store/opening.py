@@ -110,9 +110,9 @@ async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFo
         async with aclosing(chunks.list(CONTAINERS_PREFIX)) as claims:
             async for claim in claims:
                 raise StoreMismatch(
-                    f"{location.shown(folder)} belongs to another store, which made {claim.name}: give each "
-                    f"store its own folder or S3 prefix. If the logs of that store (wal/) were lost, restore "
-                    f"a backup (`tierlog restore`)"
+                    f"{location.shown(folder)} has a store already, which made {claim.name}. If its logs "
+                    f"(wal/) were lost, put wal/ back, or restore a backup (`tierlog restore`); another "
+                    f"store needs its own folder or S3 prefix"
                 )
     except Unavailable:
         if location.chunks:

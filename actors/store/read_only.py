@@ -29,6 +29,7 @@ import attrs
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LogLayout, log_folder
+from ...journal.manifest.store_record import require_store_record
 from ...journal.registers.local import REGISTER_BYTES, open_register
 from ...storage_backends.base.arguments import (
     WriterId,
@@ -69,10 +70,17 @@ from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..container.table_pages import Position, page_of_changes, page_of_rows, rows_of_keys
 from ..container.transactions import find_known, known_pages
-from ..folder.chunk_location import make_chunk_reader, recorded_location
+from ..folder.chunk_location import ChunkLocation, make_chunk_reader, recorded_location
 from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity
-from ..folder.paths import StoreFolder, check_path, existing_identity, list_files, run_program
+from ..folder.paths import (
+    StoreFolder,
+    check_path,
+    existing_identity,
+    has_lost_logs,
+    list_files,
+    run_program,
+)
 from ..kernel.slices import list_in_slices
 from ..read.read_ahead import ReadAhead, ReadAheadOptions
 from ..read.reader import Reader
@@ -329,7 +337,11 @@ class StoreView:
         chunks: ChunkStorage,
         chunk_location: str,
         fingerprint: Fingerprint,
+        *,
+        has_logs: bool = True,
     ) -> None:
+        self.has_logs = has_logs
+        """Whether there are logs, without which no container has a snapshot."""
         self.folder = folder
         self.identity = identity
         self.containers = containers
@@ -483,6 +495,32 @@ async def open_reader(
             _container_view(files, folder, identity, index, chunks) for index in range(identity.containers)
         ]
         yield StoreView(folder, identity, containers, chunks, location.shown(folder), fingerprint)
+    finally:
+        await chunks.close()
+
+
+@asynccontextmanager
+async def open_storage(path: str | os.PathLike[str]) -> AsyncIterator[StoreView]:
+    """As ``open_reader``; if the logs are lost, what long-term storage alone shows."""
+    files = LocalFiles()
+    folder = check_path(path)
+    if not await run_program(files, has_lost_logs(folder), folder.path):
+        async with open_reader(path) as view:
+            yield view
+        return
+
+    location = ChunkLocation()
+    chunks = make_chunk_reader(location, files, folder, _NO_WORLD)
+    await chunks.open()
+    try:
+        record = await require_store_record(chunks)
+        identity = StoreIdentity(record.store, bytes(16), record.containers, 0)
+        containers = [
+            _container_view(files, folder, identity, index, chunks) for index in range(identity.containers)
+        ]
+        yield StoreView(
+            folder, identity, containers, chunks, location.shown(folder), Fingerprint(), has_logs=False
+        )
     finally:
         await chunks.close()
 

@@ -63,21 +63,26 @@ class StoreRecord:
         return record
 
 
-async def read_store_record(chunks: ChunkStorage, *, is_needed: bool = False) -> StoreRecord | None:
-    """The record, or None if there is none. Raises ``DataCorruption`` also for none if one ``is_needed``."""
+async def read_store_record(chunks: ChunkStorage) -> StoreRecord | None:
+    """The record, or None if there is none."""
     try:
         data = await chunks.read(STORE_RECORD, 0, _BYTES + 1)
-    except ChunkNotFound as error:
-        if is_needed:
-            raise DataCorruption(
-                "it is missing, or what has its name is no file", file=STORE_RECORD, offset=0
-            ) from error
+    except ChunkNotFound:
         return None
 
     try:
         return StoreRecord.decode(data)
     except DecodeError as error:
         raise DataCorruption(str(error), file=STORE_RECORD, offset=0) from error
+
+
+async def require_store_record(chunks: ChunkStorage) -> StoreRecord:
+    """The record, without which it is damage."""
+    record = await read_store_record(chunks)
+    if record is None:
+        raise DataCorruption("it is missing, or what has its name is no file", file=STORE_RECORD, offset=0)
+
+    return record
 
 
 async def ensure_store_record(
@@ -94,7 +99,7 @@ async def ensure_store_record(
             await chunks.create_with_content(STORE_RECORD, [found.encode()])
         except ChunkExists:
             # Something has its name that cannot be read: a folder, or a pipe.
-            found = await read_store_record(chunks, is_needed=True) or found
+            found = await require_store_record(chunks)
     check_store_record(found, store, containers)
     # Other bytes than the record's: a creation whose answer is lost counts as done if what is read back is
     # equal (rule A9).

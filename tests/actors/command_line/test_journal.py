@@ -198,6 +198,28 @@ def test_an_elements_date_is_no_number_of_milliseconds(run: Run, store: Path) ->
     assert "created ms" not in shown
 
 
+def test_without_logs_long_term_storage_alone_is_shown(run: Run, store: Path) -> None:
+    """What an operator has left decides what is restored."""
+    listed, shown = run("journal", "ls").out, run("journal", "show", "1").out
+    runs = json.loads(run("tables", "ls", "--json").out)
+    shutil.rmtree(store / "wal")
+    before = fingerprint(store)
+
+    done = run("journal", "ls")
+    assert (done.code, done.out) == (0, listed)
+    assert done.err == "wal/ is missing: this is what long-term storage alone has\n"
+    assert run("journal", "show", "1").out == shown
+    assert run("journal", "verify").out == "4 elements: sound\n"
+    assert json.loads(run("tables", "ls", "--json").out) == [{**each, "local": False} for each in runs]
+    assert run("tables", "verify").out == "1 run: sound\n"
+    assert fingerprint(store) == before
+    assert "put wal/ back" in run("segment", "ls").err
+
+    elements(store, 1)[-1].unlink()
+    flip_bit(elements(store, 1)[-1], 40)
+    assert run("journal", "verify").code == 1
+
+
 # --- what the doctor advises ---------------------------------------------------------------------
 
 

@@ -221,7 +221,7 @@ async def test_g4_a_lost_wal_folder_is_never_adopted_onto_the_chunks_of_the_lost
     before = chunk_files(made)
     lose_logs(made)
     for adopt in (False, True, True):
-        with pytest.raises(StoreMismatch, match="belongs to another store.*restore a backup"):
+        with pytest.raises(StoreMismatch, match="has a store already.*restore a backup"):
             async with open_store(made, containers=2, config=EAGER, adopt=adopt):
                 pass
         assert not (made / "wal").exists(), "there is nothing to remove before the restore"
