@@ -16,10 +16,8 @@ from enum import StrEnum
 from random import Random
 
 import anyio
-import attrs
 import trio
 
-from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.folder.identity import read_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
@@ -32,11 +30,11 @@ from tierlog.journal.manifest.element import Element
 from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
 from tierlog.storage_backends.base.world import World
 
-from .disk import SimulatedDisk
+from .copied_folder import HERE, THERE, Folder
 from .faults import KINDS, Fault, Kind, Nth, Target, Window
 from .file_layer import SimulatedFiles
 from .invariants import Broken
-from .process import Process, ProcessDied
+from .process import ProcessDied
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
 from .storage_invariants import left_over
 from .trace import Trace
@@ -67,41 +65,6 @@ class Story(StrEnum):
     TWIN = "a machine that runs twice: same epoch, same fingerprint"
     ADOPTED = "a folder that is adopted while its owner runs"
     NESTED = "merges of merges"
-
-
-@attrs.define(eq=False)
-class Folder:
-    """One folder, and what its owners acked."""
-
-    name: str
-    logs: MemoryLogService
-    fingerprint: Fingerprint
-    acked: dict[str, bytes] = attrs.field(factory=dict)
-    starts: dict[str, int] = attrs.field(factory=dict)
-    doubts: dict[str, bytes] = attrs.field(factory=dict)
-    """What may follow the acked bytes."""
-    process: Process | None = None
-
-    @property
-    def runs(self) -> str:
-        return f"/runs-{self.name}"
-
-    def copied(
-        self, name: str, fingerprint: Fingerprint, disk: SimulatedDisk, *, with_runs: bool = True
-    ) -> Folder:
-        """``with_runs``: with the local copies of runs."""
-        logs = MemoryLogService()
-        for log, journal in self.logs._states.items():
-            logs._states[log] = attrs.evolve(journal, groups=list(journal.groups))
-        copy = Folder(name, logs, fingerprint, dict(self.acked), dict(self.starts), dict(self.doubts))
-        for path in disk.files_below(copy.runs):
-            disk.unlink(path)  # of an earlier copy
-        for path in disk.files_below(self.runs) if with_runs else ():
-            disk.put(f"{copy.runs}{path.removeprefix(self.runs)}", disk.content(path))
-        return copy
-
-
-HERE, THERE = Fingerprint(b"h" * 16, "here:/data/wal"), Fingerprint(b"t" * 16, "there:/copy/wal")
 
 
 _DISTURBED = ("create", "create_with_content", "write", "concat", "read", "list")
@@ -279,6 +242,7 @@ class CopiesRun:
         empty = Folder("B", MemoryLogService(), HERE)
         await self._expect_refusals(empty)
         await self._open(empty, adopt=True)
+        empty.check_versions(original)
         await self._create(empty)
         await self._work(empty, self._random.randint(1, 12))
         return [original, empty]
@@ -294,6 +258,7 @@ class CopiesRun:
         await self._end(original)
         await self._expect_refusals(backup)
         await self._open(backup, adopt=True)
+        backup.check_versions(original)
         await self._work(backup, self._random.randint(1, 12))
         return [original, backup]
 
@@ -581,6 +546,8 @@ class CopiesRun:
 
     async def _end(self, folder: Folder) -> None:
         process, folder.process = folder.process, None
+        for container in process.containers() if process is not None else ():
+            folder.versions[container.index] = container.state.sequence
         if process is not None and self._random.random() < 0.5:
             await process.stop()
         elif process is not None:

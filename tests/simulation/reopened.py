@@ -18,7 +18,8 @@ from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.chunks.memory import MemoryChunk
 
-from .copies import DELAY, FIRST, HERE, NAMES, CopiesRun, Folder
+from .copied_folder import HERE, Folder
+from .copies import DELAY, FIRST, NAMES, CopiesRun
 from .faults import Fault, Kind, Target, Window
 from .invariants import Broken
 from .process import Process, ProcessDied

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tierlog.actors.container.confirmation import Confirmation
 from tierlog.actors.container.listed_chain import ListedChain
 from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.container.recovery import _CheckpointRecords
@@ -98,6 +99,16 @@ def full_storage_needs_no_proof(plant: Planter) -> None:
             await self._check_chain()
 
     plant(StorageOwnership.prove_anew, prove)
+
+
+@mutant("J6", copies=True)
+def versions_of_another_history_are_used_again(plant: Planter) -> None:
+    """A client of the lost history overwrites a row that it has not read, and misses changes."""
+
+    async def begin(original: Any, self: Confirmation, highest: int = 0) -> None:
+        pass
+
+    plant(Confirmation.begin_history, begin)
 
 
 @mutant("J6", copies=True)
