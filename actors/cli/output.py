@@ -147,13 +147,36 @@ def as_json(value: Any) -> dict[str, Any]:
     return attrs.asdict(value, value_serializer=plain)
 
 
+_FITTED_MAX = 1_000
+"""Rows of a table that is fitted to the terminal."""
+
+
 def print_table(
     headers: tuple[str, ...], rows: list[tuple[Any, ...]], least_important: tuple[str, ...] = ()
 ) -> None:
     """Columns side by side, numbers aligned to the right, as wide as a terminal (``fitted``)."""
     width = terminal_width()
+    if width == _UNBOUNDED or len(rows) > _FITTED_MAX:
+        print_lines(list(_aligned(headers, rows)))
+        return
+
     # Not cropped: a terminal wraps what is still too wide, and nothing is lost.
     console(width=width).print(fitted(headers, rows, width, least_important), crop=False)
+
+
+def _aligned(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Iterator[str]:
+    """The lines of a table that need not fit: to fit 20,000 rows takes 7 s."""
+    from rich.cells import cell_len
+
+    texts = [[printable(str(value)) for value in row] for row in (headers, *rows)]
+    sizes = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
+    is_number = [bool(rows) and isinstance(value, int) for value in (rows or [headers])[0]]
+    for row in texts:
+        cells = []
+        for text, size, is_right in zip(row, sizes, is_number, strict=True):
+            space = " " * (size - cell_len(text))
+            cells.append(space + text if is_right else text + space)
+        yield "  ".join(cells).rstrip()
 
 
 def fitted(

@@ -227,7 +227,7 @@ async def _backup_options(data: Path, name: str | None) -> BackupOptions:
 
     files, folder, now = LocalFiles(), check_path(data), system_world().time_ms()
     # UTC without colons: names sort by time, and every file system and S3 takes them.
-    given = check_backup_name(name or show_utc(now / 1000, "%Y%m%dT%H%M%SZ"))
+    given = check_backup_name(name or show_utc(now / 1000, "%Y%m%dT%H%M%SZ", "{}s"))
     identity = await existing_identity(files, folder)
     return BackupOptions(given, identity.store_id, now, await is_upgraded(files, folder))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 
-def show_utc(seconds: float, pattern: str) -> str:
-    """``seconds`` since 1970 in the format ``pattern`` of ``strftime``; as such if the calendar has no such
-    time."""
+def show_utc(seconds: float, pattern: str, beyond: str = "{} s since 1970") -> str:
+    """``seconds`` since 1970 in the format ``pattern`` of ``strftime``; in the format ``beyond`` if the
+    calendar has no such time."""
     try:
         return datetime.fromtimestamp(seconds, tz=UTC).strftime(pattern)
     except (ValueError, OverflowError, OSError):
-        return f"{int(seconds)} s since 1970"
+        return beyond.format(int(seconds))

@@ -167,7 +167,9 @@ def test_a_backup_has_a_name_also_when_the_clock_is_beyond_the_calendar(
         assert run("backup").out.startswith("backup 1000000000000s: 1 segment")
         assert "1000000000000s" in run("doctor").out + run("backup", "--list").out
     shutil.rmtree(folder / "wal")
-    assert run("restore", "1000000000000s").out.splitlines()[1].startswith("as of 1000000000000s;")
+    assert (
+        run("restore", "1000000000000s").out.splitlines()[1].startswith("as of 1000000000000 s since 1970;")
+    )
 
 
 def test_incomplete_segments_are_named(run: Run, folder: Path) -> None:
