@@ -97,18 +97,18 @@ class LoggedMetadataStore(ChunkMetadataStore):
         return seen
 
     def _is_known(self, expected: Mapping[str, int]) -> bool:
-        """Whether what is in memory and in the cache proves that the rows which are not in memory have the
-        expected versions. The decision compares those in memory."""
+        """Whether what is in memory and in the cache proves that all have the expected versions. Those in
+        memory too: they may leave it before the decision, which compares what is still there."""
         runs = self._state.table.runs
         if len(expected) * len(runs) > _COMPARED_MAX:
             return False
 
-        resident, find = self._state.resident, self._state.table.find_in_memory
         for key, version in expected.items():
-            if key not in resident and find(encoded := key.encode()) is None:
-                is_known, row = find_cached(runs, self._runs, encoded)
-                if not is_known or version_of(row) != version:
-                    return False
+            is_known, row = True, self._state.find_record(key)
+            if row is None:
+                is_known, row = find_cached(runs, self._runs, key.encode())
+            if not is_known or version_of(row) != version:
+                return False
         return True
 
     async def scan(self, prefix: str) -> list[str]:
