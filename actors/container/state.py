@@ -28,7 +28,7 @@ from ...storage_backends.base.transactions import is_staged, split_staged
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_key, segment_of_key
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
-from ...storage_backends.sorted_runs.rows import Row
+from ...storage_backends.sorted_runs.rows import Row, label_of
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
 from .attribute_rows import attribute_key, attribute_row, value_of
@@ -132,7 +132,8 @@ def _decoded(decode: Callable[[Row | None], T], row: Row | None) -> T:
     try:
         return decode(row)
     except DecodeError as error:
-        raise DataCorruption(f"a row of the system table does not decode: {error}", file=repr(row)) from error
+        name = "" if row is None else label_of(row.key)
+        raise DataCorruption(f"a row of the system table does not decode: {error}", file=name) from error
 
 
 FindCached = Callable[[RunList, bytes], tuple[bool, Row | None]]
