@@ -27,6 +27,7 @@ from support.table_rows import records_of
 from support.virtual import virtual_world
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.container.segment_rows import image_key, name_key
+from tierlog.actors.container.state import HISTORY_KEY
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import RESTORE_FOLDER, check_path
 from tierlog.actors.gc.collector import CollectorOptions
@@ -269,7 +270,7 @@ async def work_done(store: SegmentStore, oracle: Oracle) -> None:
 async def _records(owner: Container) -> set[str]:
     """The keys of all records that should be there once all deferred work that is due was done."""
     metadata, spacing = records_of(owner), owner.options.chunked.index_spacing
-    expected = {key for key in metadata if key.startswith(("o:", CLAIM_PREFIX))}
+    expected = {key for key in metadata if key.startswith(("o:", CLAIM_PREFIX, HISTORY_KEY))}
     for name in owner.state.segments.names():
         segment = owner.state.segments.find(name)
         assert segment is not None
