@@ -9,7 +9,7 @@ client that disconnects raises ``Disconnected``, and gets no answer.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Annotated, Any, Generic, TypeVar
 
 import anyio
@@ -297,8 +297,8 @@ class HttpCall(Generic[S]):
         await self._wait_read()  # an earlier answer of the connection
         blocks = min(-(-size // self.server.limits.block_bytes), self.server.unread_max)
         is_full = self.server.unread_blocks.value < blocks
-        # One at a time: two that each have some of what they need would wait for each other.
-        async with self.server.taking_room:
+        # One at a time takes many: two that each have some of what they need would wait for each other.
+        async with self.server.taking_many if blocks > 1 else nullcontext():
             while self._room < blocks:
                 await self.server.unread_blocks.acquire()
                 self._room += 1

@@ -146,7 +146,7 @@ class ServerContext:
         self.unread_blocks = anyio.Semaphore(self.unread_max, fast_acquire=True)
         """Blocks of answers in memory: a handler takes one before it reads a block, and returns it once the
         client has read that."""
-        self.taking_room = anyio.Lock(fast_acquire=True)
+        self.taking_many = anyio.Lock(fast_acquire=True)
         self._turn = anyio.Lock(fast_acquire=True)
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()
