@@ -14,8 +14,10 @@ def interrupt_once() -> None:
 
 
 def _raise_once(number: int, frame: FrameType | None) -> NoReturn:
-    # Not SIG_IGN: Python prints a warning about a signal that arrived just before.
+    # Not SIG_IGN: Python prints a warning about a signal that arrived just before. And not the handler alone:
+    # the interpreter's exit puts the default back, which ends the process by the signal.
     signal.signal(signal.SIGINT, _ignore)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     raise KeyboardInterrupt
 
 

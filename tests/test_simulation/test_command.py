@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +307,7 @@ def test_a_replay_in_json_is_one_line(simulate: Simulate) -> None:
 
 @pytest.mark.parametrize("request_", ["seeds=(HANGING - 1, 9), jobs=1", "seed=HANGING"])
 def test_ctrl_c_ends_with_130_and_leaves_no_process(request_: str, tmp_path: Path) -> None:
-    """As a terminal does it: every process of the group is interrupted, twice."""
+    """As a terminal does it: every process of the group is interrupted, and again until the end."""
     program = (
         "import sys\n"
         "from support.fake_seeds import HANGING, run_fake\n"
@@ -322,8 +323,10 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process(request_: str, tmp_path: Pat
     ) as process:
         assert process.stderr is not None
         worker = int(next(line for line in process.stderr if line.startswith("hanging in ")).split()[-1])
-        os.killpg(process.pid, signal.SIGINT)
-        os.killpg(process.pid, signal.SIGINT)
+        while process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.0005)
         out, err = process.communicate()
 
     assert (process.returncode, err) == (130, "")
