@@ -96,7 +96,7 @@ def build_components(container: Container) -> ContainerComponents:
         aggregate_bytes=0 if can_append else options.admission.cycle_bytes // 2,
         listeners=listeners,
     )
-    loader = Loader(state, container.cold, ParkedRequests(options.parked))
+    loader = Loader(state, log, container.cold, ParkedRequests(options.parked))
     hooks = PipelineHooks(container.group_published, options.protect, options.span)
     read_ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
     return ContainerComponents(

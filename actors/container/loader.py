@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
+from ...journal.log.contract import DurableDataLog
 from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.errors import TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, gauge
@@ -58,8 +59,11 @@ class Resumed:
 
 
 class Loader:
-    def __init__(self, state: ContainerState, cold: ColdSegments, parked: ParkedRequests) -> None:
+    def __init__(
+        self, state: ContainerState, log: DurableDataLog, cold: ColdSegments, parked: ParkedRequests
+    ) -> None:
         self._state = state
+        self._log = log
         self._cold = cold
         self.parked = parked
         self._wake = anyio.Event()
@@ -105,7 +109,7 @@ class Loader:
     def _decide(self, wanted: Sequence[Parked], lookup: Lookup) -> Resumed:
         """What the lookup means now, in the step in which the pipeline resumes."""
         resumed = Resumed([], {}, [], [], lookup.clean_to)
-        loads: dict[int, None] = {}
+        loads: set[int] = set()
         size = 0
         for parked in wanted:
             assert parked.missing is not None
@@ -116,10 +120,19 @@ class Loader:
                 continue
             if size >= _LOADED_BYTES_MAX:
                 break
-            before = len(resumed.loads)
-            if self._settle(parked.missing, lookup, resumed, loads):
+            settled, sid = self._settle(parked.missing, lookup, resumed)
+            if sid is not None and sid not in loads:
+                load = lookup.loads[sid]
+                assert load is not None
+                # A full disk lets deletes pass: the images that they need leave the reserve file to them.
+                if not self._log.has_reserve(size + len(load.image)):
+                    resumed.failed.append((parked, self._log.room_error()))
+                    continue
+                loads.add(sid)
+                resumed.loads.append(load)
+                size += len(load.image)
+            if settled:
                 resumed.ready.append(parked)
-                size += sum(len(op.image) for op in resumed.loads[before:])
                 continue
 
             parked.attempts += 1
@@ -128,29 +141,24 @@ class Loader:
         self._loaded += len(resumed.loads)
         return resumed
 
-    def _settle(self, missing: NotLoaded, lookup: Lookup, resumed: Resumed, loads: dict[int, None]) -> bool:
-        """Whether the request can be decided; False if the lookup must be repeated."""
+    def _settle(self, missing: NotLoaded, lookup: Lookup, resumed: Resumed) -> tuple[bool, int | None]:
+        """Whether the request can be decided, False if the lookup must be repeated; and which segment must
+        be loaded before."""
         segments, table = self._state.segments, self._state.table
         key = name_key(missing.name) if missing.name else image_key(missing.sid)
         row = table.find_in_memory(key)
         is_in_memory = missing.sid in segments or segments.in_memory(missing.name) is not None
         if is_in_memory or (row is not None and row.value is None):
-            return True  # loaded or created, or deleted, since
+            return True, None  # loaded or created, or deleted, since
         if table.runs.clean_to != lookup.clean_to:
-            return False
+            return False, None
 
         sid = missing.sid or (lookup.sids[missing.name] if row is None else sid_of_row(row))
-        load = None if sid is None else lookup.loads.get(sid)
-        what = missing.name or missing.sid
-        resumed.known[what] = load is not None
-        if sid is None or (missing.sid and load is None):
-            return True
-        if load is None:
-            return False
-        if missing.needs_image and sid not in loads:
-            loads[sid] = None
-            resumed.loads.append(load)
-        return True
+        is_there = sid is not None and lookup.loads.get(sid) is not None
+        resumed.known[missing.name or missing.sid] = is_there
+        if sid is None or (missing.sid and not is_there):
+            return True, None
+        return is_there, sid if is_there and missing.needs_image else None
 
     def _failure(self, missing: NotLoaded, lookup: Lookup) -> TierlogError:
         """Why the last attempt failed: see ``_settle``."""

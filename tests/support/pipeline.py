@@ -16,7 +16,6 @@ from tierlog.actors.container.loader import Loader
 from tierlog.actors.container.parked import ParkedOptions, ParkedRequests
 from tierlog.actors.container.pipeline import Pipeline, PipelineHooks, PipelineOptions
 from tierlog.actors.container.requests import Request
-from tierlog.actors.container.state import ContainerState
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.kernel.mailbox import Lane, Mailbox
 from tierlog.actors.kernel.reply import Reply
@@ -79,7 +78,10 @@ class PipelineWorld:
             self.mailbox,
             self.parts.publisher,
             Loader(
-                self.parts.state, ColdSegments(self.parts.state, NO_RUNS), ParkedRequests(ParkedOptions())
+                self.parts.state,
+                self.log,
+                ColdSegments(self.parts.state, NO_RUNS),
+                ParkedRequests(ParkedOptions()),
             ),
             self.options,
             PipelineHooks(self._on_published),
@@ -122,7 +124,3 @@ class PipelineWorld:
     def groups(self) -> list[tuple[int, list[Operation]]]:
         """(first sequence, operations) of every durable group."""
         return [decode_group(memoryview(stored.payload)) for stored in self.service._states["c"].groups]
-
-
-def _loader_of(state: ContainerState) -> Loader:
-    return Loader(state, ColdSegments(state, NO_RUNS), ParkedRequests(ParkedOptions()))

@@ -188,6 +188,27 @@ async def test_w6_a_cold_segment_that_exists_is_no_addition_to_a_full_disk(
         assert (is_cold(owner, NAMES[1]), owner.log_bytes) == (True, before)
 
 
+async def test_w6_a_load_leaves_the_reserve_file_of_a_full_disk_to_deletes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Deletes of segments with large images used the reserve up, which ended the container."""
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        log = owner.container.log
+        names = [AttributeUpdate(f"{number:03d}" + "a" * 120, number) for number in range(1000)]
+        await owner.store.update_attributes(NAMES[1], names)
+        await go_cold(owner)
+        monkeypatch.setattr(log, "has_room", lambda size: False)
+        monkeypatch.setattr(log, "has_reserve", lambda size: size < 100_000)
+        monkeypatch.setattr(log, "room_error", lambda: StorageFull("no room"))
+        with pytest.raises(StorageFull):
+            await owner.store.delete_segment(NAMES[1])
+        assert is_cold(owner, NAMES[1])
+        await owner.store.delete_segment(NAMES[2])
+        monkeypatch.undo()
+        await owner.store.delete_segment(NAMES[1])
+        assert not {NAMES[1], NAMES[2]} & set(await owner.store.list_segments())
+
+
 async def test_m4_every_change_of_a_cold_segment_loads_it() -> None:
     world = ContainerWorld(COLD)
     async with cold_owner(world) as owner:
