@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         AttributeUpdate,
         AttributeUpdateKind,
         SegmentInfo,
+        SegmentPage,
     )
     from .storage_backends.base.table import Table, TableTransaction
     from .storage_backends.base.tables import (
@@ -99,6 +100,7 @@ _HOMES = {
         "AttributeUpdate",
         "AttributeUpdateKind",
         "SegmentInfo",
+        "SegmentPage",
     ),
     "storage_backends.base.table": ("Table", "TableTransaction"),
     "storage_backends.base.tables": (
@@ -143,6 +145,7 @@ __all__ = [
     "SegmentInfo",
     "SegmentNotFound",
     "SegmentNotSealed",
+    "SegmentPage",
     "SegmentSealed",
     "SegmentStore",
     "SegmentTruncated",

@@ -8,17 +8,26 @@ from contextlib import aclosing
 from typing import TypeVar
 
 import attrs
+from anyio.lowlevel import checkpoint
 
 from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.segment_pages import NamesPart
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.sorted_runs.lookup import find_row, find_rows
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end
-from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from ...storage_backends.sorted_runs.scan import (
+    PAGE_CONSIDERED_MAX,
+    SLICE_ROWS,
+    KeyRange,
+    PageLimits,
+    scan_rows,
+)
 from ...storage_backends.sorted_runs.table import TableView
-from .segment_rows import image_key, load_of_row, loaded, name_key, name_of_row, sid_of_row
+from ..kernel.slices import in_slices
+from .segment_rows import image_key, load_of_row, loaded, name_key, name_of_key, sid_of_row
 from .segments import SegmentState
 from .state import ContainerState
 from .writer_rows import state_of, writer_key
@@ -118,14 +127,18 @@ class ColdSegments:
         lookup = await self.look_up((), (sid for sid in sids if sid not in segments))
         return {sid: checked(sid, load).length for sid, load in lookup.loads.items() if load is not None}
 
-    async def names(self, prefix: str) -> list[str]:
-        """The names that a listing shows, as of now, in order: staged ones only if ``prefix`` names them
-        (rule T1)."""
+    async def page(self, prefix: str, start: str, limit: int) -> NamesPart:
+        """Names that a listing of ``prefix`` shows, from ``start`` on, as of now, in order: staged ones only
+        if ``prefix`` names them (rules M22, T1). Raises ``Unavailable``, ``DataCorruption``."""
+        first = name_key(prefix)
+        keys = KeyRange(max(first, name_key(start)), prefix_end(first))
+        with self._state.table.view() as view:
+            page = await scan_rows(view, self._runs, keys, PageLimits(limit, considered=PAGE_CONSIDERED_MAX))
         names: list[str] = []
-        async with aclosing(self.pages(prefix)) as pages:
-            async for page in pages:
-                names += (name for name, _ in page if is_listed(name, prefix))
-        return names
+        for rows in in_slices(page.rows, SLICE_ROWS):
+            names += [name for name, _ in _live(rows) if is_listed(name, prefix)]
+            await checkpoint()
+        return names, None if page.resume is None else _decoded(name_of_key, page.resume, page.resume)
 
     async def live(self) -> AsyncGenerator[list[SegmentState], None]:
         """All live segments of a state that does not change, in the order of their names."""
@@ -141,12 +154,17 @@ class ColdSegments:
         with self._state.table.view() as view:
             while start is not None:
                 page = await scan_rows(view, self._runs, KeyRange(start, end), _PAGE)
-                yield [
-                    (_decoded(name_of_row, row, row.key), sid)
-                    for row in page.rows
-                    if (sid := _decoded(sid_of_row, row, row.key)) is not None
-                ]
+                yield _live(page.rows)
                 start = page.resume
+
+
+def _live(rows: Iterable[Row]) -> list[tuple[str, int]]:
+    """The names and ids in rows of names. Raises ``DataCorruption``."""
+    return [
+        (_decoded(name_of_key, row.key, row.key), sid)
+        for row in rows
+        if (sid := _decoded(sid_of_row, row, row.key)) is not None
+    ]
 
 
 def checked(sid: int, load: LoadSegment, name: str = "") -> SegmentState:

@@ -37,6 +37,7 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from ...storage_backends.base.segment_pages import NamesPart
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
@@ -464,12 +465,12 @@ class Container:
             await self.wait_durable()
         return number
 
-    async def list_segments(self, prefix: str) -> list[str]:
-        """The names that begin with ``prefix``, sorted, of one moment."""
+    async def page_of_segments(self, prefix: str, start: str, limit: int) -> NamesPart:
+        """As ``ColdSegments.page``."""
         # After the view: what it shows is durable then.
-        names = await self.as_owner(self.cold.names(prefix))
+        page = await self.as_owner(self.cold.page(prefix, start, limit))
         await self.wait_durable()
-        return names
+        return page
 
     @property
     def leases(self) -> Leases:

@@ -82,10 +82,10 @@ def loaded(load: LoadSegment) -> SegmentState:
     return segment
 
 
-def name_of_row(row: Row) -> str:
-    """The name in the row of a name. Raises ``DecodeError``."""
+def name_of_key(key: bytes) -> str:
+    """The name in the key of a name's row. Raises ``DecodeError``."""
     try:
-        return row.key[len(NAME_PREFIX) :].decode()
+        return key[len(NAME_PREFIX) :].decode()
     except UnicodeDecodeError as error:
         raise DecodeError(f"the key of a name's row is no text: {error}") from error
 

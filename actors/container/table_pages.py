@@ -3,15 +3,13 @@ owner and a read-only view; an owner waits afterwards until what they show is du
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as Base64Error
 from collections.abc import Sequence
 
 import attrs
 
-from ...storage_backends.base.checksum import crc32c_of
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import ChangesIncomplete, InvalidArgument, TooLarge
+from ...storage_backends.base.page_tokens import decode_token, encode_token
 from ...storage_backends.base.tables import (
     FOREIGN_PAGE,
     TABLE_BYTES_MAX,
@@ -24,7 +22,7 @@ from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.rows import Row, prefix_end
-from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from ...storage_backends.sorted_runs.scan import PAGE_CONSIDERED_MAX, KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from ..kernel.slices import in_slices
 from .segment_rows import name_key
@@ -33,9 +31,6 @@ from .state import ContainerState
 from .table_rows import PREFIX_BYTES, row_prefix
 
 _GET_STEP = 16
-PAGE_CONSIDERED_MAX = 8 << 20
-"""Of the rows that one page passes, in bytes: 4,096 small ones. The rows of a table used as a queue were
-removed up to where it goes on; without a limit, a client that hung up would be served for seconds."""
 
 
 @attrs.frozen
@@ -59,33 +54,27 @@ class Position:
         fields = Encoder().u64(self.sid)
         if self.keys is None:
             fields.u64(self.since).u64(self.version)
-        body = fields.raw(self.start).finish()
-        return urlsafe_b64encode(Encoder().u32(self._checksum(body)).raw(body).finish()).decode()
+        return encode_token(self._asked(), fields.raw(self.start).finish())
 
     def after(self, token: str) -> Position:
         """The position that ``token`` says, if a page of the same table, kind and range gave it. Raises
         ``InvalidArgument``."""
         try:
-            fields = Decoder(urlsafe_b64decode(token.encode("ascii")))
-            checksum = fields.u32()
-            body = fields.rest()
-            if checksum != self._checksum(body):
-                raise DecodeError("of another listing")
-            fields = Decoder(body)
+            fields = Decoder(decode_token(self._asked(), token))
             sid = fields.u64()
             since, version = (fields.u64(), fields.u64()) if self.keys is None else (0, 0)
-        except (DecodeError, Base64Error, UnicodeEncodeError) as error:
+        except DecodeError as error:
             raise InvalidArgument(FOREIGN_PAGE) from error
 
         if self.since not in (0, since):
             raise InvalidArgument(f"the token is of changes since version {since}, not {self.since}")
         return attrs.evolve(self, sid=sid, since=since, version=version, start=fields.rest())
 
-    def _checksum(self, body: bytes) -> int:
-        """Of what a token must agree with, besides itself."""
+    def _asked(self) -> bytes:
+        """What a token must agree with, besides itself."""
         keys = self.keys or KeyRange()
         asked = Encoder().u8(self.keys is None).text(self.name).blob(keys.start).optional_blob(keys.end)
-        return crc32c_of((asked.finish(), body))
+        return asked.finish()
 
     @classmethod
     def of_rows(cls, name: str, keys: KeyRange, token: str | None) -> Position:

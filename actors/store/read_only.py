@@ -19,7 +19,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from heapq import merge
 from random import Random
 from typing import NoReturn, Protocol, TypeVar
 
@@ -42,11 +41,14 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, Unavailable, Unsupported
 from ...storage_backends.base.files import Close, Files, FolderEntry, Program, Read
 from ...storage_backends.base.names import check_segment_name, container_of
+from ...storage_backends.base.segment_pages import NamesPart, SegmentsAsked, all_names
 from ...storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
+    SEGMENTS_PAGE_MAX,
     AttributeName,
     AttributePage,
     SegmentInfo,
+    SegmentPage,
 )
 from ...storage_backends.base.table import Table, WriterEvent
 from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
@@ -81,7 +83,6 @@ from ..folder.paths import (
     list_files,
     run_program,
 )
-from ..kernel.slices import list_in_slices
 from ..read.read_ahead import ReadAhead, ReadAheadOptions
 from ..read.reader import Reader
 from ..read.tail_cache import TailCache
@@ -325,6 +326,18 @@ class _ViewTables:
         return await self._on_snapshot(name, page)
 
 
+async def _on_snapshot(container: ContainerView, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
+    """What ``act`` returns, of the newest snapshot if the one before does not do."""
+    snapshot = await container.snapshot()
+    try:
+        return await act(snapshot)
+    except (DataCorruption, Unavailable):
+        # A living owner may have deleted a chunk or a run that this snapshot still refers to.
+        if not await container.refresh():
+            raise
+    return await act(await container.snapshot())
+
+
 @copy_docstrings(ReadVerbs)
 class StoreView:
     """A read-only view of a store. ``open_reader`` makes it; use it inside the ``async with`` body."""
@@ -379,8 +392,18 @@ class StoreView:
         return Table(_ViewTables(self._on_snapshot), name)
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        listings = [await (await container.snapshot()).cold.names(prefix) for container in self.containers]
-        return await list_in_slices(merge(*listings))
+        return await all_names(self.page_of_segments, prefix)
+
+    async def page_of_segments(
+        self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
+    ) -> SegmentPage:
+        asked = SegmentsAsked.of(prefix, token, limit)
+        share = asked.share(len(self.containers))
+
+        async def part(found: ContainerSnapshot) -> NamesPart:
+            return await found.cold.page(asked.prefix, asked.start, share)
+
+        return asked.page([await _on_snapshot(container, part) for container in self.containers])
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
         """Returns what is known of one transaction. Its ``expires_in`` is infinite: a snapshot has no clock.
@@ -421,17 +444,7 @@ class StoreView:
         return await self._on_snapshot(name, lambda snapshot: snapshot.read(name, sid, offset, size))
 
     async def _on_snapshot(self, name: str, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
-        """What ``act`` returns, of the newest snapshot of the name's container if the one before does not
-        do."""
-        container = self._container(name)
-        snapshot = await container.snapshot()
-        try:
-            return await act(snapshot)
-        except (DataCorruption, Unavailable):
-            # A living owner may have deleted a chunk or a run that this snapshot still refers to.
-            if not await container.refresh():
-                raise
-        return await act(await container.snapshot())
+        return await _on_snapshot(self._container(name), act)
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default 1

@@ -52,12 +52,15 @@ from ...storage_backends.base.errors import (
     WrongSegmentKind,
 )
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
+from ...storage_backends.base.segment_pages import SegmentsAsked, all_names
 from ...storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
+    SEGMENTS_PAGE_MAX,
     AttributeName,
     AttributePage,
     AttributeUpdate,
     SegmentInfo,
+    SegmentPage,
 )
 from ...storage_backends.base.table import Table
 from ...storage_backends.base.transactions import (
@@ -427,11 +430,16 @@ class SegmentStore(SegmentVerbs):
         return await self._call("append_starts", name, lambda owner: owner.append_starts(name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        if not isinstance(prefix, str):
-            raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+        return await all_names(self.page_of_segments, prefix)
 
-        names = await self._call_each(lambda owner: owner.list_segments(prefix))
-        return names[0] if len(names) == 1 else await list_in_slices(heapq.merge(*names))
+    async def page_of_segments(
+        self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
+    ) -> SegmentPage:
+        asked = SegmentsAsked.of(prefix, token, limit)
+        share = asked.share(len(self.local_containers))
+        return asked.page(
+            await self._call_each(lambda owner: owner.page_of_segments(asked.prefix, asked.start, share))
+        )
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")

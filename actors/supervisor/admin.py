@@ -29,12 +29,14 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.names import check_segment_name, container_of
+from ...storage_backends.base.segments import SegmentPage
 from ...storage_backends.base.world import World
 from ..gateway.server.admin_handlers import HTML, SCRAPE
 from ..gateway.server.app import ENDPOINTS, app_of
 from ..gateway.server.call import Answer, HttpCall, json_answer
 from ..gateway.server.context import ServerContext, ServerLimits
 from ..gateway.server.endpoint import BODY_ERRORS, Endpoint, Parameter, Success, endpoint, endpoints_of
+from ..gateway.server.read_handlers import SEGMENTS_PARAMETERS
 from ..gateway.server.tails import Wait
 from ..gateway.wire import paths
 from ..gateway.wire.bodies import (
@@ -321,14 +323,15 @@ def _accepted(call: AdminCall) -> Answer:
     "list",
     Throttled,
     help="The answer.",
-    parameters=(Parameter("prefix", str, "A prefix of the names."),),
+    parameters=SEGMENTS_PARAMETERS,
 )
-async def segments(call: AdminCall) -> SegmentNames:
-    """The names of all hosts' segments, sorted."""
-    prefix = paths.query_text(call.query().get("prefix", ""))
-    # A segment may be in two answers, of the earlier and the later owner of a container that moves.
-    answers = await _ask_all(call.server, "GET", paths.list_path(prefix))
-    return SegmentNames(sorted({name for answer in answers for name in answer["segments"]}))
+async def page_of_segments(call: AdminCall) -> SegmentNames:
+    """A page of the names of all hosts' segments, sorted. With the `token` of a page the next one."""
+    asked = paths.query_segments(call.query())
+    hosts = {assignment.url for assignment in call.server.supervisor.map().containers}
+    answers = await _ask_all(call.server, "GET", paths.page_of_segments_path(asked, asked.share(len(hosts))))
+    page = asked.page(asked.part(SegmentPage(answer["segments"], answer.get("token"))) for answer in answers)
+    return SegmentNames(page.names, page.token)
 
 
 @endpoint(
@@ -343,7 +346,7 @@ async def transactions(call: AdminCall) -> Answer:
     """The transactions of all hosts, sorted by target and id."""
     prefix = paths.query_text(call.query().get("prefix", ""))
     answers = await _ask_all(call.server, "GET", paths.transactions_path(prefix))
-    # By their key: a container that moves may be in the answers of both hosts.
+    # By their key: a host may still list what has moved to another.
     found = {
         (info["target"], info["transaction_id"]): info
         for answer in answers
@@ -429,7 +432,7 @@ def _unserved(supervisor: Supervisor, index: int) -> Unavailable:
 
 async def _ask_all(server: AdminContext, method: str, path: str) -> list[dict[str, Any]]:
     """The documents that the hosts answer, each asked once. Raises what one of them refused it with, or
-    ``Unavailable`` if a container has no host now."""
+    ``Unavailable`` if a container has no host now, or moves meanwhile (rule H20)."""
     assignments = server.supervisor.map().containers
     for assignment in assignments:
         # All or nothing: an answer without one container's segments would pass for a complete one.
@@ -444,6 +447,9 @@ async def _ask_all(server: AdminContext, method: str, path: str) -> list[dict[st
                 tasks.start_soon(_ask, server.hosts, method, url + path, answers, refusals)
     if refusals:
         raise refusals[0]
+    if server.supervisor.map().containers != assignments:
+        # One that moved between two answers may be in none of them.
+        raise Unavailable("containers moved meanwhile: ask again")
     return answers
 
 

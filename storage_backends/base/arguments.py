@@ -191,6 +191,15 @@ def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate
     return checked
 
 
+def check_prefix(prefix: object) -> str:
+    """The beginning of the names that a listing shows."""
+    if not isinstance(prefix, str):
+        raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+    if _LONE_SURROGATE.search(prefix):
+        raise InvalidArgument(f"prefix is Unicode text, {shown(prefix)} is not: it has a lone surrogate")
+    return prefix
+
+
 def check_attribute_page(prefix: object, after: object, limit: object) -> None:
     """The arguments of a page of attributes."""
     if isinstance(prefix, bytes) and len(prefix) <= ATTRIBUTE_ID_BYTES:

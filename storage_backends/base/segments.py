@@ -1,4 +1,4 @@
-"""The public types of a segment: ``SegmentInfo``, ``AttributeUpdate`` and ``AttributePage``."""
+"""The public types of segments and of their attributes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ ATTRIBUTE_UPDATES_MAX = 1_024
 """The most updates of one call, which is decided in one step."""
 ATTRIBUTE_PAGE, ATTRIBUTE_PAGE_MAX = 1_000, 4_096
 """Attributes of a page, and the most."""
+SEGMENTS_PAGE_MAX = 1_000
+"""The most names of a page of segments."""
 AttributeName = str | bytes
 """A name of 1 to 128 UTF-8 bytes, or an id of exactly 16 bytes."""
 
@@ -114,6 +116,17 @@ class SegmentInfo:
     more_attributes: bool = False
     """The segment has attributes that are not in ``attributes``: further names, or ids. ``list_attributes``
     lists all of them."""
+
+
+@attrs.frozen
+class SegmentPage:
+    """Names of segments, in order."""
+
+    names: list[str]
+    """Perhaps none: a page ends after some thousand segments that it does not show as well."""
+    token: str | None
+    """Continues after this page; None if there is nothing more. It stays valid, whatever becomes of the
+    segments or of the process that gave it."""
 
 
 @attrs.frozen

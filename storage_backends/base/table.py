@@ -11,8 +11,10 @@ import attrs
 
 from .arguments import WriterId, check_int, event_identity, previous_event
 from .errors import InvalidArgument
+from .page_tokens import check_token
 from .tables import (
     ABSENT,
+    FOREIGN_PAGE,
     PAGE_ROWS_MAX,
     TABLE_ROWS_MAX,
     VERSION_MAX,
@@ -22,7 +24,6 @@ from .tables import (
     TableUpdate,
     check_bounds,
     check_key,
-    check_token,
     check_value,
     checked_keys,
     checked_table_updates,
@@ -198,7 +199,9 @@ class Table:
         after = _prefix_end(prefix)
         if end is not None and (after is None or end < after):
             after = end
-        return await self._access.page(self.name, max(prefix, start), after, check_token(token), limit)
+        return await self._access.page(
+            self.name, max(prefix, start), after, check_token(token, FOREIGN_PAGE), limit
+        )
 
     async def changes(
         self, since: int = 0, *, token: str | None = None, limit: int = PAGE_ROWS_MAX
@@ -218,7 +221,7 @@ class Table:
         """
         check_int("since", since, 0, VERSION_MAX)
         check_int("limit", limit, 1, PAGE_ROWS_MAX)
-        return await self._access.changes(self.name, since, check_token(token), limit)
+        return await self._access.changes(self.name, since, check_token(token, FOREIGN_PAGE), limit)
 
     @asynccontextmanager
     async def transaction(

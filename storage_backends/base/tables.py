@@ -21,8 +21,6 @@ VERSION_MAX = (1 << 63) - 1
 ABSENT = 0
 """As an expected version: the key must have no row."""
 PAGE_ROWS_MAX = 1_000
-TOKEN_MAX = 20_000
-"""Characters of a token: room for the longest key in base64."""
 FOREIGN_PAGE = "the token is not one that a page of this table, and of the same range, gave"
 
 
@@ -131,15 +129,6 @@ def check_bounds(prefix: object, start: object, end: object) -> None:
 
 def _described(value: object) -> str:
     return f"{len(value)} bytes" if isinstance(value, bytes) else f"a value of type {type(value).__name__}"
-
-
-def check_token(token: object) -> str | None:
-    if token is not None and not isinstance(token, str):
-        raise InvalidArgument(f"token is a str that a page gave, not {_described(token)}")
-    # A request cannot have such a text.
-    if token is not None and (len(token) > TOKEN_MAX or not token.isascii()):
-        raise InvalidArgument(FOREIGN_PAGE)
-    return token
 
 
 def checked_rows(

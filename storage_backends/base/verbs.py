@@ -13,7 +13,15 @@ from typing import Protocol, TypeVar
 from .arguments import JoinedAppend, WriterId
 from .checksum import Buffer
 from .errors import TierlogError
-from .segments import ATTRIBUTE_PAGE, AttributeName, AttributePage, AttributeUpdate, SegmentInfo
+from .segments import (
+    ATTRIBUTE_PAGE,
+    SEGMENTS_PAGE_MAX,
+    AttributeName,
+    AttributePage,
+    AttributeUpdate,
+    SegmentInfo,
+    SegmentPage,
+)
 from .table import Table
 from .transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
 
@@ -98,9 +106,25 @@ class ReadVerbs(Protocol):
         ...
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        """Returns the names that begin with ``prefix``, sorted.
+        """Returns the names that begin with ``prefix``, sorted: those of all pages of ``page_of_segments``,
+        which takes less memory where there are very many.
 
         Staged segments of transactions are listed only if ``prefix`` contains ``#txn.``.
+        """
+        ...
+
+    async def page_of_segments(
+        self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
+    ) -> SegmentPage:
+        """Returns the next of the names that begin with ``prefix``, sorted, of all containers: at most
+        ``limit`` (1 to 1,000).
+
+        There are more as long as the page has a token, even if it has no names. ``token`` is that of the page
+        before, which was asked for with the same prefix; it stays valid across restarts. Of each container a
+        page is as of one moment: a segment that exists while all of them are read is in one of them, once.
+
+        Raises:
+            InvalidArgument: The token is of another prefix.
         """
         ...
 

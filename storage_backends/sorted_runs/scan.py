@@ -42,6 +42,12 @@ class KeyRange:
         return before_end and self.start <= run.summary.last_key
 
 
+PAGE_CONSIDERED_MAX = 8 << 20
+"""Of the rows that a page for one request passes, in bytes: 4,096 small ones. The rows of a table used as a
+queue were removed up to where it goes on; without a limit, a client that hung up would be served for
+seconds."""
+
+
 @attrs.frozen(eq=False, repr=False)
 class PageLimits:
     rows: int = 1000

@@ -16,7 +16,7 @@ from tierlog.actors.container.segment_rows import (
     NAME_PREFIX,
     encode_image_row,
     load_of_row,
-    name_of_row,
+    name_of_key,
     name_row,
     sid_of_row,
 )
@@ -111,7 +111,7 @@ def _decode_name(data: bytes) -> tuple[str, int]:
     row = Row(NAME_PREFIX + data[:-8], 1, data[-8:])
     sid = sid_of_row(row)
     assert sid is not None
-    return name_of_row(row), sid
+    return name_of_key(row.key), sid
 
 
 def _encode_name(named: tuple[str, int]) -> bytes:

@@ -18,12 +18,15 @@ from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_of
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.segment_pages import SegmentsAsked
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
+    SEGMENTS_PAGE_MAX,
     AttributeName,
     AttributePage,
     AttributeUpdate,
     SegmentInfo,
+    SegmentPage,
 )
 from ....storage_backends.base.table import Table
 from ....storage_backends.base.transactions import (
@@ -215,6 +218,13 @@ class Client(ClientBase, SegmentVerbs):
     async def list_segments(self, prefix: str = "") -> list[str]:
         self._check()
         return await self._drive(attempts.list_segments(self._context, prefix))
+
+    async def page_of_segments(
+        self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
+    ) -> SegmentPage:
+        self._check()
+        asked = SegmentsAsked.of(prefix, token, limit)
+        return await self._drive(attempts.page_of_segments(self._context, asked))
 
     async def list_attributes(
         self,

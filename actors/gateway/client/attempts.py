@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import attrs
 
 from ....storage_backends.base.errors import TierlogError, Unavailable
+from ....storage_backends.base.segment_pages import SegmentsAsked
+from ....storage_backends.base.segments import SEGMENTS_PAGE_MAX, SegmentPage
 from ....storage_backends.base.transactions import TransactionInfo
 from ..wire.errors import OwnedElsewhere, UnknownHost
 from . import requests
@@ -253,11 +255,26 @@ def _ask_all(
     return found, None
 
 
-def list_segments(context: ClientContext, prefix: str) -> Program[list[str]]:
-    found = yield from call_all_hosts(context, requests.list_segments(prefix))
-    return sorted(
-        name for containers, names in found for name in names if context.map.container_of(name) in containers
+def page_of_segments(context: ClientContext, asked: SegmentsAsked) -> Program[SegmentPage]:
+    """The page of all hosts (rule H20). A host's answer counts for its own containers only."""
+    share = asked.share(len(context.map.by_url()))
+    found = yield from call_all_hosts(context, requests.page_of_segments(asked, share))
+    return asked.page(
+        ([name for name in names if context.map.container_of(name) in containers], start)
+        for containers, (names, start) in found
     )
+
+
+def list_segments(context: ClientContext, prefix: str) -> Program[list[str]]:
+    """The names of all pages, each of which has the time of a call."""
+    names: list[str] = []
+    token: str | None = None
+    while True:
+        asked = SegmentsAsked.of(prefix, token, SEGMENTS_PAGE_MAX)
+        page = yield from page_of_segments(context, asked)
+        names += page.names
+        if (token := page.token) is None:
+            return names
 
 
 def list_transactions(context: ClientContext, prefix: str) -> Program[list[TransactionInfo]]:

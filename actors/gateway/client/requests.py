@@ -37,11 +37,13 @@ from ....storage_backends.base.errors import (
     Unavailable,
 )
 from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.segment_pages import NamesPart, SegmentsAsked
 from ....storage_backends.base.segments import (
     AttributeName,
     AttributePage,
     AttributeUpdate,
     SegmentInfo,
+    SegmentPage,
 )
 from ....storage_backends.base.transactions import (
     CommitResult,
@@ -323,7 +325,15 @@ def transaction_info(target: str, transaction_id: str) -> Call[TransactionInfo]:
 
 def list_transactions(prefix: str) -> Call[list[TransactionInfo]]:
     """List the transactions of one host."""
-    request = _listing(paths.transactions_path, prefix)
+    if not isinstance(prefix, str):
+        raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+
+    try:
+        path = paths.transactions_path(prefix)
+    except UnicodeEncodeError:
+        # No name has a lone surrogate; another text that is in no name finds the same.
+        path = paths.transactions_path("\0")
+    request = Request("GET", path)
     return Call(request, Repeat.READS, _answer(bodies.Transactions, lambda answer: answer.transactions))
 
 
@@ -501,10 +511,14 @@ def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
     return _get(path, name, bodies.AppendStarts, lambda answer: answer.append_starts)
 
 
-def list_segments(prefix: str) -> Call[list[str]]:
-    """List the segments of one host."""
-    request = _listing(paths.list_path, prefix)
-    return Call(request, Repeat.READS, _answer(bodies.SegmentNames, lambda answer: answer.segments))
+def page_of_segments(asked: SegmentsAsked, limit: int) -> Call[NamesPart]:
+    """The part of one host."""
+
+    def part(answer: bodies.SegmentNames) -> NamesPart:
+        return asked.part(SegmentPage(answer.segments, answer.token))
+
+    request = Request("GET", paths.page_of_segments_path(asked, limit))
+    return Call(request, Repeat.READS, _answer(bodies.SegmentNames, part))
 
 
 def container_map() -> Call[ContainerMap]:
@@ -549,14 +563,3 @@ def _itself(answer: T) -> T:
 
 def _nothing(answer: Empty) -> None:
     pass
-
-
-def _listing(path_of: Callable[[str], str], prefix: str) -> Request:
-    if not isinstance(prefix, str):
-        raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
-
-    try:
-        return Request("GET", path_of(prefix))
-    except UnicodeEncodeError:
-        # No name has a lone surrogate; another text that is in no name finds the same.
-        return Request("GET", path_of("\0"))

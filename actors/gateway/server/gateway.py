@@ -10,10 +10,12 @@ from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import NotOwner
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
+    SEGMENTS_PAGE_MAX,
     AttributeName,
     AttributePage,
     AttributeUpdate,
     SegmentInfo,
+    SegmentPage,
 )
 from ....storage_backends.base.table import TableAccess
 from ....storage_backends.base.transactions import (
@@ -85,7 +87,9 @@ class Store(Protocol):
         limit: int = ATTRIBUTE_PAGE,
     ) -> AttributePage: ...
     async def append_starts(self, name: str, start: int, end: int) -> list[int]: ...
-    async def list_segments(self, prefix: str = "") -> list[str]: ...
+    async def page_of_segments(
+        self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
+    ) -> SegmentPage: ...
     async def last_event_number(self, name: str, writer_id: bytes) -> int | None: ...
     async def begin_transaction(
         self,

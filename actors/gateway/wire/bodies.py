@@ -308,8 +308,10 @@ class AppendStarts(Struct, frozen=True):
     append_starts: list[Number]
 
 
-class SegmentNames(Struct, frozen=True):
+class SegmentNames(Struct, frozen=True, omit_defaults=True):
     segments: list[SegmentName]
+    token: str | None = None
+    """Continues after this page; null if there are no more."""
 
 
 class Staged(Struct, frozen=True):

@@ -6,13 +6,13 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from ....storage_backends.base.page_tokens import TOKEN_MAX
 from ....storage_backends.base.tables import (
     PAGE_ROWS_MAX,
     TABLE_BYTES_MAX,
     TABLE_KEY_BYTES_MAX,
     TABLE_ROWS_MAX,
     TABLE_VALUE_BYTES_MAX,
-    TOKEN_MAX,
     VERSION_MAX,
 )
 from .bodies import Number, PreviousNumber, RequestBody, WriterId, described

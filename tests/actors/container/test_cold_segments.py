@@ -263,6 +263,25 @@ def in_memory(owner: Owner) -> set[str]:
 LEAN = attrs.evolve(OPTIONS, checkpoint=CheckpointOptions(idle_segments=4))
 
 
+async def test_m22_a_page_over_names_that_are_not_shown_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of removed and of staged segments."""
+    monkeypatch.setattr(cold_segments, "PAGE_CONSIDERED_MAX", 30 * 2048)
+    async with ContainerWorld().owner() as owner:
+        store = owner.store
+        for number in range(100):
+            await store.create_segment(f"a{number:02}")
+        for number in range(99):
+            await store.delete_segment(f"a{number:02}")
+        await store.begin_transaction("a99", "t")
+        for number in range(40):
+            await store.stage_segment("a99", "t", f"{number}")
+        await store.create_segment("b")
+
+        page = await store.page_of_segments()
+        assert (page.names, page.token is None) == ([], False)
+        assert await store.list_segments() == ["a99", "b"]
+
+
 async def test_m5_a_checkpoint_unloads_idle_segments_that_did_not_change_since_the_one_before() -> None:
     """So that an opening restores what was used lately, however many segments there are."""
     world = ContainerWorld(LEAN)

@@ -30,8 +30,8 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = pytest.mark.anyio
 
-TIGHT = {"flush": 0.003, "list": 0.0007}
-"""Seconds with 5,000 segments. These take half of it, and without slices two to four times as long; the usual
+TIGHT = {"flush": 0.003}
+"""Seconds with 5,000 segments. This takes half of it, and without slices two to four times as long; the usual
 limit tells the two apart from 20,000 on."""
 TOGETHER = 50
 FEW = 20
@@ -100,7 +100,7 @@ async def one_life(world: ContainerWorld, names: list[str], longest: LongestStep
     [5_000, pytest.param(100_000, marks=[pytest.mark.extended, pytest.mark.timeout(600)])],
 )
 async def test_no_step_grows_with_the_number_of_segments(count: int, tmp_path: Path) -> None:
-    """C1: a listing is that of one moment, given in slices. C7: the begin of a checkpoint copies nothing. F1:
+    """M22: a listing is made of pages. C7: the begin of a checkpoint copies nothing. F1:
     a cycle fixes its cut in one step, and captures in slices."""
     names = names_of(count)
     world, longest = ContainerWorld(ON_ORDER), LongestSteps(TIGHT if count == 5_000 else {})

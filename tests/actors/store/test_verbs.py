@@ -402,6 +402,89 @@ async def test_names_are_listed_over_all_containers_in_order(store: SegmentStore
     assert await store.list_segments("none") == []
 
 
+async def pages_of(store: SegmentStore, prefix: str, limit: int) -> AsyncIterator[list[str]]:
+    token: str | None = None
+    while True:
+        page = await store.page_of_segments(prefix, token=token, limit=limit)
+        yield page.names
+        if (token := page.token) is None:
+            return
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8, 1000])
+async def test_m22_names_are_listed_in_pages_over_all_containers_in_order(
+    store: SegmentStore, limit: int
+) -> None:
+    """Names with the same beginning up to ``#`` are in one container."""
+    names = sorted([*(f"app/{number}" for number in range(8)), *(f"app/1#\u00e4{n}" for n in range(9))])
+    for name in [*names, "aaa", "other"]:
+        await store.create_segment(name)
+
+    pages = [page async for page in pages_of(store, "app/", limit)]
+    assert [name for page in pages for name in page] == names
+    assert all(len(page) <= limit for page in pages)
+    assert [page async for page in pages_of(store, "none", limit)] == [[]]
+
+
+async def test_m22_a_segment_that_exists_during_the_whole_listing_is_listed_exactly_once(
+    store: SegmentStore,
+) -> None:
+    lasting = [f"s{number:02}" for number in range(0, 40, 2)]
+    for name in lasting:
+        await store.create_segment(name)
+    found: list[str] = []
+    number = 0
+    async for page in pages_of(store, "", 4):
+        found += page
+        # Before and behind where the next page begins; half of them go again.
+        for _ in range(2 if number < 20 else 0):
+            await store.create_segment(f"s{(number * 14 + 1) % 40:02}")
+            if number % 2:
+                await store.delete_segment(f"s{((number - 1) * 14 + 1) % 40:02}")
+            number += 1
+
+    assert number > 8
+    assert len(set(found)) == len(found)
+    assert [name for name in found if name in lasting] == lasting
+
+
+async def test_m22_a_page_continues_where_its_last_name_is_deleted(store: SegmentStore) -> None:
+    for number in range(6):
+        await store.create_segment(f"s{number}")
+    first = await store.page_of_segments(limit=2)
+    for name in [*first.names, "s2"]:
+        await store.delete_segment(name)
+    left = await store.list_segments()
+
+    found: list[str] = []
+    token = first.token
+    while token is not None:
+        page = await store.page_of_segments(token=token, limit=2)
+        found += page.names
+        token = page.token
+    assert found == left
+
+
+async def test_m22_a_token_is_refused_for_another_prefix(store: SegmentStore) -> None:
+    for number in range(4):
+        await store.create_segment(f"app/{number}")
+    token = (await store.page_of_segments("app/", limit=1)).token
+    assert token is not None
+    for prefix, wrong in (("app", token), ("app/", token[:-4]), ("app/", "\u00e4"), ("app/", "x" * 30_000)):
+        with pytest.raises(tierlog.InvalidArgument, match="of segments with this prefix"):
+            await store.page_of_segments(prefix, token=wrong)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"prefix": 7}, {"prefix": "\ud800"}, {"limit": 0}, {"limit": 1001}, {"token": 7}]
+)
+async def test_wrong_arguments_of_a_page_of_segments_are_refused(
+    store: SegmentStore, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(tierlog.InvalidArgument):
+        await store.page_of_segments(**arguments)
+
+
 async def test_a_tail_yields_existing_bytes_waits_for_more_and_ends_at_the_seal(store: SegmentStore) -> None:
     await make(store, "s", b"abc")
     seen: list[bytes] = []

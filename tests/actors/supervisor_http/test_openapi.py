@@ -21,7 +21,10 @@ from tierlog.actors.supervisor.fleet import FleetOptions
 
 
 class TestSupervisor(SchemaTests):
-    refusals: ClassVar = {"batch": ["421"]}  # no server owns it here
+    refusals: ClassVar = {
+        "batch": ["421"],  # no server owns it here
+        "list": ["400"],  # a token is one that a page gave
+    }
     requests_min = 75
     # The hosts check these requests, and their document is tested with them.
     excluded = "^/v1/(segments/|containers/.*(/unconfirmed|/confirm)$)"

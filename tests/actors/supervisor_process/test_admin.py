@@ -158,6 +158,15 @@ def test_requests_about_all_hosts_are_sent_to_each(service: SyncOwnService) -> N
     assert service.client.get("/v1/segments", params={"prefix": "list/"}).json() == {
         "segments": sorted(names)
     }
+    pages: list[str] = []
+    query: dict[str, str] = {"prefix": "list/", "limit": "1"}
+    while True:
+        page = service.client.get("/v1/segments", params=query).json()
+        pages += page["segments"]
+        if "token" not in page:
+            break
+        query["token"] = page["token"]
+    assert pages == sorted(names)
     for name in names:
         assert (
             service.post(f"/v1/segments/{name}/begin-transaction", {"transaction_id": "t-1"}).status_code

@@ -72,7 +72,7 @@ class Server:
     "program",
     [
         lambda context: run_call(context, requests.segment_info("s")),
-        lambda context: call_all_hosts(context, requests.list_segments("")),
+        lambda context: call_all_hosts(context, requests.list_transactions("")),
     ],
     ids=["one", "all"],
 )

@@ -19,6 +19,7 @@ from support.patience import scaled
 from support.scripted_server import Answer, Received, json_answer, scripted
 from support.service import service
 from tierlog import Client, ClosedError, SegmentStore, SyncClient
+from tierlog.actors.gateway.wire import paths
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.storage_backends.base.names import container_of
 
@@ -329,6 +330,7 @@ def test_the_plain_client_does_what_the_store_does(tmp_path: Path) -> None:
         assert store.seal_segment("app/events") == 12
         assert list(store.tail("app/events", 6, block_size=4)) == [b"worl", b"d!"]
         assert store.list_segments() == ["app/events"]
+        assert store.page_of_segments("app/", limit=1).names == ["app/events"]
         assert (store.segment_info("app/events").length, store.health().ready) == (12, True)
         assert b"tierlog_client_requests" in store.metrics()
         with pytest.raises(tierlog.SegmentTruncated) as caught:
@@ -441,6 +443,42 @@ async def test_names_of_all_hosts_are_listed_once() -> None:
         async with tierlog.connect(supervisor.url) as client:
             assert await client.list_segments("app/") == sorted(NAMES)
         assert (len(one.received), len(two.received)) == (1, 1)
+
+
+def paging_host_of(*containers: int) -> Callable[[Received], Answer]:
+    """Answers with pages of the names of these containers."""
+    names = sorted(name for container in containers for name in ALL[container])
+
+    def answer(received: Received) -> Answer:
+        query = received.path.partition("?")[2].encode()
+        asked = paths.query_segments(paths.parse_query(query, ["prefix", "token", "limit"]))
+        page = asked.page([([name for name in names if name >= asked.start], None)])
+        return json_answer({"segments": page.names, "token": page.token})
+
+    return answer
+
+
+@pytest.mark.parametrize("limit", [1, 5, 12])
+async def test_h20_pages_of_hosts_become_one_page(limit: int) -> None:
+    """In the order of names, whichever hosts the containers are on."""
+    with (
+        scripted(paging_host_of(0)) as one,
+        scripted(paging_host_of(0, 1)) as two,
+        scripted(lambda received: Answer(500)) as supervisor,
+    ):
+        supervisor.map = placed(one.url, two.url)
+        async with tierlog.connect(supervisor.url) as client:
+            found: list[str] = []
+            token: str | None = None
+            while True:
+                page = await client.page_of_segments("app/", token=token, limit=limit)
+                assert len(page.names) <= limit
+                found += page.names
+                if (token := page.token) is None:
+                    break
+                supervisor.map = placed(two.url, one.url, 2)
+                one.script, two.script = paging_host_of(1), paging_host_of(0)
+        assert found == sorted(NAMES)
 
 
 async def test_a_list_is_repeated_when_a_container_moved_meanwhile() -> None:

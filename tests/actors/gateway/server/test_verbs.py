@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import httpx
@@ -108,6 +109,18 @@ async def test_a_segments_life(served: ServedStore) -> None:
     assert (await served.http.get("/v1/segments")).json() == {"segments": ["a"]}
     assert (await post(served, "/v1/segments/a/delete")).json() == {}
     assert (await served.http.get("/v1/segments")).json() == {"segments": []}
+
+
+async def test_h20_segments_are_listed_in_pages(served: ServedStore) -> None:
+    for name in ("a#1", "a#2", "b"):
+        await served.store.create_segment(name)
+    first = (await served.http.get("/v1/segments?prefix=a%23&limit=1")).json()
+    assert first["segments"] == ["a#1"]
+    token = quote(first["token"], safe="")
+    following = (await served.http.get(f"/v1/segments?prefix=a%23&token={token}")).json()
+    assert following == {"segments": ["a#2"]}
+    for query in ("limit=0", "limit=1001", f"token={token}", "prefix=a%23&token=x"):
+        assert (await served.http.get(f"/v1/segments?{query}")).status_code == 400, query
 
 
 async def test_h1_a_name_of_slashes_hashes_and_verbs(served: ServedStore) -> None:

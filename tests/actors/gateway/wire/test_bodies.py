@@ -41,6 +41,7 @@ from tierlog.actors.gateway.wire.ranges import (
 )
 from tierlog.storage_backends.base.errors import InvalidArgument
 from tierlog.storage_backends.base.names import NAME_BYTES_MAX
+from tierlog.storage_backends.base.segment_pages import SegmentsAsked
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from tierlog.storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -112,10 +113,11 @@ def test_queries_that_clients_build_are_read() -> None:
     assert paths.query_flag(
         paths.parse_query(query(paths.tail_path("a", 5, stream=True)), ["offset", "stream"]), "stream"
     )
-    assert (
-        paths.query_text(paths.parse_query(query(paths.list_path("a#\u00e4&=+ ")), ["prefix"])["prefix"])
-        == "a#\u00e4&=+ "
-    )
+    prefix = "a#\u00e4&=+ "
+    (token, start) = SegmentsAsked.of(prefix, None, 1).page([(["b", "c"], None)]).token, "c"
+    for asked in (SegmentsAsked(prefix, None, "", 7), SegmentsAsked(prefix, token, start, 7)):
+        found = paths.parse_query(query(paths.page_of_segments_path(asked, 7)), ["prefix", "token", "limit"])
+        assert paths.query_segments(found) == asked
     assert (
         paths.query_writer(
             paths.parse_query(query(paths.last_event_number_path("a", b"\x00&%+")), ["writer_id"])
@@ -381,6 +383,7 @@ ANSWERS = [
     bodies.AttributeValues({"a": 5}),
     bodies.AppendStarts([0, 5]),
     bodies.SegmentNames(["a"]),
+    bodies.SegmentNames([], "t"),
     bodies.Staged("a#txn.t.p"),
     CommitResult(True, 5, 7),
     CommitResult(False, None, 0),
