@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from io import TextIOWrapper
@@ -97,9 +97,33 @@ def console(*, width: int = _UNBOUNDED) -> Console:
 
 
 def print_json(value: Any) -> None:
+    _write(f"{_json(value)}\n")
+
+
+@contextmanager
+def json_list() -> Iterator[Callable[[Iterable[Any]], None]]:
+    """Prints a list of any length: the yielded function prints its next items. If the body raises, the list
+    has no end."""
+    count = 0
+
+    def add(items: Iterable[Any]) -> None:
+        nonlocal count
+        parts = []
+        for item in items:
+            # No text in JSON has a line break.
+            indented = _json(item).replace("\n", "\n  ")
+            parts.append(f"{',' if count else '['}\n  {indented}")
+            count += 1
+        _write("".join(parts))
+
+    yield add
+    _write("\n]\n" if count else "[]\n")
+
+
+def _json(value: Any) -> str:
     # In other encodings stdout would escape in another way than JSON does.
     is_unicode = codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8"
-    _write(printable_json(json.dumps(value, indent=2, ensure_ascii=not is_unicode)) + "\n")
+    return printable_json(json.dumps(value, indent=2, ensure_ascii=not is_unicode))
 
 
 def print_lines(lines: list[str]) -> None:

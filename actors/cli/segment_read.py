@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,8 @@ from .running import execute, reading
 
 if TYPE_CHECKING:
     from ...storage_backends.base.segments import AttributeName, SegmentInfo
+    from ..gateway.client.async_client import Client
+    from ..store.read_only import StoreView
 
 _BLOCK_BYTES = 4 << 20
 _OF_BYTES = frozenset(("length", "start_offset", "flushed_length"))
@@ -181,31 +183,46 @@ def ls(
     data: Data = DEFAULT_DATA,
     url: Service = None,
 ) -> None:
-    """List the segments, one name per line."""
+    """List the segments, one name per line.
 
-    async def list_names() -> list[str]:
-        async with reading(data, url) as view:
-            return await view.list_segments(prefix)
+    Names, and with --json objects, are printed as they come. If that fails on the way, the exit code is 1,
+    and a list in JSON has no end.
+    """
 
-    async def describe() -> list[SegmentInfo]:
-        found: list[SegmentInfo] = []
-        async with reading(data, url) as view:
-            for name in await view.list_segments(prefix):
-                with suppress(SegmentNotFound):  # deleted since it was listed
-                    found.append(await view.segment_info(name))
-        return found
+    async def print_names() -> None:
+        async with reading(data, url) as view, aclosing(_pages_of_names(view, prefix)) as pages:
+            async for names in pages:
+                output.print_lines(names)
 
-    # A service is asked once for all names, and once more for each segment that is described.
-    if not (json or long):
-        output.print_lines(execute(list_names))
-        return
+    async def describe(show: Callable[[list[SegmentInfo]], None]) -> None:
+        # A service is asked once for each page of names, and once more for each segment that is described.
+        async with reading(data, url) as view, aclosing(_pages_of_names(view, prefix)) as pages:
+            async for names in pages:
+                found: list[SegmentInfo] = []
+                for name in names:
+                    with suppress(SegmentNotFound):  # deleted since it was listed
+                        found.append(await view.segment_info(name))
+                show(found)
 
-    found = execute(describe)
     if json:
-        output.print_json([output.as_json(each) for each in found])
-    else:
-        rows = [(i.length, i.start_offset, i.flushed_length, _state(i), i.name) for i in found]
+        with output.json_list() as add:
+            execute(lambda: describe(lambda found: add(output.as_json(each) for each in found)))
+    elif long:
+        infos: list[SegmentInfo] = []
+        execute(lambda: describe(infos.extend))
+        rows = [(i.length, i.start_offset, i.flushed_length, _state(i), i.name) for i in infos]
         output.print_table(("length", "start", "flushed", "state", "name"), rows, ("flushed", "start"))
+    else:
+        execute(print_names)
+
+
+async def _pages_of_names(view: StoreView | Client, prefix: str) -> AsyncGenerator[list[str], None]:
+    token: str | None = None
+    while True:
+        page = await view.page_of_segments(prefix, token=token)
+        yield page.names
+        if (token := page.token) is None:
+            return
 
 
 def _state(info: SegmentInfo) -> str:

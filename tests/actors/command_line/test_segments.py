@@ -12,11 +12,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from support.command_line import NAME, Run, is_one_line, make_store, piped
+from tierlog import Unavailable
 from tierlog.actors.settings.configuration import StoreConfig, load_config
 from tierlog.actors.store.read_only import StoreView
+from tierlog.storage_backends.base.segments import SegmentPage
 
 # --- a segment's life ----------------------------------------------------------------------------
 
@@ -98,16 +101,48 @@ def test_a_list_survives_the_deletion_of_a_listed_segment(
 ) -> None:
     """Names need one question; what is described and gone by then is left out."""
     make_store(folder)
-    listed = StoreView.list_segments
+    page_of_segments = StoreView.page_of_segments
 
-    async def with_a_deleted_one(self: StoreView, prefix: str = "") -> list[str]:
-        return [*await listed(self, prefix), "deleted"]
+    async def with_a_deleted_one(self: StoreView, prefix: str = "", **page: Any) -> SegmentPage:
+        found = await page_of_segments(self, prefix, **page)
+        return attrs.evolve(found, names=[*found.names, "deleted"])
 
-    monkeypatch.setattr(StoreView, "list_segments", with_a_deleted_one)
+    monkeypatch.setattr(StoreView, "page_of_segments", with_a_deleted_one)
 
     assert run("segment", "ls").out == f"{NAME}\ndeleted\n"
     assert [each["name"] for each in json.loads(run("segment", "ls", "--json").out)] == [NAME]
     assert len(run("segment", "ls", "--long").out.splitlines()) == 2
+
+
+def test_names_are_printed_page_by_page(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was printed before a failure stays. A whole list in JSON is that of one value."""
+    names = [f"app/{number}" for number in range(5)]
+    for name in names:
+        assert run("segment", "create", name).code == 0
+    page_of_segments = StoreView.page_of_segments
+    asked = 0
+
+    async def in_small_pages(self: StoreView, prefix: str = "", *, token: str | None = None) -> SegmentPage:
+        nonlocal asked
+        asked += 1
+        if asked == fails_at:
+            raise Unavailable("on the way")
+        return await page_of_segments(self, prefix, token=token, limit=2)
+
+    monkeypatch.setattr(StoreView, "page_of_segments", in_small_pages)
+    fails_at = 0
+    assert run("segment", "ls").out.split() == names
+    listed = run("segment", "ls", "--json").out
+    assert [each["name"] for each in json.loads(listed)] == names
+    assert listed == json.dumps(json.loads(listed), indent=2) + "\n"
+
+    asked, fails_at = 0, 2
+    failed = run("segment", "ls")
+    assert (failed.code, failed.out.split() == names[: len(failed.out.split())]) == (1, True)
+    assert failed.out
+    asked = 0
+    failed = run("segment", "ls", "--json")
+    assert (failed.code, failed.out.endswith("]\n"), failed.out[0]) == (1, False, "[")
 
 
 # --- input --------------------------------------------------------------------------------------
