@@ -78,9 +78,11 @@ async def known_pages(
     while start is not None:
         with state.table.view() as view:
             # Of the moment of the view: what has ended since is open in this page.
+            records = islice(state.transactions.records_from(_decoded(split_key, start)), _PAGE.rows)
             found = {
-                ended_key(record.target, record.id): Known(info_of(state, record), 0)
-                for record in islice(state.transactions.records_from(_decoded(split_key, start)), _PAGE.rows)
+                key: Known(info_of(state, record), 0)
+                for record in records
+                if _is_before(key := ended_key(record.target, record.id), end)
             }
             page = await scan_rows(view, runs, KeyRange(start, end), _PAGE)
             start = page.resume
