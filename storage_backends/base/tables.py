@@ -14,9 +14,9 @@ from .errors import InvalidArgument, TooLarge, shown
 TABLE_KEY_BYTES_MAX = 8 << 10
 TABLE_VALUE_BYTES_MAX = 1 << 20
 TABLE_ROWS_MAX = 1_000
+"""The most rows, and the most conditions, of one update, and the most keys of one ``get_many``."""
 TABLE_BYTES_MAX = 4 << 20
 """Bytes of the keys and values of one update, its conditions included, or of the rows of one get."""
-"""The most rows, and the most conditions, of one update, and the most keys of one ``get_many``."""
 VERSION_MAX = (1 << 63) - 1
 ABSENT = 0
 """As an expected version: the key must have no row."""
