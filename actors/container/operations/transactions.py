@@ -58,6 +58,15 @@ class TransactionRequest(Request):
     def named(self) -> Sequence[str]:
         return (self.target,)
 
+    def is_new(self, state: ContainerState) -> bool:
+        """Whether no transaction of that id is known, open or ended, as far as memory has it: then to begin
+        or to abort it makes a record."""
+        sid = state.segments.sid_of(self.target)
+        try:
+            return state.find_transaction(self.target, self.transaction, sid) is None
+        except NotLoaded:
+            return True
+
 
 class TransactionInfoRequest(TransactionRequest):
     """Answered with the ``TransactionInfo``."""
@@ -78,11 +87,7 @@ class BeginTransactionRequest(TransactionRequest):
         self.lease = lease
 
     def takes_room(self, state: ContainerState) -> bool:
-        sid = state.segments.sid_of(self.target)
-        try:
-            return state.find_transaction(self.target, self.transaction, sid) is None
-        except NotLoaded:
-            return True
+        return self.is_new(state)
 
 
 class StageSegmentRequest(TransactionRequest):
@@ -125,8 +130,9 @@ class AbortTransactionRequest(TransactionRequest):
         super().__init__(target, transaction)
         self.reason = reason
 
-    def needed(self) -> Sequence[str]:
-        return ()
+    def takes_room(self, state: ContainerState) -> bool:
+        # T6: one that never began is remembered; an open one makes room, and has its target in memory.
+        return self.is_new(state)
 
 
 class ExpireTransactionRequest(Request):

@@ -385,6 +385,26 @@ async def test_commits_of_a_flush_pass_the_limit_of_rows_that_they_lower() -> No
 
 
 @virtual_time
+async def test_m12_aborts_of_what_never_began_are_refused_while_rows_cannot_be_published() -> None:
+    """Each is remembered, so they are rows without a bound. An abort of an open transaction goes on."""
+    admission = attrs.evolve(OPTIONS.admission, row_bytes=ROW_BYTES)
+    world = ContainerWorld(attrs.evolve(OPTIONS, admission=admission))
+    async with world.owner() as owner:
+        await owner.store.create_segment("s")
+        await owner.store.begin_transaction("s", "open")
+        world.chunks.script = refuse_all
+        with pytest.raises(Throttled, match="bytes of records"):
+            for number in range(ROW_BYTES):
+                await owner.store.abort_transaction("s", f"never-{number}", "r" * 900)
+        assert owner.container.state.table.memory < 2 * ROW_BYTES
+        await owner.store.abort_transaction("s", "open")
+        await owner.store.abort_transaction("s", "never-0")
+        world.chunks.script = None
+        await owner.store.flush()
+        await owner.store.abort_transaction("s", "never")
+
+
+@virtual_time
 async def test_what_the_table_deletes_of_itself_changes_no_row_of_it() -> None:
     """pravega/pravega#6306: runs that were merged are deleted. If that were recorded in the table, each merge
     would make rows, and each cycle a merge."""

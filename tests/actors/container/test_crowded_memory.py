@@ -96,12 +96,15 @@ async def test_m5_what_relieves_memory_and_what_needs_none_is_not_refused() -> N
             store.update_attributes(cold[0], update),
             store.seal_segment(cold[0]),
             store.begin_transaction(cold[0], "t"),
+            store.abort_transaction(cold[0], "t"),
             store.create_segment("one/more"),
         ):
             with pytest.raises(Throttled, match="segments in memory"):
                 await call
         await store.delete_segment(cold[1])
         await store.delete_segment(created[1])
+        await store.begin_transaction(created[0], "t")
+        await store.abort_transaction(created[0], "t")
         world.chunks.script = None
         healed.set()
         await store.flush()

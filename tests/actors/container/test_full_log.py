@@ -107,9 +107,10 @@ async def test_w6_the_room_for_a_checkpoint_counts_the_elements_in_it(
         lambda store: store.update_attributes("s", [AttributeUpdate("a", 1)]),
         lambda store: store.begin_transaction("s", "t2"),
         lambda store: store.stage_segment("s", "t1", "part"),
+        lambda store: store.abort_transaction("s", "t2"),
         lambda store: store.expire_writers("s", ["w"]),
     ],
-    ids=["create", "attributes", "begin", "stage", "expire"],
+    ids=["create", "attributes", "begin", "stage", "abort", "expire"],
 )
 async def test_w6_what_would_stay_in_the_log_is_refused_on_a_full_disk(
     add: Callable[[SegmentStore], Awaitable[object]],
@@ -131,7 +132,8 @@ async def test_w6_what_would_stay_in_the_log_is_refused_on_a_full_disk(
         # Nothing new, or what makes room.
         await owner.store.create_segment("s", exist_ok=True)
         await owner.store.begin_transaction("s", "t1")
-        await owner.store.abort_transaction("s", "t1")
+        for _ in range(2):
+            await owner.store.abort_transaction("s", "t1")
         await owner.store.seal_segment("e/0")
         await owner.store.truncate_segment("s", 1)
         await owner.store.delete_segment("e/1")
