@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
+from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption, Unavailable
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.rows import Row, prefix_end
@@ -53,30 +54,46 @@ class RowRemoval:
         while True:
             self._due = anyio.Event()
             pause = float("inf")
+            start: bytes | None = MARK_PREFIX
             try:
-                while marks := (await self._page(MARK_PREFIX, MARK_PREFIX)).rows:
-                    await self._remove_left(marks)
+                while start is not None:
+                    marks = await self._page(MARK_PREFIX, start)
+                    if not await self._remove_left(marks.rows):
+                        pause = _FAILURE_PAUSE
+                    start = marks.resume
             except (Unavailable, DataCorruption) as error:
-                _log.warning("rows_not_removed", container=self._state.container, error=str(error))
+                self._report(error)
                 pause = _FAILURE_PAUSE
             with anyio.move_on_after(pause):
                 await self._due.wait()
 
-    async def _remove_left(self, marks: Sequence[Row]) -> None:
-        """Remove the rows of segments, each with its mark after them. Nobody adds any."""
+    def _report(self, error: Exception) -> None:
+        _log.warning("rows_not_removed", container=self._state.container, error=str(error))
+
+    async def _remove_left(self, marks: Sequence[Row]) -> bool:
+        """Remove the rows of segments, each with its mark after them. Nobody adds any. Returns whether all of
+        them are removed: a damaged mark, and one whose rows cannot be read, hold up no others."""
         keys: list[bytes] = []
+        damaged = 0
         for mark in marks:
-            for prefix in left_prefixes(marked_sid(mark.key)):
-                start: bytes | None = prefix
-                while start is not None:
-                    page = await self._page(prefix, start)
-                    keys += [row.key for row in page.rows]
-                    start = page.resume
-                    if len(keys) >= _LIMITS.rows:
-                        await self._forget(keys)
-                        keys = []
-            keys.append(mark.key)
-        await self._forget(keys)
+            try:
+                for prefix in left_prefixes(_sid_of(mark)):
+                    start: bytes | None = prefix
+                    while start is not None:
+                        page = await self._page(prefix, start)
+                        keys += [row.key for row in page.rows]
+                        start = page.resume
+                        if len(keys) >= _LIMITS.rows:
+                            await self._forget(keys)
+                            keys = []
+            except DataCorruption as error:
+                self._report(error)
+                damaged += 1
+            else:
+                keys.append(mark.key)
+        if keys:
+            await self._forget(keys)
+        return not damaged
 
     async def _page(self, prefix: bytes, start: bytes) -> Page:
         with self._state.table.view() as view:
@@ -88,3 +105,13 @@ class RowRemoval:
         await anyio.sleep(_PAUSE)
         while self._state.table.memory > _ROW_BYTES_MAX:
             await self._wait_progress()
+
+
+def _sid_of(mark: Row) -> int:
+    """Raises ``DataCorruption``."""
+    try:
+        return marked_sid(mark.key)
+    except DecodeError as error:
+        raise DataCorruption(
+            f"the mark of a removed segment does not decode: {error}", file=repr(mark.key)
+        ) from error
