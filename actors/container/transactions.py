@@ -31,6 +31,7 @@ from .transaction_table import unknown
 
 if TYPE_CHECKING:
     from .container import Container
+    from .leases import Leases
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -152,20 +153,30 @@ async def ask_transaction(container: Container, request: TransactionRequest) -> 
         if row is not None and row.value is not None:
             return leases.with_time(info, row.version)
 
+    return await container.as_owner(_look_up(container, request, info))
+
+
+async def _look_up(
+    container: Container, request: TransactionRequest, info: TransactionInfo | None
+) -> TransactionInfo:
     try:
-        known = await find_known(state, container.runs, request.target, request.transaction)
+        known = await find_known(container.state, container.runs, request.target, request.transaction)
     except TransactionNotFound:
         await container.wait_durable()
         if info is None:
             raise
         return info  # it was committed as another transaction (rule T4)
     await container.wait_durable()
-    return leases.with_time(info or known.info, known.version)
+    return container.leases.with_time(info or known.info, known.version)
 
 
 async def list_transactions(container: Container, prefix: str) -> list[TransactionInfo]:
     """The transactions whose target begins with ``prefix``, sorted, in pages of one moment each."""
     leases = container.leases  # first: it raises if the container is not open yet
+    return await container.as_owner(_list(container, leases, prefix))
+
+
+async def _list(container: Container, leases: Leases, prefix: str) -> list[TransactionInfo]:
     found: list[TransactionInfo] = []
     async with aclosing(known_pages(container.state, container.runs, prefix)) as pages:
         async for page in pages:

@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from itertools import chain
 from random import Random
 from typing import NoReturn, Protocol, TypeVar
 
@@ -71,7 +72,7 @@ from ..container.requests import Request
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..container.table_pages import Position, page_of_changes, page_of_rows, rows_of_keys
-from ..container.transactions import find_known, known_pages
+from ..container.transactions import Known, find_known, known_pages
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, recorded_location
 from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity
@@ -338,6 +339,10 @@ async def _on_snapshot(container: ContainerView, act: Callable[[ContainerSnapsho
     return await act(await container.snapshot())
 
 
+def _without_clock(known: Known) -> TransactionInfo:
+    return attrs.evolve(known.info, expires_in=math.inf)
+
+
 @copy_docstrings(ReadVerbs)
 class StoreView:
     """A read-only view of a store. ``open_reader`` makes it; use it inside the ``async with`` body."""
@@ -411,20 +416,22 @@ class StoreView:
         Raises:
             TransactionNotFound: It never began, or it ended so long ago that it was forgotten.
         """
-        found = await self._container(target).snapshot()
-        known = await find_known(found.state, found.runs, target, check_transaction_id(transaction_id))
-        return attrs.evolve(known.info, expires_in=math.inf)
+        checked = check_transaction_id(transaction_id)
+
+        async def find(found: ContainerSnapshot) -> Known:
+            return await find_known(found.state, found.runs, target, checked)
+
+        return _without_clock(await self._on_snapshot(target, find))
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         """Returns the known transactions whose target's name begins with ``prefix``, sorted by target and id.
         Their ``expires_in`` is infinite."""
-        infos: list[TransactionInfo] = []
-        for container in self.containers:
-            found = await container.snapshot()
-            async with aclosing(known_pages(found.state, found.runs, prefix)) as pages:
-                async for page in pages:
-                    infos += [attrs.evolve(known.info, expires_in=math.inf) for known in page]
 
+        async def listed(found: ContainerSnapshot) -> list[TransactionInfo]:
+            async with aclosing(known_pages(found.state, found.runs, prefix)) as pages:
+                return [_without_clock(known) async for page in pages for known in page]
+
+        infos = chain.from_iterable([await _on_snapshot(container, listed) for container in self.containers])
         return sorted(infos, key=lambda info: (info.target, info.transaction_id))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:

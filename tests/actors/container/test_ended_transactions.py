@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import attrs
@@ -39,7 +41,7 @@ from tierlog.journal.log.memory import _LogState
 from tierlog.journal.operations.ended_transactions import TransactionEnd
 from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import Unavailable
+from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunk
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.scan import PageLimits
@@ -335,6 +337,41 @@ async def test_m21_a_listing_merges_open_and_ended_transactions_in_pages(
         # Targets that do not begin with the prefix have transactions behind it.
         for prefix, first in (("app/a+", 20), ("app/ab", 40)):
             assert shown(await owner.store.list_transactions(prefix)) == expected[first : first + 20]
+
+
+@pytest.mark.parametrize("error", [DataCorruption, Unavailable])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.transaction_info(TARGET, "done"),
+        lambda store: store.list_transactions(),
+    ],
+    ids=["info", "list"],
+)
+async def test_queries_of_an_owner_that_was_replaced_are_refused_as_such(
+    call: Callable[[SegmentStore], Awaitable[object]],
+    error: type[DataCorruption | Unavailable],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its successor deletes a run while it reads the answer there."""
+    world = ContainerWorld(COLD)
+    owners: list[Owner] = []
+    async with anyio.create_task_group() as tasks:
+        former = await world.start(tasks)
+        await ended(former)
+        await go_cold(former)
+
+        async def fail(*_: Any) -> Any:
+            if not owners:  # a damaged run is read once more
+                owners.append(await world.start(tasks))
+            raise error("runs/1 is gone")
+
+        monkeypatch.setattr(former.container.runs, "_read", fail)
+        with pytest.raises(NotOwner):
+            await call(former.store)
+
+        await former.stop()
+        await owners[0].crash()
 
 
 async def test_m21_a_folder_of_an_earlier_version_keeps_its_ended_transactions() -> None:

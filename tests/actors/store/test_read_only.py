@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,18 @@ from tierlog import (
     SegmentTruncated,
     StoreMismatch,
     TableChange,
+    TransactionState,
     Unavailable,
     Unsupported,
     WrongSegmentKind,
     open_store,
 )
 from tierlog.actors.maintenance.doctor import StoreReport, examine
-from tierlog.actors.store.read_only import open_reader
+from tierlog.actors.store.read_only import StoreView, open_reader
 from tierlog.journal.manifest.chain import journal_prefix
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.sorted_runs.lookup import find_rows
 from tierlog.storage_backends.sorted_runs.scan import scan_rows
 
 pytestmark = pytest.mark.anyio
@@ -263,6 +266,51 @@ async def test_a_read_refreshes_when_the_owner_collected_a_chunk(
         with pytest.raises(SegmentTruncated):
             await view.read(NAME, 0, 10)
         assert (await view.segment_info(NAME)).start_offset == len(FLUSHED) + 5
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+@pytest.mark.parametrize("error", [DataCorruption, Unavailable])
+@pytest.mark.parametrize(
+    "query",
+    [lambda view: view.transaction_info(NAME, "t"), lambda view: view.list_transactions()],
+    ids=["info", "list"],
+)
+async def test_a_query_of_transactions_refreshes_when_the_owner_deleted_a_run(
+    query: Callable[[StoreView], Awaitable[object]],
+    error: type[DataCorruption | Unavailable],
+    is_changed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = 1
+    find = find_rows
+
+    async def fail_once(*arguments: Any) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise error("runs/1 is gone")
+        return await find(*arguments)
+
+    async with open_store(tmp_path, containers=1) as store:
+        await store.create_segment(NAME)
+        await store.begin_transaction(NAME, "t")
+        await store.abort_transaction(NAME, "t")
+        await store.flush()
+    async with open_reader(tmp_path) as view:
+        await view.segment_info(NAME)
+        if is_changed:
+            async with open_store(tmp_path) as store:
+                await store.append(NAME, b"x")
+        monkeypatch.setattr("tierlog.actors.container.transactions.find_rows", fail_once)
+        if is_changed:
+            found = await query(view)
+            [info] = found if isinstance(found, list) else [found]
+            assert (info.state, info.expires_in) == (TransactionState.ABORTED, math.inf)
+        else:
+            with pytest.raises(error, match="gone"):
+                await query(view)
+        assert not failures
 
 
 async def test_a_tail_whose_chunk_was_collected_does_not_go_on_in_a_later_segment_of_the_name(
