@@ -2,7 +2,11 @@
 
 Key of a row: ``t:``, the target's name, a zero byte, and the transaction's id; the value is its image. Each
 end has a row of the index besides, without a value: ``h:``, the version of the end in hex, and the rest of
-the key. So those that ended first are found without looking at the others."""
+the key. So those that ended first are found without looking at the others. Both rows have the version of the
+end.
+
+Ends that a checkpoint of an earlier version had have no version of their own: in the index they are the first
+ones, whatever the version of their rows, because recovery may put the rows more than once."""
 
 from __future__ import annotations
 
@@ -40,11 +44,11 @@ def index_key(version: int, target: str, transaction: str) -> bytes:
     return index_start(version) + f"{target}{_SEPARATOR}{transaction}".encode()
 
 
-def ended_rows(record: TransactionImage, version: int) -> tuple[Row, Row]:
-    """The rows of a transaction that ends with ``version``."""
+def ended_rows(record: TransactionImage, version: int, *, is_brought_over: bool = False) -> tuple[Row, Row]:
+    """The rows of a transaction that ends with ``version``, or was brought over from a checkpoint then."""
     return (
         Row(ended_key(record.target, record.id), version, encode_transaction(record)),
-        Row(index_key(version, record.target, record.id), version, b""),
+        Row(index_key(0 if is_brought_over else version, record.target, record.id), version, b""),
     )
 
 

@@ -432,7 +432,7 @@ class ContainerState:
         for record in records:
             # Replay puts those that ended after the checkpoint.
             if self.table.find_in_memory(ended_key(record.target, record.id)) is None:
-                self.table.put(ended_rows(record, self.sequence))
+                self.table.put(ended_rows(record, self.sequence, is_brought_over=True))
 
     def forget_ends(self, ends: Iterable[TransactionEnd]) -> None:
         """The present operation removes the rows of ended transactions."""

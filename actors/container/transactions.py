@@ -122,8 +122,8 @@ async def find_ends(state: ContainerState, runs: RunReader, start: bytes, versio
         ends = [_decoded(end_of_key, row.key) for row in page.rows]
         rows = await find_rows(view, runs, [ended_key(end.target, end.id) for end in ends])
         found = [
-            end._replace(is_newest=version_of(rows.get(ended_key(end.target, end.id))) == end.version)
-            for end in ends
+            end._replace(is_newest=version_of(rows.get(ended_key(end.target, end.id))) == row.version)
+            for end, row in zip(ends, page.rows, strict=True)
         ]
         resume = successor(page.rows[-1].key) if page.rows else start
         return EndsPage(found, view.runs.clean_to, resume)

@@ -17,7 +17,8 @@ from .operation import operation
 
 class TransactionEnd(NamedTuple):
     version: int
-    """The sequence of the operation that ended the transaction."""
+    """The sequence of the operation that ended the transaction; 0 if it was brought over from a checkpoint of
+    an earlier version."""
     is_newest: bool
     """Whether the row of the transaction is that of this end."""
     target: str

@@ -10,7 +10,7 @@ from ...storage_backends.base.codec import Decoder, Encoder
 from .operation import operation
 
 
-@operation(34)
+@operation(44)  # 34 had another layout in unreleased code
 class ForgetRows(NamedTuple):
     keys: tuple[bytes, ...]
 

@@ -10,7 +10,8 @@ two generations, which write rows more often.
 Tombstones do not make a generation large, so in tiers alone they would meet the rows that they hide only
 after nine more such generations. Where many rows were removed, all generations are merged without that: the
 rows that are hidden go. The tombstones stay, so that the changes stay complete, and count no more, because
-they are in the oldest generation then. So at most three rows are written for each tombstone, once.
+they are in the oldest generation then. Once they are half of its rows, the next such merge drops them. So
+there are about as many tombstones as rows, and those that came since.
 
 The runs of a large generation are larger, so that the run list stays short however many rows there are
 (rule M12).
@@ -124,7 +125,10 @@ def _of_removed(
         and cycles >= fan_out
         and _REMOVED_BYTES_MIN <= size <= cycles * _REMOVED_BYTES_PER_CYCLE
     )
-    return Merge(tuple(generations), 0) if is_due else None
+    # Changes stay complete from the last such merge on, at least.
+    drops = 2 * sum(run.summary.tombstones for run in oldest) >= sum(run.summary.rows for run in oldest)
+    greatest = max(run.summary.max_version for run in oldest)
+    return Merge(tuple(generations), greatest if drops else 0) if is_due else None
 
 
 def _digits(number: int, base: int) -> int:

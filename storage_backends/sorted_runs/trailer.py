@@ -2,8 +2,7 @@
 
 Layout: the summary (``summary.py``); u64 length of the blocks; u32 length of the index; then the ending: u32
 length of what is before it, u16 format version, the bytes ``TLRUN1``, u32 checksum of all that
-(``part_checksum.py``). The part
-between the blocks and the trailer is fingerprints and index (``tail.py``).
+(``part_checksum.py``). The part between the blocks and the trailer is fingerprints and index (``tail.py``).
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import struct
 
 import attrs
 
-from ..base.checksum import Buffer
+from ..base.checksum import Buffer, crc32c
 from ..base.codec import DecodeError, Decoder, Encoder
 from ..base.errors import StoreMismatch
 from .part_checksum import part_checksum
 from .summary import RunSummary, decode_summary, encode_summary
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1, of unreleased code, had checksums without name and offset."""
 _MAGIC = b"TLRUN1"
 _ENDING = struct.Struct(">IH6sI")
 
@@ -44,13 +44,17 @@ class Trailer:
             raise DecodeError(f"{len(data)} bytes are no trailer of a run")
         size, version, magic, crc = _ENDING.unpack_from(data, len(data) - _ENDING.size)
         length = size + _ENDING.size
-        if (
-            magic != _MAGIC
-            or length > min(len(data), run_length)
-            or part_checksum(data[-length:-4], run, run_length - length) != crc
-        ):
+        sealed = data[-length:-4]
+        if magic != _MAGIC or length > min(len(data), run_length):
             raise DecodeError("the trailer of a run is damaged")
-        # After the checksum: a damaged version must not be reported as a newer one.
+        # After the checksum: a damaged version must not be reported as another one.
+        if version < FORMAT_VERSION and crc32c(sealed) == crc:
+            raise StoreMismatch(
+                f"a sorted run has format {version}, which only unreleased versions of tierlog wrote, and "
+                f"this one reads {FORMAT_VERSION}: copy the data out with the version that wrote it"
+            )
+        if part_checksum(sealed, run, run_length - length) != crc:
+            raise DecodeError("the trailer of a run is damaged")
         if version != FORMAT_VERSION:
             raise StoreMismatch(
                 f"a sorted run has format {version}, and this version of tierlog reads {FORMAT_VERSION}; "

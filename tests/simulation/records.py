@@ -149,10 +149,10 @@ def broken_records(container: Container) -> Iterator[str]:
 
 def _broken_ends(state: ContainerState, entries: Entries) -> Iterator[str]:
     """Each ended transaction is found by its end, and each end is counted (rule M21)."""
-    ends = [end_of_key(key.encode()) for key in entries if key.startswith("h:")]
+    ends = [(end_of_key(key.encode()), version) for key, (version, _) in entries.items() if key[:2] == "h:"]
     if len(ends) != state.transactions.ends:
         yield f"{state.transactions.ends} ends of transactions are counted, there are {len(ends)}"
-    indexed = {(ended_key(end.target, end.id).decode(), end.version) for end in ends}
+    indexed = {(ended_key(end.target, end.id).decode(), version) for end, version in ends}
     for key, (version, _) in entries.items():
         if key.startswith("t:") and (key, version) not in indexed:
             yield f"{key} at {version} is in no index: it would be remembered for ever"

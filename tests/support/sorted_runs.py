@@ -21,7 +21,7 @@ from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.table import Table, TableView
 from tierlog.storage_backends.sorted_runs.tail import decode_tail
-from tierlog.storage_backends.sorted_runs.trailer import Trailer
+from tierlog.storage_backends.sorted_runs.trailer import FORMAT_VERSION, Trailer
 
 
 def encode(rows: Iterable[Row], block_bytes: int = 64, name: str = "runs/1") -> tuple[EncodedRun, bytes]:
@@ -52,7 +52,7 @@ def of_newer_format(run: RunEntry, data: bytes) -> bytes:
     """A run whose trailer, with a right checksum, has another format version."""
     _, length = Trailer.decode(data, run.name, run.length)
     newer = bytearray(data[-length:-4])
-    newer[-8:-6] = (2).to_bytes(2, "big")
+    newer[-8:-6] = (FORMAT_VERSION + 1).to_bytes(2, "big")
     checksum = part_checksum(newer, run.name, run.length - length)
     return data[:-length] + newer + checksum.to_bytes(4, "big")
 

@@ -107,9 +107,13 @@ def _decide_spill(state: ContainerState, request: SpillRequest) -> Decision:
     segment = state.segments.get(request.sid)
     room = state.image_entries
     ops: list[Operation] = []
-    if segment is not None and (count := len(segment.attributes)) > room:
+    # Of one that is gone nobody would remove the rows (M17).
+    if segment is None or segment.is_gone:
+        return None, None
+
+    if (count := len(segment.attributes)) > room:
         ops.append(SpillAttributes(segment.sid, max(room, count - _SPILLED_AT_ONCE)))
-    if segment is not None and (writers := excess_writers(segment, room)):
+    if writers := excess_writers(segment, room):
         ops.append(SpillWriters(segment.sid, writers))
     return ops or None, None
 

@@ -27,7 +27,7 @@ from ....storage_backends.base.transactions import (
     split_staged,
 )
 from ....storage_backends.sorted_runs.memtable import version_of
-from ..ended_rows import ended_key
+from ..ended_rows import ended_key, index_key
 from ..requests import Request
 from ..segments import NotLoaded, SegmentState
 from ..transaction_table import begun, ended, never_begun, refuse_staged, unknown
@@ -333,11 +333,18 @@ def _decide_forget(state: ContainerState, request: ForgetTransactionsRequest) ->
     if state.table.runs.clean_to != request.clean_to:
         return None, False  # rows that came after the view may have left memory
 
-    find = state.table.find_in_memory
-    rows = [(end, find(ended_key(end.target, end.id))) for end in request.ends]
-    # The same id may have ended again since the view.
-    ends = (end if row is None else end._replace(is_newest=row.version == end.version) for end, row in rows)
-    return ForgetEnds(tuple(ends)), True
+    return ForgetEnds(tuple(_as_of_now(state, end) for end in request.ends)), True
+
+
+def _as_of_now(state: ContainerState, end: TransactionEnd) -> TransactionEnd:
+    """``end`` as of a view, since which the same id may have ended again."""
+    row = state.table.find_in_memory(ended_key(end.target, end.id))
+    if row is None:
+        return end
+
+    # The rows of one end have one version, and leave memory together.
+    index = state.table.find_in_memory(index_key(end.version, end.target, end.id))
+    return end._replace(is_newest=index is not None and index.version == row.version)
 
 
 # --- parts of decisions -------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from ..wire.bodies import Empty
 from ..wire.headers import parse_writer
 from ..wire.paths import Verb
 from ..wire.table_bodies import (
+    ROW_BYTES_MAX,
     ROWS_BYTES_MAX,
     ChangedRow,
     Changes,
@@ -84,7 +85,7 @@ def _event(body: UpdateRows) -> WriterEvent:
 @verb(Verb.GET_ROWS, DataCorruption, help="The answer.", body_limit="rows_bytes")
 async def get_rows(call: Call, body: GetRows) -> FoundRows:
     """The rows of keys, in the order of the keys, as of one moment; null for a key without a row."""
-    await call.take_room(ROWS_BYTES_MAX)
+    await call.take_room(min(len(body.keys) * ROW_BYTES_MAX, ROWS_BYTES_MAX))
     rows = await call.server.store.tables.get(call.name, body.keys)
     return FoundRows([None if row is None else _found(row) for row in rows])
 

@@ -20,6 +20,8 @@ from .bodies import Number, PreviousNumber, RequestBody, WriterId, described
 ROWS_BYTES_MAX = TABLE_BYTES_MAX * 3 // 2
 """Bytes of the body of an update or a get, and of its answer: room for the largest one in base64, with its
 JSON."""
+ROW_BYTES_MAX = (TABLE_VALUE_BYTES_MAX + TABLE_KEY_BYTES_MAX) * 3 // 2
+"""The same for one row."""
 
 Version = Annotated[int, Meta(ge=0, le=VERSION_MAX)]
 _BASE64 = described("^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")

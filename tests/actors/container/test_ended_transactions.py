@@ -374,9 +374,23 @@ async def test_queries_of_an_owner_that_was_replaced_are_refused_as_such(
         await owners[0].crash()
 
 
-async def test_m21_a_folder_of_an_earlier_version_keeps_its_ended_transactions() -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("crash", "checkpoint", "flush", "crash", "flush"),
+        ("record", "flush"),
+        ("record", "crash", "checkpoint"),
+    ],
+    ids=" ".join,
+)
+async def test_m21_a_folder_of_an_earlier_version_keeps_its_ended_transactions(
+    steps: tuple[str, ...],
+) -> None:
     """Log and objects are those of the version before, which had ended transactions in checkpoints only: one
-    has ended before its checkpoint, one before its newest run, one after it; another was forgotten."""
+    has ended before its checkpoint, one before its newest run, one after it; another was forgotten.
+
+    "record": the owner dies after it recorded an element and before that was created, so the next owner knows
+    of no run that has them, and of one that may have."""
     world = ContainerWorld(attrs.evolve(COLD, tombstone=86_400.0))
     kept = json.loads((GOLDEN / "container_without_ended_rows.json").read_text())
     journal = world.logs._states["c0"] = _LogState(kept["epoch"])
@@ -386,7 +400,7 @@ async def test_m21_a_folder_of_an_earlier_version_keeps_its_ended_transactions()
         world.memory.chunks[name] = MemoryChunk(bytearray.fromhex(content))
 
     async with anyio.create_task_group() as tasks:
-        for step in ("crash", "checkpoint", "flush", "crash", "flush"):
+        for step in steps:
             owner = await world.start(tasks)
             assert owner.container.state.transactions.ends == 4
             assert await listed(owner) == [
@@ -405,7 +419,13 @@ async def test_m21_a_folder_of_an_earlier_version_keeps_its_ended_transactions()
                 await owner.store.flush()
             if step == "checkpoint":
                 await owner.checkpoint()
+            if step == "record":
+                world.chunks.script = _elements_hang
+                with anyio.move_on_after(20):
+                    await owner.store.flush()
+                assert owner.container.state.manifest.intent is not None
             await owner.crash()
+            world.chunks.script = None
 
         owner = await world.start(tasks)
         assert (await owner.store.begin_transaction(TARGET, "forgotten")).state is OPEN
@@ -414,7 +434,12 @@ async def test_m21_a_folder_of_an_earlier_version_keeps_its_ended_transactions()
         await anyio.sleep(86_400 * 1.1)
         await owner.store.flush()
         assert (owner.container.state.transactions.ends, rows_of(owner)) == (0, [])
+        await owner.checkpoint()
         await owner.stop()
+
+
+def _elements_hang(call: Call) -> Fault | None:
+    return Fault(FaultKind.HANG) if call.verb.startswith("create") and "/journal/" in call.name else None
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(100_000, marks=pytest.mark.extended)])

@@ -14,7 +14,7 @@ from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, vi
 from support.live_segments import cold_images
 from support.stores import make
 from support.table_rows import records_of
-from tierlog import OutOfOrder, SegmentStore, UnknownWriter
+from tierlog import AttributeUpdate, OutOfOrder, SegmentStore, UnknownWriter
 from tierlog.actors.container.cold_segments import ColdSegments
 from tierlog.actors.container.operations.attributes import SpillRequest
 from tierlog.actors.container.segments import SegmentState
@@ -28,6 +28,7 @@ from tierlog.actors.container.writer_rows import (
 from tierlog.journal.operations.segment_image import WriterState
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, Unavailable
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -354,6 +355,27 @@ async def test_m20_images_of_an_earlier_version_become_rows_and_go_cold() -> Non
             await send(owner.store, WRITERS[12], 2)
         await go_cold(owner)
         assert owner.container.segments.in_memory(NAME) is None
+
+
+async def test_m17_the_image_of_a_deleted_segment_becomes_no_rows() -> None:
+    """Nobody would remove them."""
+    world = ContainerWorld(attrs.evolve(FEW, image_entries=1 << 20))
+    async with world.owner() as owner:
+        await filled(owner)
+        names = [AttributeUpdate(f"n{number}", 1) for number in range(20)]
+        await owner.store.update_attributes(NAME, names)
+        await owner.store.flush()
+        world.chunks.script = lambda call: Fault(FaultKind.BEFORE)
+        await owner.store.delete_segment(NAME)
+        await owner.checkpoint()
+        await owner.crash()
+    world.options = FEW
+    async with world.owner() as owner:
+        await anyio.sleep(5)
+        world.chunks.script = None
+        await anyio.sleep(1000)
+        await owner.store.flush()
+        assert [key for key in records_of(owner.container) if key[:2] in ("a:", "y:", "v:")] == []
 
 
 async def test_m20_very_many_writers_of_an_earlier_version_leave_in_steps() -> None:

@@ -91,6 +91,43 @@ def test_m7_a_row_is_written_at_most_five_times_in_10_000_cycles(keys: int) -> N
     assert generations <= 4 * (FAN_OUT - 1) + 1
 
 
+def test_m7_the_tombstones_of_a_queue_beside_other_rows_have_a_bound() -> None:
+    """Merges of everything kept all of them, and left the merges of tiers none to drop. Of each row: version,
+    and size; 0 for a tombstone."""
+    live, moved = 2000, 200
+
+    def run_of(first: int, last: int, rows: dict[int, tuple[int, int]]) -> RunEntry:
+        versions = [version for version, _ in rows.values()]
+        tombstones = sum(not size for _, size in rows.values())
+        summary = RunSummary(len(rows), tombstones, min(versions), max(versions), b"a", b"z")
+        length = sum(70 + size for _, size in rows.values())
+        return RunEntry(f"{first}-{last}-{len(rows)}", length, 0, 1, first, last, summary)
+
+    runs, contents, written, most = RunList(), dict[str, dict[int, tuple[int, int]]](), 0, 0
+    for cycle in range(1, 1001):
+        rows = dict.fromkeys(range(cycle * moved, (cycle + 1) * moved), (cycle, 300))
+        rows |= {number - moved: (cycle, 0) for number in rows if cycle > 1}
+        rows |= {-number: (cycle, 1000) for number in range(live if cycle == 1 else 0)}
+        added = run_of(cycle, cycle, rows)
+        runs, contents[added.name] = runs.replaced((), [added]), rows
+        while (merge := next_merge(runs)) is not None:
+            merged: dict[int, tuple[int, int]] = {}
+            for run in reversed(merge.runs):
+                merged |= contents.pop(run.name)
+            merged = {
+                key: (version, size)
+                for key, (version, size) in merged.items()
+                if size or version > merge.drop_tombstones_to
+            }
+            winner = run_of(merge.runs[-1].first_cycle, merge.runs[0].last_cycle, merged)
+            runs, contents[winner.name] = merge.applied_to(runs, [winner]), merged
+            written += len(merged)
+        most = max(most, sum(run.summary.tombstones for run in runs))
+    assert most < 3 * (live + moved)
+    assert runs.changes_from > 0
+    assert written < 5 * 1000 * 2 * moved
+
+
 def split(run: RunEntry, size: int) -> list[RunEntry]:
     """``run`` as runs of about ``size`` bytes."""
     parts = max(1, round(run.length / size))
@@ -429,7 +466,7 @@ async def test_a_run_of_a_newer_format_is_reported_as_such(tmp_path: Path) -> No
     path = Path(path_of(order.folder, run))
     path.write_bytes(of_newer_format(run, path.read_bytes()))
 
-    with pytest.raises(StoreMismatch, match="format 2"):
+    with pytest.raises(StoreMismatch, match="format 3"):
         await helper.merge_in_helper(order, LocalFiles())
 
 

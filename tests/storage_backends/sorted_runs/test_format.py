@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.sorted_runs import encode, entry_of, numbered, of_newer_format, reader_of
+from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
 from tierlog.storage_backends.sorted_runs.block import (
@@ -30,7 +31,7 @@ from tierlog.storage_backends.sorted_runs.table import TableView
 from tierlog.storage_backends.sorted_runs.tail import Tail, decode_tail, tail_in_steps
 from tierlog.storage_backends.sorted_runs.trailer import Trailer
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "sorted_run_v1.hex"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "sorted_run_v2.hex"
 SAMPLE = [
     Row(b"a", 7, b"one"),
     Row(b"app/events", 9, b""),
@@ -74,7 +75,7 @@ def test_the_bytes_of_an_entry_are_golden() -> None:
     entry = RunEntry.of(encode(SAMPLE)[0], 3, 4)
 
     assert entry.encode().hex() == (
-        "01" "000672756e732f31" "00000000000001ed" "1f0afb16" "000000cf" "0000000000000003" "0000000000000004"
+        "01" "000672756e732f31" "00000000000001ed" "3bc3039f" "000000cf" "0000000000000003" "0000000000000004"
         "00000009" "00000001" "0000000000000007" "0000010000000000"
         "00000001" "61" "0000000b" "6b65792f30303030303578"
     )  # fmt: skip
@@ -264,11 +265,23 @@ async def test_another_run_of_the_same_length_is_refused() -> None:
 
 
 @pytest.mark.anyio
+async def test_the_format_of_unreleased_code_is_refused_as_such() -> None:
+    """Its checksums had neither name nor offset, so all its runs looked damaged."""
+    run, data = entry_of(SAMPLE, "r")
+    sealed = bytearray(data[-Trailer.decode(data, run.name, run.length)[1] : -4])
+    sealed[-8:-6] = (1).to_bytes(2, "big")
+    unreleased = data[: -len(sealed) - 4] + sealed + crc32c(sealed).to_bytes(4, "big")
+
+    with pytest.raises(StoreMismatch, match="format 1, which only unreleased"):
+        await all_rows(run, unreleased)
+
+
+@pytest.mark.anyio
 async def test_a_newer_format_is_refused_as_such() -> None:
     """The version is covered by the checksum, so it is not damage."""
     run, data = entry_of(SAMPLE, "r")
 
-    with pytest.raises(StoreMismatch, match="format 2"):
+    with pytest.raises(StoreMismatch, match="format 3"):
         await all_rows(run, of_newer_format(run, data))
 
 

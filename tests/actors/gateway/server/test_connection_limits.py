@@ -640,10 +640,10 @@ async def test_h10_unread_answers_keep_few_windows_and_no_block_that_is_not_coun
 async def test_h12_answers_with_many_rows_that_nobody_reads_hold_no_more_than_the_bound(
     tmp_path: Path,
 ) -> None:
-    """Room is taken before the rows are read, for the largest answer; then what it does not need is given
-    back."""
+    """Room is taken before the rows are read, for the largest answer to so many keys; then what it does not
+    need is given back."""
     keys = [b"a", b"b", b"c"]
-    body = msgspec.json.encode({"keys": keys})
+    body = msgspec.json.encode({"keys": [*keys, b"absent"]})
     head = b"POST /v1/segments/t/get-rows HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     request = head + b"content-length: %d\r\n\r\n%b" % (len(body), body)
     block, room = 1 << 20, 12
