@@ -14,7 +14,8 @@ from random import Random
 import anyio.abc
 import trio
 
-from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.actors.container.container import Container
+from tierlog.storage_backends.base.errors import NotOwner, TierlogError
 from tierlog.storage_backends.base.transactions import is_staged
 
 from .beside import BesideTheWriter
@@ -300,11 +301,11 @@ class Nemesis:
             if process is not last:
                 self._end(process)
         if last is not None:
-            # One that was frozen in its opening may have fenced it, which it notices at its next call.
+            # One that was frozen in its opening may have fenced it.
             await self._run.attempt(
                 last, "a last call", lambda store: store.list_segments(), seconds=START_SECONDS
             )
-            if self._run.is_crippled(last):
+            if self._run.is_crippled(last) or any(map(_is_fenced, last.containers())):
                 self._end(last)
 
     # --- processes ------------------------------------------------------------------------------------------
@@ -436,3 +437,12 @@ _TARGETS = {
     FaultKind.CHUNK_ERROR: Target.CHUNKS,
     FaultKind.CHUNK_ERRORS: Target.CHUNKS,
 }
+
+
+def _is_fenced(container: Container) -> bool:
+    """Also if the container has not ended, because it met that at a read only, or not yet."""
+    try:
+        container.log.check_owner()
+    except NotOwner:
+        return True
+    return False

@@ -168,6 +168,9 @@ class Process:
                 with trio.CancelScope(shield=True):
                     await self._stay_to_fail()
                 raise
+            except BaseExceptionGroup as error:  # of a call that asks all containers
+                if not any(isinstance(leaf, Killed) for leaf in leaves(error)):
+                    raise
             finally:
                 del self._calls[scope]
         raise ProcessDied(f"process {self.number} was killed")

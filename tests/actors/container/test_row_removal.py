@@ -14,7 +14,7 @@ from tierlog.actors.container.left_rows import MARK_PREFIX, mark_key
 from tierlog.actors.container.table_rows import row_prefix
 from tierlog.storage_backends.base.errors import DataCorruption, Unavailable
 from tierlog.storage_backends.sorted_runs.rows import Row
-from tierlog.storage_backends.sorted_runs.scan import PageLimits
+from tierlog.storage_backends.sorted_runs.scan import PageLimits, scan_rows
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -61,7 +61,6 @@ async def test_m17_a_mark_that_does_not_decode_is_reported_and_holds_up_no_other
 async def test_m17_rows_that_cannot_be_read_hold_up_those_of_no_other_segment(
     position: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scan = row_removal.scan_rows
     async with ContainerWorld().owner() as owner:
         sids = [await made(owner, f"t/{number}") for number in range(3)]
         broken = sids[position]
@@ -69,7 +68,7 @@ async def test_m17_rows_that_cannot_be_read_hold_up_those_of_no_other_segment(
         async def fail(view: Any, runs: Any, keys: Any, limits: Any) -> Any:
             if keys.start.startswith(row_prefix(broken)):
                 raise DataCorruption("a block is damaged", file="runs/1")
-            return await scan(view, runs, keys, limits)
+            return await scan_rows(view, runs, keys, limits)
 
         async def fail_all(*_: Any) -> Any:
             raise Unavailable("storage is down")

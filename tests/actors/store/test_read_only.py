@@ -18,6 +18,7 @@ from tierlog import (
     SegmentTruncated,
     StoreMismatch,
     TableChange,
+    TransactionInfo,
     TransactionState,
     Unavailable,
     Unsupported,
@@ -276,7 +277,7 @@ async def test_a_read_refreshes_when_the_owner_collected_a_chunk(
     ids=["info", "list"],
 )
 async def test_a_query_of_transactions_refreshes_when_the_owner_deleted_a_run(
-    query: Callable[[StoreView], Awaitable[object]],
+    query: Callable[[StoreView], Awaitable[TransactionInfo | list[TransactionInfo]]],
     error: type[DataCorruption | Unavailable],
     is_changed: bool,
     tmp_path: Path,
