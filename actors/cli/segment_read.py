@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +19,6 @@ from .running import execute, reading
 
 if TYPE_CHECKING:
     from ...storage_backends.base.segments import AttributeName, SegmentInfo
-    from ..gateway.client.async_client import Client
-    from ..store.read_only import StoreView
 
 _BLOCK_BYTES = 4 << 20
 _OF_BYTES = frozenset(("length", "start_offset", "flushed_length"))
@@ -188,15 +186,22 @@ def ls(
     Names, and with --json objects, are printed as they come. If that fails on the way, the exit code is 1,
     and a list in JSON has no end.
     """
+    from ...storage_backends.base.segment_pages import pages_of_names
 
     async def print_names() -> None:
-        async with reading(data, url) as view, aclosing(_pages_of_names(view, prefix)) as pages:
+        async with (
+            reading(data, url) as view,
+            aclosing(pages_of_names(view.page_of_segments, prefix)) as pages,
+        ):
             async for names in pages:
                 output.print_lines(names)
 
     async def describe(show: Callable[[list[SegmentInfo]], None]) -> None:
         # A service is asked once for each page of names, and once more for each segment that is described.
-        async with reading(data, url) as view, aclosing(_pages_of_names(view, prefix)) as pages:
+        async with (
+            reading(data, url) as view,
+            aclosing(pages_of_names(view.page_of_segments, prefix)) as pages,
+        ):
             async for names in pages:
                 found: list[SegmentInfo] = []
                 for name in names:
@@ -214,15 +219,6 @@ def ls(
         output.print_table(("length", "start", "flushed", "state", "name"), rows, ("flushed", "start"))
     else:
         execute(print_names)
-
-
-async def _pages_of_names(view: StoreView | Client, prefix: str) -> AsyncGenerator[list[str], None]:
-    token: str | None = None
-    while True:
-        page = await view.page_of_segments(prefix, token=token)
-        yield page.names
-        if (token := page.token) is None:
-            return
 
 
 def _state(info: SegmentInfo) -> str:

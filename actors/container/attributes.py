@@ -110,6 +110,6 @@ async def shorten_images(state: ContainerState, ask: Callable[[Request, int], Aw
     bytes."""
     for sids in in_slices(state.segments.ids()):
         for sid in sids:
-            while (found := state.segments.get(sid)) and not found.is_gone and state.has_long_image(found):
+            while (found := state.segments.get(sid)) and state.has_long_image(found):
                 await ask(SpillRequest(sid), 64)
         await anyio.lowlevel.checkpoint()

@@ -280,8 +280,10 @@ class ContainerState:
             segment.load_record(entry[1])
 
     def has_long_image(self, segment: SegmentState) -> bool:
-        """Whether an earlier version, which knew no rows, left more in the image than now."""
-        return max(len(segment.attributes), len(segment.writers), len(segment.expired)) > self.image_entries
+        """Whether an earlier version, which knew no rows, left more in the image than now. Nobody would
+        remove the rows of a segment that is gone (rule M17)."""
+        entries = max(len(segment.attributes), len(segment.writers), len(segment.expired))
+        return entries > self.image_entries and not segment.is_gone
 
     # --- attributes (rule M19) ---------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ or of hosts, become one page."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from itertools import chain
 from typing import Protocol
 
@@ -25,15 +26,23 @@ class AskPage(Protocol):
     async def __call__(self, prefix: str, *, token: str | None) -> SegmentPage: ...
 
 
-async def all_names(ask: AskPage, prefix: str) -> list[str]:
-    """The names of all pages."""
-    names: list[str] = []
+async def pages_of_names(ask: AskPage, prefix: str) -> AsyncGenerator[list[str], None]:
+    """The names of each page."""
     token: str | None = None
     while True:
         page = await ask(prefix, token=token)
-        names += page.names
+        yield page.names
         if (token := page.token) is None:
-            return names
+            return
+
+
+async def all_names(ask: AskPage, prefix: str) -> list[str]:
+    """The names of all pages."""
+    names: list[str] = []
+    async with aclosing(pages_of_names(ask, prefix)) as pages:
+        async for page in pages:
+            names += page
+    return names
 
 
 @attrs.frozen

@@ -107,8 +107,7 @@ def _decide_spill(state: ContainerState, request: SpillRequest) -> Decision:
     segment = state.segments.get(request.sid)
     room = state.image_entries
     ops: list[Operation] = []
-    # Of one that is gone nobody would remove the rows (M17).
-    if segment is None or segment.is_gone:
+    if segment is None or not state.has_long_image(segment):
         return None, None
 
     if (count := len(segment.attributes)) > room:
