@@ -14,7 +14,7 @@ for a refused append. Cancellation leaves nothing behind."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 import attrs
@@ -153,8 +153,11 @@ class Admission:
             return
 
         if segments.count < most:
-            self._writer.request_cycle()
-            await self._wait_for_progress(segments.count - most // 2, most - most // 2)
+            # The others leave without one, or are in use.
+            if 4 * len(segments.unpublished) >= segments.count:
+                self._writer.request_cycle()
+            # Most of the progress of a cycle lets no segment leave memory.
+            await self._wait(segments.count - most // 2, most - most // 2, segments.wait_for_removal)
         # Others have waited for the same progress, and came first.
         if segments.count >= most:
             self._request_publication()
@@ -203,14 +206,15 @@ class Admission:
                 f"{unflushed} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again"
             )
 
-        await self._wait_for_progress(unflushed - options.soft_bytes, options.hard_bytes - options.soft_bytes)
+        room = options.hard_bytes - options.soft_bytes
+        await self._wait(unflushed - options.soft_bytes, room, self._writer.progress.wait)
 
-    async def _wait_for_progress(self, above: int, room: int) -> None:
-        """``above``: how much of the ``room`` between the limits is used."""
+    async def _wait(self, above: int, room: int, relief: Callable[[], Awaitable[None]]) -> None:
+        """``above``: how much of ``room`` between the limits is used. ``relief()`` returns once less is."""
         self._delayed += 1
         # At its end the request goes on in any case: only the hard limit refuses.
         with anyio.move_on_after(self._options.delay_max * above / max(1, room)):
-            await self._writer.progress.wait()
+            await relief()
 
     def _refusal(self, why: str) -> StorageFull | Throttled:
         full = next(

@@ -45,7 +45,7 @@ from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
-from .operations.cold import UnloadRequest
+from .operations.cold import unload
 from .requests import LogRequest, Request, SnapshotRequest
 from .segments import SegmentState
 from .state import NO_CYCLE, ContainerState, Records, Snapshot
@@ -60,7 +60,7 @@ _FILES_MAX = 8
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
 _RELOG_BYTES = 1 << 20
-_UNLOAD_STEP = 128
+_UNLOAD_STEP = 512
 """Segments that are unloaded in one step."""
 
 
@@ -218,9 +218,7 @@ class Checkpointer:
         unchanged_since = state.sequence if closing else state.checkpoint_sequence
         for sids in in_slices(state.segments.ids(), _UNLOAD_STEP):
             segments = filter(None, map(state.segments.get, sids))
-            idle = [s.sid for s in segments if s.is_idle and s.touched <= unchanged_since]
-            if idle:
-                await self._ask(UnloadRequest(idle), 8 * len(idle))
+            await unload(self._ask, (s.sid for s in segments if s.is_idle and s.touched <= unchanged_since))
             await anyio.lowlevel.checkpoint()
 
     async def compact(self, publish: Callable[[Sequence[Operation], int], None]) -> None:

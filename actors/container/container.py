@@ -71,7 +71,7 @@ from .legacy_hook import LegacyHook
 from .local_disk import LocalDisk
 from .metadata_store import LoggedMetadataStore
 from .operations.append import AppendRequest
-from .operations.cold import UnloadRequest
+from .operations.cold import unload
 from .operations.create import CreateRequest
 from .operations.queries import InfoRequest, WaitDurableRequest
 from .operations.table import UpdateTableRequest
@@ -326,8 +326,7 @@ class Container:
             await self._unloading_due.wait()
             self._unloading_due = anyio.Event()
             while (idle := publisher.find_idle(self.options.active_segments_max)) is not None:
-                if idle:
-                    await self.ask_internal(UnloadRequest(idle), 8 * len(idle))
+                await unload(self.ask_internal, idle)
                 await anyio.lowlevel.checkpoint()
 
     async def _checkpoint_before_close(self, checkpointer: Checkpointer) -> None:

@@ -23,7 +23,7 @@ from .operations.append import publish_appends
 from .segments import SegmentState
 from .state import ContainerState
 
-_UNLOAD_STEP = 128
+_UNLOAD_STEP = 512
 """Segments that are considered for unloading in one step."""
 JOIN_BYTES_MAX = 16 << 10
 """Up to this size on average, appends of one group are joined before they are cached."""

@@ -7,7 +7,7 @@ if the log fails, the container stops and recovery builds the state again."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice, takewhile
 from weakref import WeakValueDictionary
@@ -364,6 +364,8 @@ class SegmentTable:
         """Every segment that is not clean, and some that changed and are."""
         self.unpublished: ShardedDict[int, None] = ShardedDict()
         """Every segment whose image may be newer than its row in the runs (rule M13)."""
+        self._waiting: OrderedDict[anyio.Event, None] = OrderedDict()
+        """Those who wait for a segment to leave memory, in the order of their calls."""
         self._visited = 0
         """The id that unloading visited last: it goes through them in order, over and over."""
         self._by_name = _ByName(check_absent)
@@ -447,6 +449,17 @@ class SegmentTable:
             self._ids.remove(sid)
             self.unlist_dirty(segment)
             self.unpublished.pop(sid, None)
+            if self._waiting:
+                self._waiting.popitem(last=False)[0].set()
+
+    async def wait_for_removal(self) -> None:
+        """Return when a segment has left memory. Each lets one caller go on, the first one first."""
+        left = anyio.Event()
+        self._waiting[left] = None
+        try:
+            await left.wait()
+        finally:
+            self._waiting.pop(left, None)
 
     def unload(self, segment: SegmentState) -> None:
         """A live segment leaves memory. Its readers keep it."""

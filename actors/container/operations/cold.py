@@ -3,11 +3,13 @@ is loaded; idle ones are unloaded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ....journal.operations.load_segment import LoadSegment, UnloadSegments
 from ....journal.operations.segment_image import sid_of_image
+from ...kernel.slices import in_slices
+from ...kernel.task_groups import work_through
 from ..requests import Request
 from ..segment_rows import loaded
 from .handlers import Decision, OperationHandler, RequestHandler
@@ -15,6 +17,12 @@ from .handlers import Decision, OperationHandler, RequestHandler
 if TYPE_CHECKING:
     from ..publish import Publisher
     from ..state import ContainerState
+
+_UNLOAD_STEP = 128
+"""Segments that one request unloads."""
+_UNLOADS = 4
+"""Requests at a time. One at a time would unload fewer segments in each group of the log than clients create
+there."""
 
 
 class UnloadRequest(Request):
@@ -24,6 +32,13 @@ class UnloadRequest(Request):
 
     def __init__(self, sids: Sequence[int]) -> None:
         self.sids = sids
+
+
+async def unload(ask: Callable[[Request, int], Awaitable[Any]], sids: Iterable[int]) -> None:
+    """Unload those of the segments ``sids`` that are idle and clean, by ``ask(request, size)``."""
+    await work_through(
+        in_slices(sids, _UNLOAD_STEP), _UNLOADS, lambda part: ask(UnloadRequest(part), 8 * len(part))
+    )
 
 
 def _decide_unload(state: ContainerState, request: UnloadRequest) -> Decision:

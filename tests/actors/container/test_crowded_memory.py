@@ -15,6 +15,7 @@ from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, vi
 from support.live_segments import cold_images
 from support.stores import make
 from tierlog import AttributeUpdate, AttributeUpdateKind
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import SegmentExists, Throttled
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
@@ -150,6 +151,35 @@ async def test_m5_from_half_of_the_limit_on_creations_wait_for_flush_cycles() ->
         assert statistics.admission.delayed > 0
         assert statistics.admission.refused_segments == 0
         assert owner.container.segments.count < MOST
+
+
+async def test_m5_a_slow_log_lets_segments_leave_as_fast_as_clients_create_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each group of the log takes as long as a disk that others use, and has the creations of 500 clients."""
+
+    admission = attrs.evolve(OPTIONS.admission, segments=4000, delay_max=2.0)
+    options = attrs.evolve(OPTIONS, active_segments_max=1000, admission=admission)
+    world, created = ContainerWorld(options), list[str]()
+    log = world.logs.log("c0")
+    append = log.append
+
+    async def slow_append(buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
+        await anyio.sleep(0.1)
+        return await append(buffers, tag=tag, truncate_before=truncate_before)
+
+    monkeypatch.setattr(log, "append", slow_append)
+
+    async def create(owner: Owner, client: int) -> None:
+        created.extend(await create_many(owner, 30 * client, 30))
+
+    async with world.owner(log=log) as owner:
+        async with anyio.create_task_group() as clients:
+            for client in range(500):
+                clients.start_soon(create, owner, client)
+        assert owner.container.statistics().admission.refused_segments == 0
+        assert len(created) == len(set(created)) == 15_000
+        assert owner.container.segments.count < 4000
 
 
 async def test_m5_an_outage_that_ends_leaves_a_container_that_opens_and_recovers_by_itself() -> None:
