@@ -206,7 +206,7 @@ async def amplification(setting: Setting) -> Sequence[Pair]:
         run = _encoded(rows, cycle, cycle)
         held[run] = rows
         published += run.length
-        runs = runs.replaced((), [run])
+        runs = runs.published([run], 0)
         while (merge := next_merge(runs)) is not None:
             rows = {}
             for run in reversed(merge.runs):  # the newest last

@@ -41,9 +41,9 @@ _PAGE = PageLimits(256)
 class Lookup:
     """What one view of the system table has."""
 
-    clean_to: int
-    """The runs of the view have the rows up to this version. The lookup is valid until they have more: until
-    then all segments that were cold are, or have a row or an image in memory."""
+    records_to: int
+    """That of the view's runs. The lookup is valid until the number is another one: until then all segments
+    that were cold are, or have a row or an image in memory."""
     sids: dict[str, int | None]
     """By name; None if there is no such segment."""
     loads: dict[int, LoadSegment | None]
@@ -67,7 +67,7 @@ class ColdSegments:
             images = {sid: image_key(sid) for sid in (*sids, *found.values()) if sid is not None}
             rows = await self._find(view, (*images.values(), *keys))
             loads = {sid: _decoded(load_of_row, rows.get(key), key) for sid, key in images.items()}
-            return Lookup(view.runs.clean_to, found, loads, rows)
+            return Lookup(view.runs.records_to, found, loads, rows)
 
     async def _sids(self, view: TableView, names: Sequence[str]) -> dict[str, int | None]:
         keys = {name: name_key(name) for name in names}
@@ -86,7 +86,7 @@ class ColdSegments:
             sid = lookup.sids[name]
             row = table.find_in_memory(name_key(name))
             # Otherwise it may have been loaded, changed and unloaded, or deleted, since.
-            if table.runs.clean_to == lookup.clean_to and (row is None or sid_of_row(row) == sid):
+            if table.runs.records_to == lookup.records_to and (row is None or sid_of_row(row) == sid):
                 if sid is None:
                     return None
                 if segments.in_memory(name) is None:

@@ -54,8 +54,8 @@ class Resumed:
     """Which of the names and ids there are."""
     ready: list[Parked]
     failed: list[tuple[Parked, TierlogError]]
-    clean_to: int = 0
-    """The runs that were looked up have the rows up to this version."""
+    records_to: int = 0
+    """That of the runs that were looked up."""
 
 
 class Loader:
@@ -108,7 +108,7 @@ class Loader:
 
     def _decide(self, wanted: Sequence[Parked], lookup: Lookup) -> Resumed:
         """What the lookup means now, in the step in which the pipeline resumes."""
-        resumed = Resumed([], {}, [], [], lookup.clean_to)
+        resumed = Resumed([], {}, [], [], lookup.records_to)
         loads: set[int] = set()
         size = 0
         for parked in wanted:
@@ -150,7 +150,7 @@ class Loader:
         is_in_memory = missing.sid in segments or segments.in_memory(missing.name) is not None
         if is_in_memory or (row is not None and row.value is None):
             return True, None  # loaded or created, or deleted, since
-        if table.runs.clean_to != lookup.clean_to:
+        if table.runs.records_to != lookup.records_to:
             return False, None
 
         sid = missing.sid or (lookup.sids[missing.name] if row is None else sid_of_row(row))
@@ -163,7 +163,7 @@ class Loader:
     def _failure(self, missing: NotLoaded, lookup: Lookup) -> TierlogError:
         """Why the last attempt failed: see ``_settle``."""
         sid = lookup.sids.get(missing.name)
-        if sid is not None and self._state.table.runs.clean_to == lookup.clean_to:
+        if sid is not None and self._state.table.runs.records_to == lookup.records_to:
             return without_image(missing.name, sid)
         return Unavailable("runs were published during each attempt to load a segment: try again")
 

@@ -42,7 +42,7 @@ class LoggedMetadataStore(ChunkMetadataStore):
     async def get(self, key: str) -> Found | None:
         """Raises ``Unavailable`` if the row is in a run that cannot be read, and ``DataCorruption``."""
         row = self._state.find_record(key)
-        if row is None and (runs := self._state.table.runs).clean_to:
+        if row is None and (runs := self._state.table.runs).records_to:
             is_known, row = find_cached(runs, self._runs, key.encode())
             if not is_known:
                 with self._state.table.view() as view:
@@ -56,7 +56,9 @@ class LoggedMetadataStore(ChunkMetadataStore):
         with table.view() as view:
             rows = {key: self._state.find_record(key) for key in keys}
             unknown = (
-                {key: key.encode() for key, row in rows.items() if row is None} if table.runs.clean_to else {}
+                {key: key.encode() for key, row in rows.items() if row is None}
+                if table.runs.records_to
+                else {}
             )
             if unknown:
                 found_rows = await find_rows(view, self._runs, unknown.values())
@@ -76,7 +78,7 @@ class LoggedMetadataStore(ChunkMetadataStore):
             )
 
         for _ in range(ATTEMPTS_MAX):
-            seen = await self._check(expected) if self._state.table.runs.clean_to else 0
+            seen = await self._check(expected) if self._state.table.runs.records_to else 0
             version = await self._ask(CommitMetadataRequest(expected, writes, seen), size)
             if version is not None:
                 assert isinstance(version, int)

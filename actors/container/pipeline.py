@@ -310,7 +310,7 @@ class Pipeline:
             self._load_some(loads)
         else:
             # What left memory since is in runs that the lookup did not read.
-            is_valid = self._state.table.runs.clean_to == resumed.clean_to
+            is_valid = self._state.table.runs.records_to == resumed.records_to
             self._state.looked_up = resumed.known if is_valid else {}
             self._decide_some(left)
             self._state.looked_up = {}

@@ -250,7 +250,7 @@ class Recovery:
             return
 
         for runs in (manifest.runs, manifest.intended_runs):
-            for _ in table.divide(runs.clean_to):
+            for _ in table.divide(runs.rows_to):
                 await anyio.lowlevel.checkpoint()
         while table.free():
             await anyio.lowlevel.checkpoint()

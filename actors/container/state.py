@@ -25,6 +25,7 @@ from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, AttributeName
 from ...storage_backends.base.sorted_dict import SortedDict
 from ...storage_backends.base.transactions import is_staged, split_staged
+from ...storage_backends.segments.records import is_storage_key
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_key, segment_of_key
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
@@ -58,6 +59,11 @@ _Item = tuple[str, int, Any]
 _END: _Item = ("", 0, None)
 
 
+def is_clean(runs: RunList, row: Row) -> bool:
+    """Whether ``runs`` have ``row``, the newest of its key."""
+    return row.version <= runs.clean_to(is_record=is_storage_key(row.key))
+
+
 @attrs.define(eq=False, repr=False)
 class Records:
     """Records of a snapshot that are logged together."""
@@ -84,10 +90,9 @@ class Snapshot:
         self.segments = segments = state.segments.freeze()
         self.table = table = state.table.begin_view()
         resident, transactions = state.resident.freeze(), state.transactions.records.freeze()
-        clean_to = table.runs.clean_to
         clean = (
-            Row(key.encode(), version, value) if version <= clean_to else None
-            for key, (version, value) in resident
+            row if is_clean(table.runs, row) else None
+            for row in (Row(key.encode(), version, value) for key, (version, value) in resident)
         )
         self._left: Iterator[_Item | None] = chain(
             (("images", len(entry[1]), entry) for _, entry in segments),
@@ -375,7 +380,7 @@ class ContainerState:
         again."""
         found = {key: self.table.find_in_memory(key) for key in keys}
         runs, looked_up = self.table.runs, self.looked_up_rows
-        if not runs.clean_to:
+        if not runs.records_to:
             return found
 
         missing = [key for key, row in found.items() if row is None and key not in looked_up]
@@ -572,7 +577,7 @@ class ContainerState:
     def clean_images_to(self) -> int:
         """The runs have the images up to this version."""
         runs = self.table.runs
-        return runs.clean_to if runs.schema else 0
+        return runs.rows_to if runs.schema else 0
 
     # --- checkpoints and recovery ----------------------------------------------------------------
 
@@ -593,7 +598,7 @@ class ContainerState:
 
     def restore_row(self, row: Row) -> None:
         """Recovery: add a row of a checkpoint, whose elements are known."""
-        if row.version > self.table.runs.clean_to:
+        if not is_clean(self.table.runs, row):
             self.table.put((row,))
         # The keys of other rows need not be text.
         if row.key.startswith(_RESIDENT_KEYS):

@@ -215,17 +215,17 @@ class TableRuns:
         so its runs have theirs."""
         table, manifest = self._state.table, self._state.manifest
         listed = manifest.runs if manifest.intent is None else manifest.intended_runs
-        clean_to = max(table.runs.clean_to, listed.clean_to)
+        rows_to = max(table.runs.rows_to, listed.rows_to)
         # What several cycles could not publish goes first: a lookup asks each frozen memtable.
         if len(table.frozen) < _FROZEN_MAX:
             table.freeze(self._state.sequence)
         images = ImageRows(
             self._state.segments,
             self._state.find_segment_record,
-            clean_to if listed.schema else 0,
+            rows_to if listed.schema else 0,
             table.frozen_to,
         )
-        return _DirtyRows(listed, images, spliced(unpublished_rows(table.frozen, clean_to), images.rows()))
+        return _DirtyRows(listed, images, spliced(unpublished_rows(table.frozen, rows_to), images.rows()))
 
     async def _write_rows(self, dirty: _DirtyRows, runs: list[RunEntry]) -> bool:
         """Write the rows as runs whose entries are added to ``runs``; False if there is no room for all of
@@ -234,7 +234,7 @@ class TableRuns:
         try:
             while (encoded := await encode_run(partial(self._new_name, cycle), dirty.rows)) is not None:
                 run = RunEntry.of(encoded.run, cycle, cycle)
-                _check_size(dirty.listed.replaced((), [*runs, run]))
+                _check_size(dirty.listed.published([*runs, run], dirty.listed.schema))
                 await self._garbage.track([run.name])
                 runs.append(run)
                 await self._copies.add(run, encoded.pieces)

@@ -103,7 +103,7 @@ class Tombstones:
                 if not await self._has_room():
                     return False
 
-                request = ForgetTransactionsRequest(page.ends, page.clean_to)
+                request = ForgetTransactionsRequest(page.ends, page.records_to)
                 if await self._ask(request, _REQUEST_BYTES * len(page.ends)):
                     self._resume = page.resume
         except CLAIM_REFUSED:

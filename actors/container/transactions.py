@@ -48,8 +48,8 @@ class Known:
 @attrs.frozen
 class EndsPage:
     ends: list[TransactionEnd]
-    clean_to: int
-    """The runs of the view have the rows up to this version."""
+    records_to: int
+    """That of the view's runs."""
     resume: bytes
     """Where the next page starts."""
 
@@ -126,7 +126,7 @@ async def find_ends(state: ContainerState, runs: RunReader, start: bytes, versio
             for end, row in zip(ends, page.rows, strict=True)
         ]
         resume = successor(page.rows[-1].key) if page.rows else start
-        return EndsPage(found, view.runs.clean_to, resume)
+        return EndsPage(found, view.runs.records_to, resume)
 
 
 def _decoded(decode: Callable[[R], T], value: R) -> T:

@@ -5,22 +5,29 @@
 
 Layout: ``magic u32, version u8, kind u8, n u64, epoch u64, store id 16 bytes, log id 16 bytes, owner id 16
 bytes, folder 16 bytes, location text, predecessor (n u64, CRC u32), time u64, cycle u64, cut u64, newest
-segment u64, highest version u64, highest cycle u64``; then the run list: ``0 u8, 0 u32`` if there are no runs
-and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has it, or ``2 u8`` and the list
-itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle u64)``; and ``CRC32C u32``
-of everything before, which is the element's own CRC.
+segment u64, highest version u64, highest cycle u64``; in version 5 ``rows_to u64, records_to u64, recovery
+epoch u64, recovery cut u64, held u32, held times (segment u64, name's hash u64)``; then the run list: ``0 u8,
+0 u32`` if there are no runs and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has
+it, or ``2 u8`` and the list itself (``run_list.py``); then the pins: ``count u32, count times (name text,
+cycle u64)``; and ``CRC32C u32`` of everything before, which is the element's own CRC.
 
 The version is 1 if there are no runs and never were, else 2, or 3 if the runs have the names and images of
-all segments besides the records of long-term storage (rule M13), or 4 if they have ended transactions too
-(rule M21). Code that does not know version 2 reads no runs: its checkpoints would lack the tombstones of rows
+all segments besides the records of long-term storage (rule M13), 4 if they have ended transactions too (rule
+M21), or 5 if what they have is consistent: all rows as of the cut, and nothing of a segment that is held
+back. Code that does not know version 2 reads no runs: its checkpoints would lack the tombstones of rows
 that runs have, and deleted records would come back. Code that does not know version 3 would delete segments
 and leave their names in the runs. Code that does not know version 4 would begin transactions again that have
-ended. So all of them must refuse the folder."""
+ended. Code that does not know version 5 would take rows that were held back for published ones. So all of
+them must refuse the folder. This code does not publish version 5 yet, and refuses it.
+
+What changes with each element comes before the run list, so that a log has a change of the list as one range
+(``LogElementChange``)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -39,13 +46,14 @@ ELEMENT_BYTES_MAX = 256 << 10
 RUN_LIST_BYTES_MAX = 240 << 10
 """The most bytes of the run list in an element (rule M12); the rest is for pins and the folder's location."""
 _MAGIC = 0x544C454C  # "TLEL"
-_WITHOUT_RUNS, _WITH_RUNS, _NEWEST = 1, 2, 4
+_WITHOUT_RUNS, _WITH_RUNS, _NEWEST, _CONSISTENT = 1, 2, 4, 5
 """Versions."""
-SEGMENTS, TRANSACTIONS = 1, 2
-"""The ``schema`` of a run list that has the rows of segments; that of one that has ended transactions too."""
+SEGMENTS, TRANSACTIONS, CONSISTENT = 1, 2, 3
+"""The ``schema`` of a run list that has the rows of segments; of one that has ended transactions too; of one
+that is consistent besides, and has ``rows_to`` and ``records_to`` of its own."""
 _NO_RUNS, _INLINE = 0, 2
 """Forms of the run list."""
-_LOCATION_AT = 86
+_VERSION_AT, _LOCATION_AT = 4, 86
 NUMBER_MAX = (1 << 63) - 1
 """The highest of the numbers that count on from element to element."""
 CRC_BYTES = 4
@@ -82,6 +90,24 @@ class Pin(NamedTuple):
 
     name: str
     cycle: int
+
+
+class Held(NamedTuple):
+    """A segment that is held back: its rows in the runs are those of an earlier cycle."""
+
+    segment: int
+    name_hash: int
+    """The first 64 bits of its name's SHA-256. The segment may be gone before its rows are published, so that
+    nothing else tells which name's tombstone must wait with them."""
+
+
+class Recovery(NamedTuple):
+    """The newest recovery from long-term storage alone; zeros if there was none."""
+
+    epoch: int = 0
+    """The epoch that began with it."""
+    cut: int = 0
+    """The cut of the cycle that was recovered."""
 
 
 @attrs.frozen
@@ -142,16 +168,22 @@ class Element:
     runs: RunList = RunList()
     """The runs that make up the system table."""
     pins: tuple[Pin, ...] = ()
+    recovery: Recovery = Recovery()
+    held: tuple[Held, ...] = ()
+    """In the order of their ids."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What counts on from element to element, besides the epoch."""
-        return (self.n, self.predecessor.n, *attrs.astuple(self.progress), *(pin.cycle for pin in self.pins))
+        """What counts on from element to element, besides epochs."""
+        numbers = self.n, self.predecessor.n, *attrs.astuple(self.progress), *(pin.cycle for pin in self.pins)
+        if self.runs.schema < CONSISTENT:
+            return numbers
+        return *numbers, self.runs.records_to, self.recovery.cut
 
     @property
     def leaves_room(self) -> bool:
         """Whether another history can go on above it. No history comes near the end of its numbers."""
-        return self.epoch <= EPOCH_MAX >> 1 and max(self.numbers) <= NUMBER_MAX >> 1
+        return max(self.epoch, self.recovery.epoch) <= EPOCH_MAX >> 1 and max(self.numbers) <= NUMBER_MAX >> 1
 
     def encode(self) -> bytes:
         """The bytes of the object; the last four are the CRC."""
@@ -162,6 +194,13 @@ class Element:
         out.u64(self.predecessor.n).u32(self.predecessor.crc).u64(self.time_ms)
         for number in attrs.astuple(progress):
             out.u64(number)
+        if version >= _CONSISTENT:
+            out.u64(self.runs.rows_to).u64(self.runs.records_to).u64(self.recovery.epoch).u64(
+                self.recovery.cut
+            )
+            out.u32(len(self.held))
+            for held in self.held:
+                out.u64(held.segment).u64(held.name_hash)
         if version == _WITHOUT_RUNS:
             out.u8(_NO_RUNS).u32(0)
         else:
@@ -187,19 +226,30 @@ class Element:
 
         kind, n, epoch = fields.member(Kind), fields.u64(), fields.u64()
         store, log, owner, folder = (bytes(fields.raw(16)) for _ in range(4))
+        location, predecessor = fields.text(), Position(fields.u64(), fields.u32())
+        time_ms, progress = fields.u64(), Progress(*(fields.u64() for _ in attrs.fields(Progress)))
+        versions, recovery = None, Recovery()
+        held: tuple[Held, ...] = ()
+        if version >= _CONSISTENT:
+            versions, recovery = (fields.u64(), fields.u64()), Recovery(fields.u64(), fields.u64())
+            held = tuple(Held(fields.u64(), fields.u64()) for _ in range(fields.u32()))
         element = Element(
             n=n,
             kind=kind,
             epoch=epoch,
-            owner=Owner(store, log, owner, folder, fields.text()),
-            predecessor=Position(fields.u64(), fields.u32()),
-            time_ms=fields.u64(),
-            progress=Progress(*(fields.u64() for _ in attrs.fields(Progress))),
-            runs=_decode_runs(fields, known, max(0, version - _WITH_RUNS)),
+            owner=Owner(store, log, owner, folder, location),
+            predecessor=predecessor,
+            time_ms=time_ms,
+            progress=progress,
+            runs=_decode_runs(fields, known, max(0, version - _WITH_RUNS), versions),
             pins=tuple(Pin(fields.text(), fields.u64()) for _ in range(fields.u32())),
+            recovery=recovery,
+            held=held,
         )
         fields.finish()
-        if element.epoch > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
+        if any(one.segment >= other.segment for one, other in pairwise(held)):
+            raise DecodeError("the segments that are held back are not in order")
+        if max(element.epoch, recovery.epoch) > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
             raise DecodeError(f"no element has numbers like these: epoch {element.epoch}, {element.numbers}")
         # One form for each value: an element that is created again must have the same bytes (J5).
         if (version == _WITHOUT_RUNS) != (element.runs == RunList()):
@@ -207,10 +257,12 @@ class Element:
         return element
 
 
-def _decode_runs(fields: Decoder, known: Mapping[bytes, RunEntry], schema: int) -> RunList:
+def _decode_runs(
+    fields: Decoder, known: Mapping[bytes, RunEntry], schema: int, versions: tuple[int, int] | None
+) -> RunList:
     form = fields.u8()
     if form == _INLINE:
-        return RunList.decode(fields, known, schema)
+        return RunList.decode(fields, known, schema, versions)
 
     if form != _NO_RUNS or fields.u32() != 0:
         raise DecodeError(f"the run list has no form that this code knows: {form}")
@@ -234,6 +286,12 @@ def runs_at(content: bytes) -> int:
     """Where the first run of a whole encoded element begins, if it has any."""
     fields = Decoder(content, _LOCATION_AT)
     fields.text()
-    # Predecessor, time, progress; form, changes_from and count of the list.
-    fields.raw(12 + 8 + 40 + 13)
+    # Predecessor, time, progress.
+    fields.raw(12 + 8 + 40)
+    if content[_VERSION_AT] >= _CONSISTENT:
+        # Versions, recovery; segments that are held back.
+        fields.raw(32)
+        fields.raw(16 * fields.u32())
+    # Form, changes_from and count of the list.
+    fields.raw(13)
     return fields.position

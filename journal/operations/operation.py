@@ -1,7 +1,8 @@
 """The registry of log operations, and the bytes of one operation in a group.
 
 An operation is ``type u8, body length u32, body``. Type numbers are permanent: a number is never reused and a
-layout never changes. Each record type lives in a file of its own and registers there, with ``@operation``.
+layout never changes; 45 to 48 are reserved for what checkpoints and pins of consistent cycles need. Each
+record type lives in a file of its own and registers there, with ``@operation``.
 """
 
 from __future__ import annotations

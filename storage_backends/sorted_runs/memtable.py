@@ -153,10 +153,10 @@ def _memory(row: Row) -> int:
     return ROW_MEMORY + len(row.key) + len(row.value or b"")
 
 
-def unpublished_rows(frozen: Iterable[Memtable], clean_to: int) -> Iterator[Row | None]:
-    """The newest rows of those frozen memtables that have rows above version ``clean_to``, in the order of
+def unpublished_rows(frozen: Iterable[Memtable], rows_to: int) -> Iterator[Row | None]:
+    """The newest rows of those frozen memtables that have rows above version ``rows_to``, in the order of
     keys: what the next run holds. None for each row that a newer one replaces, which is work too."""
-    dirty = (memtable.newest_rows() for memtable in frozen if memtable.max_version > clean_to)
+    dirty = (memtable.newest_rows() for memtable in frozen if memtable.max_version > rows_to)
     last = b""
     for row in merge(*dirty, key=lambda row: (row.key, -row.version)):
         yield None if row.key == last else row

@@ -5,9 +5,9 @@ Layout: u64 ``changes_from``, u32 count, count times blob entry (``run_entry.py`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from types import MappingProxyType
 
 import attrs
@@ -21,6 +21,11 @@ def _in_order(runs: Sequence[RunEntry]) -> tuple[RunEntry, ...]:
     return tuple(sorted(runs, key=lambda run: (-run.last_cycle, run.summary.first_key)))
 
 
+def _greatest_version(runs: Iterable[RunEntry], changes_from: int) -> int:
+    # Merges that drop tombstones may leave no row with the greatest version.
+    return max(chain((run.summary.max_version for run in runs), (changes_from,)))
+
+
 @attrs.frozen
 class RunList:
     runs: tuple[RunEntry, ...] = attrs.field(default=(), converter=_in_order)
@@ -29,8 +34,23 @@ class RunList:
     (rule M7). Kept besides the entries, because a merge of tombstones may leave no run."""
     schema: int = 0
     """Which kinds of rows the runs have: a number of the table's owner, who keeps it beside the list."""
+    rows_to: int = attrs.field()
+    """The rows up to this version are in these runs, as far as they are not outdated."""
+    records_to: int = attrs.field()
+    """Those that are records of long-term storage, up to this version. It grows with every cycle that has a
+    run: rows that a view had in memory may have left it once this number is another one."""
+
+    @rows_to.default
+    def _as_runs(self) -> int:
+        return _greatest_version(self.runs, self.changes_from)
+
+    @records_to.default
+    def _as_rows(self) -> int:
+        return self.rows_to
 
     def __attrs_post_init__(self) -> None:
+        if self.rows_to > self.records_to:
+            raise DataCorruption(f"the runs have rows up to {self.rows_to}, records up to {self.records_to}")
         generations = self.generations()
         for newer, older in pairwise(generations):
             if newer[0].first_cycle <= older[0].last_cycle:
@@ -53,11 +73,16 @@ class RunList:
     def replaced(
         self, removed: Collection[RunEntry], added: Sequence[RunEntry], dropped_to: int = 0
     ) -> RunList:
-        """Without ``removed`` and with ``added``: a new cycle's run, or the result of a merge, which dropped
-        tombstones up to ``dropped_to``."""
+        """With ``added``, the result of a merge of ``removed``, which dropped tombstones up to
+        ``dropped_to``."""
         names = {run.name for run in removed}
         kept = (run for run in self.runs if run.name not in names)
-        return RunList([*kept, *added], max(self.changes_from, dropped_to), self.schema)
+        changes_from = max(self.changes_from, dropped_to)
+        return RunList([*kept, *added], changes_from, self.schema, self.rows_to, self.records_to)
+
+    def clean_to(self, *, is_record: bool) -> int:
+        """A row up to this version is in these runs, if it is the newest of its key."""
+        return self.records_to if is_record else self.rows_to
 
     def published(self, runs: Sequence[RunEntry], schema: int) -> RunList:
         """With the ``runs`` of a cycle, if it has any: then the list has all rows that ``schema`` means."""
@@ -76,24 +101,25 @@ class RunList:
 
     @classmethod
     def decode(
-        cls, fields: Decoder, known: Mapping[bytes, RunEntry] = MappingProxyType({}), schema: int = 0
+        cls,
+        fields: Decoder,
+        known: Mapping[bytes, RunEntry] = MappingProxyType({}),
+        schema: int = 0,
+        versions: tuple[int, int] | None = None,
     ) -> RunList:
-        """``known``: entries by their bytes, which are not decoded again. Raises ``DecodeError``."""
+        """``known``: entries by their bytes, which are not decoded again. ``versions``: ``rows_to`` and
+        ``records_to``, which are kept beside the list; None: both are the greatest version in it. Raises
+        ``DecodeError``."""
         changes_from = fields.u64()
         entries = (fields.blob() for _ in range(fields.u32()))
         runs = tuple(known.get(data) or RunEntry.decode(data) for data in entries)
         try:
-            decoded = cls(runs, changes_from, schema)
+            decoded = cls(runs, changes_from, schema, *(versions or ()))
         except DataCorruption as error:
             raise DecodeError(error.reason) from error
         # Sorted again they would encode to other bytes than those that were read.
         if decoded.runs != runs:
             raise DecodeError("the runs are not in order")
+        if decoded.records_to < _greatest_version(runs, changes_from):
+            raise DecodeError(f"the runs have rows above version {decoded.records_to}")
         return decoded
-
-    @cached_property
-    def clean_to(self) -> int:
-        """The rows up to this version are in these runs, as far as they are not outdated. Merges that drop
-        tombstones may leave no row with the greatest version."""
-        newest = max((run.summary.max_version for run in self.runs), default=0)
-        return max(newest, self.changes_from)

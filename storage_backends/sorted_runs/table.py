@@ -38,7 +38,7 @@ class TableView:
         """The rows that no run of the view has, memtable by memtable, from old to new; None for a key that
         was written first after the view began, which is work too."""
         for memtable in reversed(self.memtables):
-            start: bytes | None = None if memtable.max_version <= self.runs.clean_to else b""
+            start: bytes | None = None if memtable.max_version <= self.runs.rows_to else b""
             while start is not None:
                 rows, start = memtable.batch(start, None, self.version, SLICE_KEYS)
                 yield from rows
@@ -49,7 +49,7 @@ class TableView:
 class Table:
     def __init__(self, runs: RunList | None = None) -> None:
         self._runs = RunList() if runs is None else runs
-        self._version = self._runs.clean_to
+        self._version = self._runs.records_to
         self._memtable = Memtable(self._version)
         self._frozen: tuple[Memtable, ...] = ()
         self._released: list[Memtable] = []
@@ -84,8 +84,8 @@ class Table:
     @property
     def is_dirty(self) -> bool:
         """Whether there are rows that the runs do not have."""
-        clean_to = self._runs.clean_to
-        return any(each.max_version > clean_to for each in (self._memtable, *self._frozen))
+        rows_to = self._runs.rows_to
+        return any(each.max_version > rows_to for each in (self._memtable, *self._frozen))
 
     def put(self, rows: Iterable[Row]) -> None:
         """Add the rows of a commit, whose versions are greater than all before."""
@@ -133,11 +133,11 @@ class Table:
         """These runs are the durable ones from now on. Memtables all of whose rows they have are released."""
         self._runs = runs
         # A merge that dropped tombstones may have left no row with the greatest version.
-        self._version = max(self._version, runs.clean_to)
-        self._released += [each for each in self._frozen if each.max_version <= runs.clean_to]
-        self._frozen = tuple(each for each in self._frozen if each.max_version > runs.clean_to)
+        self._version = max(self._version, runs.records_to)
+        self._released += [each for each in self._frozen if each.max_version <= runs.rows_to]
+        self._frozen = tuple(each for each in self._frozen if each.max_version > runs.rows_to)
         # Replay may bring rows that the runs have already.
-        if self._memtable.max_version <= runs.clean_to:
+        if self._memtable.max_version <= runs.rows_to:
             self._released.append(self._memtable)
             self._memtable = Memtable(self._version)
         self.memory = sum(memtable.memory for memtable in (self._memtable, *self._frozen))

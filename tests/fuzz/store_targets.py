@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
 import attrs
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from simulation.legacy import format_concat
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.memory_files import run_on
-from support.operations import ELEMENT, elements
+from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, elements
 from tierlog.actors.container.claims import claim_name, claim_prefix, decode_claim, encode_claim, list_claims
 from tierlog.actors.container.confirmation import claim_records
 from tierlog.actors.container.owner import Identity
@@ -42,6 +43,7 @@ from tierlog.actors.maintenance.backup_objects import (
     encode_manifest,
     encode_segment,
 )
+from tierlog.journal.manifest import element as element_module
 from tierlog.journal.manifest.chain import element_name, journal_prefix, list_elements, read_element
 from tierlog.journal.manifest.element import Element
 from tierlog.journal.manifest.store_record import StoreRecord
@@ -173,6 +175,12 @@ def _element_numbers(data: bytes) -> list[int]:
     return numbers
 
 
+def _consistent_element(body: bytes) -> Element:
+    """As code that publishes such elements decodes it."""
+    with patch.object(element_module, "_NEWEST", 5):
+        return Element.decode(sealed(body))
+
+
 def _identity_in(name: str, content: bytes) -> tuple[int, Identity]:
     (claim,) = _answer_of(list_claims(_storage(name, content), 3))
     return claim.epoch, claim.identity
@@ -258,6 +266,13 @@ _IDENTITIES = [
         ],
         encode=lambda element: element.encode()[:-4],
         values=elements,
+    ),
+    Target(
+        "consistent element behind a right checksum",
+        _consistent_element,
+        [CONSISTENT_ELEMENT.encode()[:-4]],
+        encode=lambda element: element.encode()[:-4],
+        values=consistent_elements,
     ),
     Target(
         "element after another one",

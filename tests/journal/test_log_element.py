@@ -7,8 +7,8 @@ import attrs
 import pytest
 from hypothesis import given
 
-from support.operations import ELEMENT, elements
-from tierlog.journal.manifest.element import Element, Kind
+from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, elements
+from tierlog.journal.manifest.element import Element, Held, Kind
 from tierlog.journal.operations.log_element import LogElement, LogElementChange
 from tierlog.storage_backends.base.codec import DecodeError, Decoder
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
@@ -28,7 +28,7 @@ HEAD = attrs.evolve(ELEMENT, runs=RUNS)
 MERGED = RUNS.runs[200:210]
 
 
-@given(elements, elements)
+@given(elements | consistent_elements, elements | consistent_elements)
 def test_a_change_of_any_element_makes_exactly_the_next_one(before: Element, after: Element) -> None:
     head, op = LogElement(before.encode()), LogElement(after.encode())
 
@@ -39,7 +39,7 @@ def test_a_change_of_any_element_makes_exactly_the_next_one(before: Element, aft
     "runs",
     [
         RUNS,
-        RUNS.replaced((), [_run(501)]),
+        RUNS.published([_run(501)], 0),
         RUNS.replaced(MERGED, [attrs.evolve(MERGED[-1], name="merged", last_cycle=MERGED[0].last_cycle)], 9),
         RUNS.replaced(RUNS.runs[-10:], [], 10),
     ],
@@ -54,6 +54,18 @@ def test_w6_a_long_run_list_is_not_logged_again_with_each_element(runs: RunList)
     assert len(change.encode()) < 700 < len(op.content) // 100
     assert change.made_from(head) == op
     assert change.made_from(head).element.runs == runs
+
+
+def test_w6_nor_is_it_where_other_segments_are_held_back() -> None:
+    runs = attrs.evolve(RUNS, schema=CONSISTENT_ELEMENT.runs.schema)
+    before = attrs.evolve(CONSISTENT_ELEMENT, runs=runs)
+    cycle = attrs.evolve(runs.published([_run(501)], runs.schema), records_to=510)
+    after = attrs.evolve(before, n=before.n + 1, runs=cycle, held=(Held(7, 8),))
+    head, op = LogElement(before.encode()), LogElement(after.encode())
+    change = LogElementChange.between(head, op)
+
+    assert len(change.encode()) < 700
+    assert change.made_from(head) == op
 
 
 def test_replay_decodes_only_the_entries_that_changed() -> None:

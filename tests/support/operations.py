@@ -6,15 +6,18 @@ import attrs
 from hypothesis import strategies as st
 
 from tierlog.journal.manifest.element import (
+    CONSISTENT,
     NUMBER_MAX,
     SEGMENTS,
     TRANSACTIONS,
     Element,
+    Held,
     Kind,
     Owner,
     Pin,
     Position,
     Progress,
+    Recovery,
 )
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
@@ -110,6 +113,12 @@ ELEMENT = Element(
 
 ELEMENT_WITH_SEGMENTS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=SEGMENTS))
 ELEMENT_WITH_TRANSACTIONS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=TRANSACTIONS))
+CONSISTENT_ELEMENT = attrs.evolve(
+    ELEMENT,
+    runs=attrs.evolve(ELEMENT.runs, schema=CONSISTENT, rows_to=1200, records_to=1204),
+    recovery=Recovery(6, 800),
+    held=(Held(SID, 0xFEED), Held(SID + 1, (1 << 64) - 1)),
+)
 
 SAMPLES: dict[str, Operation] = {
     "abort_transaction": AbortTransaction(SID, "job-7", "größer als gedacht", (SID + 1, SID + 2)),
@@ -222,31 +231,37 @@ transactions = st.builds(
     TransactionImage, u64, text, text, st.sampled_from(TransactionStatus), tokens, u64, text, u64, u64
 )
 
-_versions = st.tuples(u64, u64).map(sorted)
 _keys = st.tuples(st.binary(min_size=1, max_size=9), st.binary(min_size=1, max_size=9)).map(sorted)
-_summaries = st.builds(
-    lambda versions, keys, rows, tombstones: RunSummary(rows, min(rows, tombstones), *versions, *keys),
-    _versions,
-    _keys,
-    st.integers(1, (1 << 32) - 1),
-    u32,
-)
-_run_lists = st.builds(
-    lambda cycles, names, summaries, changes_from, schema: RunList(
-        [
-            RunEntry(f"r{name}", 1 << 32, name, name, cycle, cycle, summary)
-            for cycle, name, summary in zip(cycles, names, summaries, strict=False)
-        ],
-        changes_from,
-        schema,
-    ),
-    st.lists(u64, max_size=3, unique=True),
-    st.lists(u32, max_size=3),
-    st.lists(_summaries, max_size=3),
-    u64,
-    st.sampled_from((0, SEGMENTS, TRANSACTIONS)),
-)
 _counts = st.integers(0, NUMBER_MAX)
+
+
+def _run_lists(
+    versions: st.SearchStrategy[int], schemas: st.SearchStrategy[int]
+) -> st.SearchStrategy[RunList]:
+    summaries = st.builds(
+        lambda versions, keys, rows, tombstones: RunSummary(rows, min(rows, tombstones), *versions, *keys),
+        st.tuples(versions, versions).map(sorted),
+        _keys,
+        st.integers(1, (1 << 32) - 1),
+        u32,
+    )
+    return st.builds(
+        lambda cycles, names, summaries, changes_from, schema: RunList(
+            [
+                RunEntry(f"r{name}", 1 << 32, name, name, cycle, cycle, summary)
+                for cycle, name, summary in zip(cycles, names, summaries, strict=False)
+            ],
+            changes_from,
+            schema,
+        ),
+        st.lists(u64, max_size=3, unique=True),
+        st.lists(u32, max_size=3),
+        st.lists(summaries, max_size=3),
+        versions,
+        schemas,
+    )
+
+
 positions = st.builds(Position, _counts, u32)
 ids = st.binary(min_size=16, max_size=16)
 elements = st.builds(
@@ -258,8 +273,21 @@ elements = st.builds(
     predecessor=positions,
     time_ms=u64,
     progress=st.builds(Progress, _counts, _counts, _counts, _counts, _counts),
-    runs=_run_lists,
+    runs=_run_lists(u64, st.sampled_from((0, SEGMENTS, TRANSACTIONS))),
     pins=st.lists(st.builds(Pin, text, _counts), max_size=3).map(tuple),
+)
+consistent_elements = st.builds(
+    lambda element, runs, more, recovery, held: attrs.evolve(
+        element,
+        runs=attrs.evolve(runs, rows_to=min(more, runs.rows_to), records_to=max(more, runs.rows_to)),
+        recovery=recovery,
+        held=tuple(Held(*each) for each in sorted(held.items())),
+    ),
+    elements,
+    _run_lists(_counts, st.just(CONSISTENT)),
+    _counts,
+    st.builds(Recovery, st.integers(0, EPOCH_MAX), _counts),
+    st.dictionaries(u64, u64, max_size=3),
 )
 _copied = st.builds(Copied, u32, u32)
 

@@ -106,14 +106,14 @@ class TableWorld:
     async def flush(self) -> RunEntry | None:
         """One cycle: the memtable becomes a run."""
         self.cycle += 1
-        rows = unpublished_rows(self.table.freeze(), self.table.runs.clean_to)
+        rows = unpublished_rows(self.table.freeze(), self.table.runs.rows_to)
         encoded = await encode_run(lambda: f"runs/{self.cycle}", rows)
         if encoded is None:
             return None
 
         run = RunEntry.of(encoded.run, self.cycle, self.cycle)
         await put_run(self.chunks, run, encoded.pieces)
-        self.table.use(self.table.runs.replaced((), [run]))
+        self.table.use(self.table.runs.published([run], 0))
         return run
 
     def capture(self) -> TableView:

@@ -99,13 +99,13 @@ class RunsInMemory:
 
     async def publish(self) -> None:
         table = self.state.table
-        rows = unpublished_rows(table.freeze(), table.runs.clean_to)
+        rows = unpublished_rows(table.freeze(), table.runs.rows_to)
         encoded = await encode_run(lambda: f"runs/{self.cycles + 1}", rows)
         if encoded is not None:
             self.cycles += 1
             run = RunEntry.of(encoded.run, self.cycles, self.cycles)
             await put_run(self.chunks, run, encoded.pieces)
-            table.use(table.runs.replaced((), [run]))
+            table.use(table.runs.published([run], 0))
 
 
 def records_of(container: Container) -> Records:

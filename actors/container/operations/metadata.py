@@ -39,7 +39,7 @@ def is_as_expected(state: ContainerState, expected: Mapping[str, int], seen: int
     version ``seen``; False if that is unknown. Raises ``MetadataConflict`` (rule M9).
 
     A row that is not in memory is unchanged, unless rows above ``seen`` were released since."""
-    released = state.table.runs.clean_to
+    released = state.table.runs.records_to
     is_known = True
     for key, version in expected.items():
         row = state.find_record(key)

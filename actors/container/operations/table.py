@@ -102,7 +102,7 @@ def _is_as_expected(state: ContainerState, segment: SegmentState, request: Updat
 
     find, prefix = state.table.find_in_memory, row_prefix(segment.sid)
     # M9: what is not in memory is as it was looked up, unless newer rows left memory since.
-    is_known = state.table.runs.clean_to <= request.seen
+    is_known = state.table.runs.records_to <= request.seen
     for key, expected in request.expected.items():
         row = find(prefix + key)
         if row is None and not is_known:

@@ -147,15 +147,15 @@ class ExpireTransactionRequest(Request):
 
 
 class ForgetTransactionsRequest(Request):
-    """Internal: remove the tombstones of ``ends``, as they were in a view whose runs had the rows up to
-    ``clean_to``. Answered with whether they are removed; False if they must be looked up again (rules T5,
+    """Internal: remove the tombstones of ``ends``, as they were in a view whose runs had this
+    ``records_to``. Answered with whether they are removed; False if they must be looked up again (rules T5,
     M21)."""
 
-    __slots__ = ("clean_to", "ends")
+    __slots__ = ("ends", "records_to")
 
-    def __init__(self, ends: Sequence[TransactionEnd], clean_to: int) -> None:
+    def __init__(self, ends: Sequence[TransactionEnd], records_to: int) -> None:
         self.ends = ends
-        self.clean_to = clean_to
+        self.records_to = records_to
 
 
 # --- decisions ----------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def _decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> 
 
 
 def _decide_forget(state: ContainerState, request: ForgetTransactionsRequest) -> Decision:
-    if state.table.runs.clean_to != request.clean_to:
+    if state.table.runs.records_to != request.records_to:
         return None, False  # rows that came after the view may have left memory
 
     return ForgetEnds(tuple(_as_of_now(state, end) for end in request.ends)), True

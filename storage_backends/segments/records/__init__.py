@@ -8,12 +8,22 @@ contain the segment id or a chunk's name, never a segment's name (rule C2).
 
 from __future__ import annotations
 
-from .chunk import BLOCK, ChunkRecord, chunk_key
+from .chunk import BLOCK, CHUNK_PREFIX, ChunkRecord, chunk_key
 from .deferred_work import DEFERRED_WORK_PREFIX, DeferredWorkKind, DeferredWorkRecord, deferred_work_key
-from .imported import ImportedRecord, imported_key
-from .index import IndexRecord, index_key
+from .imported import IMPORTED_PREFIX, ImportedRecord, imported_key
+from .index import INDEX_PREFIX, IndexRecord, index_key
 from .released import RELEASED_PREFIX, ReleasedRecord, released_key, released_names
 from .segment import SEGMENT_PREFIX, SegmentRecord, segment_key, segment_of_key
+
+_PREFIXES = (
+    SEGMENT_PREFIX,
+    CHUNK_PREFIX,
+    INDEX_PREFIX,
+    DEFERRED_WORK_PREFIX,
+    IMPORTED_PREFIX,
+    RELEASED_PREFIX,
+)
+_STORAGE_KEYS = tuple(prefix.encode() for prefix in _PREFIXES)
 
 Record = SegmentRecord | ChunkRecord | IndexRecord | DeferredWorkRecord | ReleasedRecord
 
@@ -34,8 +44,14 @@ __all__ = [
     "deferred_work_key",
     "imported_key",
     "index_key",
+    "is_storage_key",
     "released_key",
     "released_names",
     "segment_key",
     "segment_of_key",
 ]
+
+
+def is_storage_key(key: bytes) -> bool:
+    """Whether it is the key of a record that says what long-term storage has of a segment."""
+    return key.startswith(_STORAGE_KEYS)

@@ -16,11 +16,12 @@ from ...base.checksum import Buffer
 from .header import begin, expect
 
 _TYPE = 5
+IMPORTED_PREFIX = "o:"
 _VERSION = 1
 
 
 def imported_key(name: str) -> str:
-    return f"o:{name}"
+    return f"{IMPORTED_PREFIX}{name}"
 
 
 @attrs.frozen

@@ -13,11 +13,12 @@ import attrs
 from ...base.checksum import Buffer
 from .header import INDEX_TYPE, Invariants, begin, broken, expect
 
+INDEX_PREFIX = "i:"
 _VERSION = 1
 
 
 def index_key(segment: int, offset: int) -> str:
-    return f"i:{segment:016x}:{offset:016x}"
+    return f"{INDEX_PREFIX}{segment:016x}:{offset:016x}"
 
 
 @attrs.frozen

@@ -54,7 +54,7 @@ async def test_m10_a_full_cycle_publishes_its_rows_and_releases_them() -> None:
         table = owner.container.state.table
         assert (table.rows, len(table.runs)) == (0, 1)
         assert runs_in(world) == runs_of(owner)
-        assert table.runs.clean_to == max(version for version, _ in records_of(owner.container).values())
+        assert table.runs.records_to == max(version for version, _ in records_of(owner.container).values())
         await check(owner, *NAMES)
 
 

@@ -8,9 +8,27 @@ import attrs
 import pytest
 from hypothesis import given
 
-from support.operations import ELEMENT, ELEMENT_WITH_SEGMENTS, ELEMENT_WITH_TRANSACTIONS, elements
+from support.operations import (
+    CONSISTENT_ELEMENT,
+    ELEMENT,
+    ELEMENT_WITH_SEGMENTS,
+    ELEMENT_WITH_TRANSACTIONS,
+    SID,
+    consistent_elements,
+    elements,
+)
 from tierlog.journal.manifest import element as element_module
-from tierlog.journal.manifest.element import NUMBER_MAX, Element, Pin, Position, position_of
+from tierlog.journal.manifest.element import (
+    CONSISTENT,
+    NUMBER_MAX,
+    Element,
+    Held,
+    Pin,
+    Position,
+    Recovery,
+    position_of,
+    runs_at,
+)
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError, Encoder
 from tierlog.storage_backends.base.ids import EPOCH_MAX
@@ -20,6 +38,7 @@ _FOLDER = Path(__file__).parents[2] / "golden"
 GOLDEN = bytes.fromhex((_FOLDER / "element_v2.hex").read_text())
 GOLDEN_WITH_SEGMENTS = bytes.fromhex((_FOLDER / "element_v3.hex").read_text())
 GOLDEN_WITH_TRANSACTIONS = bytes.fromhex((_FOLDER / "element_v4.hex").read_text())
+GOLDEN_CONSISTENT = bytes.fromhex((_FOLDER / "element_v5.hex").read_text())
 GOLDEN_WITHOUT_RUNS = bytes.fromhex((_FOLDER / "element_v1.hex").read_text())
 WITHOUT_RUNS = attrs.evolve(ELEMENT, runs=RunList())
 
@@ -80,6 +99,92 @@ def test_m21_earlier_code_which_knows_no_rows_of_ended_transactions_refuses_an_e
     monkeypatch.setattr(element_module, "_NEWEST", 3)
     with pytest.raises(DecodeError, match="element of version 4"):
         Element.decode(GOLDEN_WITH_TRANSACTIONS)
+
+
+@pytest.fixture
+def version_5(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As code that publishes it."""
+    monkeypatch.setattr(element_module, "_NEWEST", 5)
+
+
+@pytest.mark.usefixtures("version_5")
+def test_a_consistent_element_has_its_golden_bytes() -> None:
+    assert CONSISTENT_ELEMENT.encode() == GOLDEN_CONSISTENT
+    assert Element.decode(GOLDEN_CONSISTENT) == CONSISTENT_ELEMENT
+
+
+@pytest.mark.usefixtures("version_5")
+def test_a_consistent_element_needs_no_runs() -> None:
+    element = attrs.evolve(CONSISTENT_ELEMENT, runs=RunList(schema=CONSISTENT, records_to=7))
+    assert Element.decode(element.encode()) == element
+
+
+def test_code_that_holds_no_rows_back_refuses_an_element_that_may_name_some() -> None:
+    """It would take them for published ones."""
+    with pytest.raises(DecodeError, match="element of version 5"):
+        Element.decode(GOLDEN_CONSISTENT)
+
+
+@pytest.mark.usefixtures("version_5")
+@given(element=consistent_elements)
+def test_what_was_encoded_of_a_consistent_element_is_decoded(element: Element) -> None:
+    assert Element.decode(element.encode()) == element
+
+
+@pytest.mark.usefixtures("version_5")
+def test_every_changed_byte_of_a_consistent_element_is_noticed() -> None:
+    for position in range(len(GOLDEN_CONSISTENT)):
+        damaged = bytearray(GOLDEN_CONSISTENT)
+        damaged[position] ^= 1
+        with pytest.raises(DecodeError):
+            Element.decode(bytes(damaged))
+
+
+@pytest.mark.usefixtures("version_5")
+@pytest.mark.parametrize(
+    ("element", "reason"),
+    [
+        (attrs.evolve(CONSISTENT_ELEMENT, recovery=Recovery(EPOCH_MAX + 1)), "numbers like these"),
+        (attrs.evolve(CONSISTENT_ELEMENT, recovery=Recovery(1, NUMBER_MAX + 1)), "numbers like these"),
+        (
+            attrs.evolve(
+                CONSISTENT_ELEMENT, runs=attrs.evolve(CONSISTENT_ELEMENT.runs, records_to=NUMBER_MAX + 1)
+            ),
+            "numbers like these",
+        ),
+        (attrs.evolve(CONSISTENT_ELEMENT, held=(Held(SID, 2), Held(SID, 3))), "not in order"),
+        (attrs.evolve(CONSISTENT_ELEMENT, held=(Held(SID + 1, 2), Held(SID, 3))), "not in order"),
+        (
+            attrs.evolve(
+                CONSISTENT_ELEMENT, runs=attrs.evolve(CONSISTENT_ELEMENT.runs, rows_to=9, records_to=1199)
+            ),
+            "rows above version 1199",
+        ),
+    ],
+    ids=["recovery epoch", "recovery cut", "records", "held twice", "disordered", "rows above"],
+)
+def test_a_consistent_element_that_no_owner_makes_is_refused(element: Element, reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason):
+        Element.decode(element.encode())
+
+
+@pytest.mark.usefixtures("version_5")
+def test_a_consistent_element_with_rows_of_later_versions_than_records_is_refused() -> None:
+    content = CONSISTENT_ELEMENT.encode()
+    versions = (1200).to_bytes(8, "big") + (1204).to_bytes(8, "big")
+    assert content.count(versions) == 1
+    body = content[:-4].replace(versions, (1205).to_bytes(8, "big") + versions[8:])
+    with pytest.raises(DecodeError, match="rows up to 1205, records up to 1204"):
+        Element.decode(body + crc32c(body).to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize(
+    "element", [ELEMENT, ELEMENT_WITH_TRANSACTIONS, CONSISTENT_ELEMENT], ids=["2", "4", "5"]
+)
+def test_runs_are_found_in_the_content_of_each_version(element: Element) -> None:
+    first = element.runs.runs[0].encode()
+    content = element.encode()
+    assert content[runs_at(content) :].startswith(len(first).to_bytes(4, "big") + first)
 
 
 @pytest.mark.parametrize(

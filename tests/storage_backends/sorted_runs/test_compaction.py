@@ -70,7 +70,7 @@ def simulate(cycles: int, keys: int, dice: Random) -> tuple[float, int]:
     runs = RunList()
     written = most = 0
     for cycle in range(1, cycles + 1):
-        runs = runs.replaced((), [entry(cycle, cycle, 100_000 + dice.randrange(20_000))])
+        runs = runs.published([entry(cycle, cycle, 100_000 + dice.randrange(20_000))], 0)
         written += runs.runs[0].length
         while (merge := next_merge(runs)) is not None:
             size = sum(run.length for run in merge.runs)
@@ -109,7 +109,7 @@ def test_m7_the_tombstones_of_a_queue_beside_other_rows_have_a_bound() -> None:
         rows |= {number - moved: (cycle, 0) for number in rows if cycle > 1}
         rows |= {-number: (cycle, 1000) for number in range(live if cycle == 1 else 0)}
         added = run_of(cycle, cycle, rows)
-        runs, contents[added.name] = runs.replaced((), [added]), rows
+        runs, contents[added.name] = runs.published([added], 0), rows
         while (merge := next_merge(runs)) is not None:
             merged: dict[int, tuple[int, int]] = {}
             for run in reversed(merge.runs):
@@ -146,7 +146,7 @@ def test_m10_runs_grow_so_that_the_run_list_has_room_for_tens_of_gigabytes(key: 
         cycles //= 8
     runs, written, largest = RunList(), 0, 0
     for cycle in range(1, cycles + 1):
-        runs = runs.replaced((), split(entry(cycle, cycle, size, key, key), RUN_BYTES_MAX))
+        runs = runs.published(split(entry(cycle, cycle, size, key, key), RUN_BYTES_MAX), 0)
         assert runs.size <= room
         while (merge := next_merge(runs, list_bytes=room // 2)) is not None:
             first, last = merge.runs[-1].first_cycle, merge.runs[0].last_cycle
@@ -298,7 +298,7 @@ def test_m7_dropped_tombstones_are_remembered_even_if_nothing_else_is_left(winne
 
     merged = merge.applied_to(runs, winners)
 
-    assert (merged.runs, merged.changes_from, merged.clean_to) == (tuple(winners), FAN_OUT, FAN_OUT)
+    assert (merged.runs, merged.changes_from, merged.records_to) == (tuple(winners), FAN_OUT, FAN_OUT)
 
 
 def test_nothing_is_left_of_tombstones_only(tmp_path: Path) -> None:

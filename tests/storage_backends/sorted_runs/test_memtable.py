@@ -98,7 +98,7 @@ def test_frozen_memtables_become_one_run_of_their_newest_rows() -> None:
     table.freeze()
     table.put([Row(b"b", 3, None), Row(b"c", 4, b"")])
 
-    assert list(unpublished_rows(table.freeze(), clean_to=1)) == [
+    assert list(unpublished_rows(table.freeze(), rows_to=1)) == [
         Row(b"b", 3, None),
         None,
         Row(b"c", 4, b""),
@@ -158,7 +158,7 @@ def test_m8_a_memtable_that_replay_divides_is_as_if_it_had_been_frozen_there(
     assert {key: table.find_in_memory(key) for key in newest} == newest
     assert table.memory == memory
     for end in (first, second):
-        rows = [row for row in unpublished_rows(table.freeze(), clean_to=end) if row is not None]
+        rows = [row for row in unpublished_rows(table.freeze(), rows_to=end) if row is not None]
         assert rows == sorted(row for row in newest.values() if row.version > end)
     table.use(RunList(changes_from=max(first, second)))
     assert table.rows == sum(row.version > max(first, second) for row in newest.values())

@@ -101,7 +101,7 @@ class Tables(RuleBasedStateMachine):
         """One cycle: the frozen memtables become runs, locally first."""
         assert self.frozen is not None
         self.durable, self.frozen = self.frozen, None
-        rows = unpublished_rows(self.table.frozen, self.table.runs.clean_to)
+        rows = unpublished_rows(self.table.frozen, self.table.runs.rows_to)
         self.cycle += 1
         runs = []
         while (encoded := self.run(encode_run(self.new_name, rows, run_bytes_max))) is not None:
@@ -109,7 +109,7 @@ class Tables(RuleBasedStateMachine):
             self.run(self.copies.add(run, encoded.pieces))
             self.run(put_run(self.chunks, run, encoded.pieces))
             runs.append(run)
-        self.table.use(self.table.runs.replaced((), runs))
+        self.table.use(self.table.runs.published(runs, 0))
 
     @rule(fan_out=st.integers(2, 3), run_bytes_max=st.sampled_from([1, 10_000]))
     def compact(self, fan_out: int, run_bytes_max: int) -> None:
@@ -123,7 +123,9 @@ class Tables(RuleBasedStateMachine):
         winners = self.run(compact(merge, self.new_name(), self.copies, merge_here))
         for run in winners:
             self.run(put_run(self.chunks, run, [self.run(self.copies.read_range(run, 0, run.length))]))
-        self.table.use(self.table.runs.replaced(merge.runs, winners, merge.drop_tombstones_to))
+        runs = self.table.runs.replaced(merge.runs, winners, merge.drop_tombstones_to)
+        assert runs == RunList(runs.runs, runs.changes_from), "the greatest version stays known"
+        self.table.use(runs)
         self.run(self.copies.remove(merge.runs))
 
     @rule()

@@ -31,7 +31,7 @@ class RowsByRun:
     def publish(self, cycle: int, rows: dict[int, int | None]) -> None:
         run = of_rows(cycle, cycle, rows)
         self.held[run] = rows
-        self.runs = self.runs.replaced((), [run])
+        self.runs = self.runs.published([run], 0)
         self.published += run.length
         while (merge := next_merge(self.runs)) is not None:
             kept: dict[int, int | None] = {}
