@@ -120,6 +120,6 @@ class RunList:
         # Sorted again they would encode to other bytes than those that were read.
         if decoded.runs != runs:
             raise DecodeError("the runs are not in order")
-        if decoded.records_to < _greatest_version(runs, changes_from):
+        if versions is not None and decoded.records_to < _greatest_version(runs, changes_from):
             raise DecodeError(f"the runs have rows above version {decoded.records_to}")
         return decoded

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from support.container_parts import Parts
+from support.container_parts import NAME, Parts
+from tierlog.actors.container.operations.cold import UnloadRequest
+from tierlog.actors.container.operations.metadata import CommitMetadataRequest
+from tierlog.actors.container.operations.transactions import ForgetTransactionsRequest
 from tierlog.actors.container.state import is_clean
+from tierlog.journal.manifest.element import SEGMENTS
+from tierlog.journal.operations.load_segment import UnloadSegments
 from tierlog.storage_backends.segments.records import (
     chunk_key,
     deferred_work_key,
@@ -66,3 +71,31 @@ def test_a_memtable_stays_until_the_runs_have_all_of_its_rows() -> None:
     assert (table.rows, table.version, table.is_dirty) == (2, 20, True)
     table.use(RunList(rows_to=20))
     assert (table.rows, table.is_dirty) == (0, False)
+
+
+@pytest.mark.parametrize(("seen", "is_known"), [(10, False), (19, False), (20, True)])
+def test_m9_a_commit_is_looked_up_again_if_records_have_left_memory_since(seen: int, is_known: bool) -> None:
+    parts = Parts()
+    parts.state.sequence = 30
+    parts.state.table.use(RUNS)
+    answer = parts.decide(CommitMetadataRequest({"c:new": 0}, {"c:new": b"x"}, seen))
+    assert (answer is not None) is is_known
+
+
+@pytest.mark.parametrize(("records_to", "is_known"), [(10, False), (19, False), (20, True)])
+def test_m21_ends_are_looked_up_again_if_rows_have_left_memory_since(records_to: int, is_known: bool) -> None:
+    parts = Parts()
+    parts.state.table.use(RUNS)
+    assert parts.decide(ForgetTransactionsRequest([], records_to)) is is_known
+
+
+def test_m5_a_segment_stays_in_memory_until_its_image_is_as_of_a_cut() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.flush(NAME, length=0)
+    touched, end = segment.touched, parts.state.sequence + 9
+    request = UnloadRequest([segment.sid])
+    parts.state.table.use(RunList(schema=SEGMENTS, rows_to=touched - 1, records_to=end))
+    assert parts.operations(request) == ([], None)
+    parts.state.table.use(RunList(schema=SEGMENTS, rows_to=touched, records_to=end))
+    assert parts.operations(request) == ([UnloadSegments((segment.sid,))], None)
