@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
-from ...storage_backends.base.codec import DecodeError
-from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.segments import AttributeName, AttributePage
 from ...storage_backends.sorted_runs.reader import RunReader
-from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end, successor
-from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from ...storage_backends.sorted_runs.rows import Row, decoded, prefix_end, successor
+from ...storage_backends.sorted_runs.scan import SLICE_ROWS, KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from ..kernel.slices import in_slices
 from .attribute_rows import attribute_key, name_of_key, value_of
@@ -89,19 +87,18 @@ async def _in_rows(
     first = attribute_key(sid, prefix)
     start = first if after is None else max(first, successor(attribute_key(sid, after)))
     page = await scan_rows(view, runs, KeyRange(start, prefix_end(first)), PageLimits(limit))
-    return [decode_attribute(row) for row in page.rows]
+    found: list[tuple[AttributeName, int]] = []
+    for rows in in_slices(page.rows, SLICE_ROWS):
+        found += map(decode_attribute, rows)
+        await anyio.lowlevel.checkpoint()
+    return found
 
 
 def decode_attribute(row: Row) -> tuple[AttributeName, int]:
     """Raises ``DataCorruption``."""
-    try:
-        value = value_of(row)
-        assert value is not None, "a scan shows no tombstones"
-        return name_of_key(row.key), value
-    except DecodeError as error:
-        raise DataCorruption(
-            f"a row of an attribute does not decode: {error}", file=label_of(row.key)
-        ) from error
+    value = decoded(value_of, row, row.key)
+    assert value is not None, "a scan shows no tombstones"
+    return decoded(name_of_key, row.key, row.key), value
 
 
 async def shorten_images(state: ContainerState, ask: Callable[[Request, int], Awaitable[object]]) -> None:

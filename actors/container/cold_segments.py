@@ -3,21 +3,19 @@ here changes nothing: reads, infos and listings load no segment."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import TypeVar
 
 import attrs
 from anyio.lowlevel import checkpoint
 
 from ...journal.operations.load_segment import LoadSegment
-from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.segment_pages import NamesPart
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.sorted_runs.lookup import find_row, find_rows
 from ...storage_backends.sorted_runs.reader import RunReader
-from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end
+from ...storage_backends.sorted_runs.rows import Row, decoded, label_of, prefix_end
 from ...storage_backends.sorted_runs.scan import (
     PAGE_CONSIDERED_MAX,
     SLICE_ROWS,
@@ -32,8 +30,6 @@ from .segments import SegmentState
 from .state import ContainerState
 from .writer_rows import state_of, writer_key
 
-R = TypeVar("R")
-T = TypeVar("T")
 _PAGE = PageLimits(256)
 
 
@@ -66,13 +62,13 @@ class ColdSegments:
             found = await self._sids(view, tuple(names))
             images = {sid: image_key(sid) for sid in (*sids, *found.values()) if sid is not None}
             rows = await self._find(view, (*images.values(), *keys))
-            loads = {sid: _decoded(load_of_row, rows.get(key), key) for sid, key in images.items()}
+            loads = {sid: decoded(load_of_row, rows.get(key), key) for sid, key in images.items()}
             return Lookup(view.runs.records_to, found, loads, rows)
 
     async def _sids(self, view: TableView, names: Sequence[str]) -> dict[str, int | None]:
         keys = {name: name_key(name) for name in names}
         rows = await self._find(view, tuple(keys.values()))
-        return {name: _decoded(sid_of_row, rows.get(key), key) for name, key in keys.items()}
+        return {name: decoded(sid_of_row, rows.get(key), key) for name, key in keys.items()}
 
     async def _find(self, view: TableView, keys: Sequence[bytes]) -> dict[bytes, Row]:
         return await find_rows(view, self._runs, keys) if keys else {}
@@ -109,7 +105,7 @@ class ColdSegments:
             with self._state.table.view() as view:
                 row = await find_row(view, self._runs, writer_key(segment.sid, writer))
             if row is not None and row.value is not None:
-                known = _decoded(state_of, row.value, row.key)
+                known = decoded(state_of, row.value, row.key)
         return None if known is None else known.last_event
 
     async def sid_of(self, name: str) -> int | None:
@@ -138,7 +134,7 @@ class ColdSegments:
         for rows in in_slices(page.rows, SLICE_ROWS):
             names += [name for name, _ in _live(rows) if is_listed(name, prefix)]
             await checkpoint()
-        return names, None if page.resume is None else _decoded(name_of_key, page.resume, page.resume)
+        return names, None if page.resume is None else decoded(name_of_key, page.resume, page.resume)
 
     async def live(self) -> AsyncGenerator[list[SegmentState], None]:
         """All live segments of a state that does not change, in the order of their names."""
@@ -161,16 +157,16 @@ class ColdSegments:
 def _live(rows: Iterable[Row]) -> list[tuple[str, int]]:
     """The names and ids in rows of names. Raises ``DataCorruption``."""
     return [
-        (_decoded(name_of_key, row.key, row.key), sid)
+        (decoded(name_of_key, row.key, row.key), sid)
         for row in rows
-        if (sid := _decoded(sid_of_row, row, row.key)) is not None
+        if (sid := decoded(sid_of_row, row, row.key)) is not None
     ]
 
 
 def checked(sid: int, load: LoadSegment, name: str = "") -> SegmentState:
     """The segment ``sid`` as ``load`` brings it. Raises ``DataCorruption`` if it does not decode, or is
     another one, or not that of ``name``: a row may be damaged behind a right checksum (rule M4)."""
-    segment = _decoded(loaded, load, image_key(sid))
+    segment = decoded(loaded, load, image_key(sid))
     if segment.sid != sid or (name and segment.name != name):
         raise DataCorruption(
             f"the runs have segment {segment.sid:#x} {segment.name!r} in place of {sid:#x} {name!r}",
@@ -184,16 +180,6 @@ def without_image(name: str, sid: int) -> DataCorruption:
         f"the runs have the name {name!r}, and not the image of its segment {sid:#x}",
         file=label_of(name_key(name)),
     )
-
-
-def _decoded(decode: Callable[[R], T], row: R, key: bytes) -> T:
-    """Raises ``DataCorruption``."""
-    try:
-        return decode(row)
-    except DecodeError as error:
-        raise DataCorruption(
-            f"a row of the system table does not decode: {error}", file=label_of(key)
-        ) from error
 
 
 def is_listed(name: str, prefix: str) -> bool:

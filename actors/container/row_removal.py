@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption, Unavailable
 from ...storage_backends.sorted_runs.reader import RunReader
-from ...storage_backends.sorted_runs.rows import Row, prefix_end
+from ...storage_backends.sorted_runs.rows import Row, decoded, prefix_end
 from ...storage_backends.sorted_runs.scan import KeyRange, Page, PageLimits, scan_rows
 from ..telemetry.logging import get_logger
 from .left_rows import MARK_PREFIX, left_prefixes, marked_sid
@@ -77,7 +76,7 @@ class RowRemoval:
         damaged = 0
         for mark in marks:
             try:
-                for prefix in left_prefixes(_sid_of(mark)):
+                for prefix in left_prefixes(decoded(marked_sid, mark.key, mark.key)):
                     start: bytes | None = prefix
                     while start is not None:
                         page = await self._page(prefix, start)
@@ -105,13 +104,3 @@ class RowRemoval:
         await anyio.sleep(_PAUSE)
         while self._state.table.memory > _ROW_BYTES_MAX:
             await self._wait_progress()
-
-
-def _sid_of(mark: Row) -> int:
-    """Raises ``DataCorruption``."""
-    try:
-        return marked_sid(mark.key)
-    except DecodeError as error:
-        raise DataCorruption(
-            f"the mark of a removed segment does not decode: {error}", file=repr(mark.key)
-        ) from error

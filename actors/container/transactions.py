@@ -5,21 +5,20 @@ and loads no segment."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import attrs
 
 from ...journal.operations.ended_transactions import TransactionEnd
-from ...storage_backends.base.codec import DecodeError
-from ...storage_backends.base.errors import DataCorruption, TransactionNotFound
+from ...storage_backends.base.errors import TransactionNotFound
 from ...storage_backends.base.transactions import TransactionInfo, TransactionState
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.reader import RunReader
-from ...storage_backends.sorted_runs.rows import Row, prefix_end, successor
+from ...storage_backends.sorted_runs.rows import Row, decoded, prefix_end, successor
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from .ended_rows import end_of_key, ended_key, ended_of_row, ended_prefix, index_start, split_key
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from .container import Container
     from .leases import Leases
 
-R = TypeVar("R")
-T = TypeVar("T")
 _PAGE = PageLimits(256)
 
 
@@ -79,7 +76,7 @@ async def known_pages(
     while start is not None:
         with state.table.view() as view:
             # Of the moment of the view: what has ended since is open in this page.
-            records = islice(state.transactions.records_from(_decoded(split_key, start)), _PAGE.rows)
+            records = islice(state.transactions.records_from(decoded(split_key, start, start)), _PAGE.rows)
             found = {
                 key: Known(info_of(state, record), 0)
                 for record in records
@@ -102,10 +99,12 @@ def _is_before(key: bytes, stop: bytes | None) -> bool:
 
 async def _known(state: ContainerState, view: TableView, runs: RunReader, rows: list[Row]) -> list[Known]:
     """Ended transactions, except those of an earlier segment of a target's name (rule T8)."""
-    records = [(row.version, record) for row in rows if (record := _decoded(ended_of_row, row)) is not None]
+    records = [
+        (row.version, record) for row in rows if (record := decoded(ended_of_row, row, row.key)) is not None
+    ]
     keys = {record.target: name_key(record.target) for _, record in records}
     names = await find_rows(view, runs, keys.values())
-    sids = {target: _decoded(sid_of_row, names.get(key)) for target, key in keys.items()}
+    sids = {target: decoded(sid_of_row, names.get(key), key) for target, key in keys.items()}
     return [
         Known(info_of(state, record), version)
         for version, record in records
@@ -119,7 +118,7 @@ async def find_ends(state: ContainerState, runs: RunReader, start: bytes, versio
     with state.table.view() as view:
         keys = KeyRange(start or index_start(0), index_start(version + 1))
         page = await scan_rows(view, runs, keys, _PAGE)
-        ends = [_decoded(end_of_key, row.key) for row in page.rows]
+        ends = [decoded(end_of_key, row.key, row.key) for row in page.rows]
         rows = await find_rows(view, runs, [ended_key(end.target, end.id) for end in ends])
         found = [
             end._replace(is_newest=version_of(rows.get(ended_key(end.target, end.id))) == row.version)
@@ -127,14 +126,6 @@ async def find_ends(state: ContainerState, runs: RunReader, start: bytes, versio
         ]
         resume = successor(page.rows[-1].key) if page.rows else start
         return EndsPage(found, view.runs.records_to, resume)
-
-
-def _decoded(decode: Callable[[R], T], value: R) -> T:
-    """Raises ``DataCorruption``."""
-    try:
-        return decode(value)
-    except DecodeError as error:
-        raise DataCorruption(f"a transaction's row does not decode: {error}", file=repr(value)) from error
 
 
 # --- of an owner --------------------------------------------------------------------------------

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from ..base.codec import DecodeError
+from ..base.errors import DataCorruption
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 VERSION_MAX = (1 << 64) - 1
 ABSENT = 0
@@ -23,6 +30,16 @@ def label_of(key: bytes) -> str:
     """What errors call the row of ``key``, which may be long and need not be text."""
     shown = key[:_LABEL_BYTES].decode("ascii", "backslashreplace")
     return f"row {shown}{'...' if len(key) > _LABEL_BYTES else ''}"
+
+
+def decoded(decode: Callable[[S], T], source: S, key: bytes) -> T:
+    """``decode(source)``, of the row of ``key``. Raises ``DataCorruption``."""
+    try:
+        return decode(source)
+    except DecodeError as error:
+        raise DataCorruption(
+            f"a row of the system table does not decode: {error}", file=label_of(key)
+        ) from error
 
 
 def successor(key: bytes) -> bytes:

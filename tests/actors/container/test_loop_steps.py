@@ -424,3 +424,21 @@ async def test_no_step_grows_with_the_number_of_updates_of_attributes_that_arriv
                 async with anyio.create_task_group() as tasks:
                     for _ in range(FEW):
                         tasks.start_soon(owner.store.update_attributes, "s", updates)
+
+
+@pytest.mark.one_loop
+async def test_no_step_grows_with_the_number_of_attributes_in_a_page() -> None:
+    async with ContainerWorld().owner() as owner:
+        await owner.store.create_segment("s")
+        for start in range(0, 4096, 1024):
+            updates = [AttributeUpdate(f"{number}", 1) for number in range(start, start + 1024)]
+            await owner.store.update_attributes("s", updates)
+        with CallCounter() as counter:
+            longest = LongestSteps(clock=counter)
+            for limit in (1024, 4096):
+                with longest.of(f"{limit}"):
+                    await anyio.lowlevel.checkpoint()  # asyncio records no step that began before
+                    page = await owner.store.list_attributes("s", limit=limit)
+                assert len(page.attributes) == limit
+    few, many = longest.seconds["1024"], longest.seconds["4096"]
+    assert many < 1.5 * few + 1000, longest.seconds

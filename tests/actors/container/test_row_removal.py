@@ -13,7 +13,7 @@ from tierlog.actors.container import row_removal
 from tierlog.actors.container.left_rows import MARK_PREFIX, mark_key
 from tierlog.actors.container.table_rows import row_prefix
 from tierlog.storage_backends.base.errors import DataCorruption, Unavailable
-from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.rows import Row, label_of
 from tierlog.storage_backends.sorted_runs.scan import PageLimits, scan_rows
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -54,7 +54,7 @@ async def test_m17_a_mark_that_does_not_decode_is_reported_and_holds_up_no_other
         assert not owner.ended.is_set()
         assert {key.decode() for key in damaged} <= records_of(owner.container).keys()
         for key in damaged:
-            assert any("does not decode" in line and repr(key) in line for line in caplog.messages)
+            assert any("does not decode" in line and label_of(key) in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
