@@ -35,7 +35,7 @@ from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners, run_program
 from ..legacy_rolling.importing import Progress, no_progress
-from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
+from ..store.read_only import ContainerView, LogSnapshot, StoreView
 from .journal import check_record
 from .report import chunk_records, named_runs
 from .tables import check_objects
@@ -245,7 +245,7 @@ class _Examination:
     """One examination of a container's snapshot and of its chunks and chain in long-term storage."""
 
     def __init__(
-        self, view: StoreView, container: ContainerView, snapshot: ContainerSnapshot, verify: Progress | None
+        self, view: StoreView, container: ContainerView, snapshot: LogSnapshot, verify: Progress | None
     ) -> None:
         self._view = view
         self._container = container

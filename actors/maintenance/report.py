@@ -32,7 +32,8 @@ from ..container.listed_chain import list_chain, moved_from
 from ..gc.collector import GarbageTotal, count_garbage
 from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
-from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
+from ..store.read_only import ContainerView, StoreView
+from ..store.views import ContainerSnapshot
 from .backup import list_backups, read_manifest, read_segments
 
 _ATTEMPTS_MAX = 3

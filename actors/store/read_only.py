@@ -13,15 +13,11 @@ is ``DataCorruption`` with file and offset, for the container that it is in."""
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from itertools import chain
-from random import Random
-from typing import NoReturn, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 import attrs
@@ -31,48 +27,21 @@ from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LogLayout, log_folder
 from ...journal.manifest.store_record import require_store_record
 from ...journal.registers.local import REGISTER_BYTES, open_register
-from ...storage_backends.base.arguments import (
-    WriterId,
-    check_attribute_page,
-    check_offset,
-    check_size,
-    required_writer,
-)
+from ...storage_backends.base.arguments import check_offset, check_size
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, Unavailable, Unsupported
+from ...storage_backends.base.errors import DataCorruption, Unavailable
 from ...storage_backends.base.files import Close, Files, FolderEntry, Program, Read
-from ...storage_backends.base.names import check_segment_name, container_of
-from ...storage_backends.base.segment_pages import NamesPart, SegmentsAsked, all_names
-from ...storage_backends.base.segments import (
-    ATTRIBUTE_PAGE,
-    SEGMENTS_PAGE_MAX,
-    AttributeName,
-    AttributePage,
-    SegmentInfo,
-    SegmentPage,
-)
-from ...storage_backends.base.table import Table, WriterEvent
-from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
-from ...storage_backends.base.transactions import TransactionInfo, check_transaction_id
-from ...storage_backends.base.verbs import ReadVerbs, copy_docstrings
-from ...storage_backends.base.world import World
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.local_copies import ForeignCopies
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
-from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
-from ..container.attributes import attribute_page
 from ..container.cold_segments import ColdSegments
 from ..container.local_disk import run_folder
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.publish import Publisher
 from ..container.recovery import Recovery
-from ..container.requests import Request
-from ..container.segments import SegmentState
 from ..container.state import ContainerState
-from ..container.table_pages import Position, page_of_changes, page_of_rows, rows_of_keys
-from ..container.transactions import Known, find_known, known_pages
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, recorded_location
 from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity
@@ -88,8 +57,8 @@ from ..read.read_ahead import ReadAhead, ReadAheadOptions
 from ..read.reader import Reader
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
+from .views import NO_WORLD, ContainerSnapshot, NoGarbage, SegmentView, refuse_request
 
-T = TypeVar("T")
 POLL_SECONDS = 0.2
 """How often a tail checks whether another process changed the log, which cannot signal it."""
 _ATTEMPTS_MAX = 5
@@ -98,70 +67,21 @@ _CACHE_BYTES = 64 << 20
 """For flushed bytes that the log still holds; unflushed ones are kept whatever they need."""
 
 
-def _refuse() -> NoReturn:
-    raise Unsupported("a read-only view changes nothing")
-
-
-_NO_WORLD = World(_refuse, Random(0), _refuse)
-
-
-class _NoGarbage:
-    """The ``GarbageSink`` of a view, which neither creates nor deletes."""
-
-    async def track(self, names: Sequence[str]) -> None:
-        _refuse()
-
-    def keep(self, names: Sequence[str]) -> None:
-        _refuse()
-
-    def release(self, names: Sequence[str]) -> None:
-        _refuse()
-
-    def doubt(self, names: Sequence[str]) -> None:
-        _refuse()
-
-
-async def _refuse_request(request: Request, size: int) -> object:
-    _refuse()
-
-
 @attrs.frozen
-class ContainerSnapshot:
+class LogSnapshot(ContainerSnapshot):
     """One container as of one moment of its log."""
 
     opened: OpenedLog
-    state: ContainerState
-    cache: TailCache
-    metadata: LoggedMetadataStore
-    storage: ChunkedSegmentStorage
     reader: Reader
-    runs: RunReader
-    cold: ColdSegments
-
-    async def find(self, name: str, sid: int = 0) -> SegmentState:
-        """With ``sid`` a later segment of the same name is not found. Raises ``Unavailable`` if the segment
-        is cold and its rows cannot be read."""
-        segment = await self.cold.find(name)
-        if segment is None:
-            raise SegmentNotFound(f"no segment {name!r}", segment=name)
-
-        if sid and segment.sid != sid:
-            raise SegmentNotFound.replaced(name)
-        return segment
-
-    async def table(self, name: str, sid: int = 0) -> SegmentState:
-        """As ``find``, of a table. Raises ``WrongSegmentKind`` for a segment of bytes."""
-        return (await self.find(name, sid)).of_kind(is_table=True)
 
     async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
-        """Bytes of a segment. Raises as ``find``, and ``WrongSegmentKind`` for a table."""
         segment = (await self.find(name, sid)).of_kind(is_table=False)
         return bytes(await self.reader.read(segment, offset, size))
 
 
 async def take_snapshot(
     index: int, log: DurableDataLog, chunks: ChunkStorage, runs: RunReader
-) -> ContainerSnapshot:
+) -> LogSnapshot:
     """Replay a log, without opening it, into a state of its own. Raises ``DataCorruption`` (file, offset),
     ``StoreMismatch``, ``Unavailable``."""
     opened = await log.inspect()
@@ -170,11 +90,11 @@ async def take_snapshot(
     publisher = Publisher(state, cache, due_bytes=sys.maxsize)
     await Recovery(log, opened, state, publisher, cache).run()
     cache.evict()  # bytes that were cached before replay found them flushed
-    metadata = LoggedMetadataStore(state, _refuse_request, runs)
+    metadata = LoggedMetadataStore(state, refuse_request, runs)
     # A log that was never opened has epoch 0, and nothing to read.
     epoch = max(1, opened.epoch)
     storage = ChunkedSegmentStorage(
-        chunks, metadata, container=index, epoch=epoch, world=_NO_WORLD, garbage=_NoGarbage()
+        chunks, metadata, container=index, epoch=epoch, world=NO_WORLD, garbage=NoGarbage()
     )
     # The read-ahead is not run: a snapshot has no tasks, and each read goes to storage itself.
     reader = Reader(
@@ -183,7 +103,7 @@ async def take_snapshot(
         ReadAhead(storage.read, ReadAheadOptions()),
         state.segments.readable,
     )
-    return ContainerSnapshot(opened, state, cache, metadata, storage, reader, runs, ColdSegments(state, runs))
+    return LogSnapshot(state, metadata, storage, runs, ColdSegments(state, runs), opened, reader)
 
 
 @attrs.frozen
@@ -226,7 +146,7 @@ class ContainerView:
         copies = ForeignCopies(files, run_folder(folder), StoredRuns(chunks))
         self._runs = RunReader(copies, BlockCache(_TABLE_CACHE_BYTES))
         self._lock = anyio.Lock()
-        self._snapshot: ContainerSnapshot | None = None
+        self._snapshot: LogSnapshot | None = None
         self._seen = _LogFingerprint((), b"")
 
     @property
@@ -234,7 +154,7 @@ class ContainerView:
         """The log's folder when the snapshot was taken."""
         return self._seen.files
 
-    async def snapshot(self) -> ContainerSnapshot:
+    async def snapshot(self) -> LogSnapshot:
         async with self._lock:
             return self._snapshot or await self._take()
 
@@ -255,7 +175,7 @@ class ContainerView:
     async def _read_fingerprint(self) -> _LogFingerprint:
         return await run_program(self.files, _fingerprint(self.folder), self.folder)
 
-    async def _take(self) -> ContainerSnapshot:
+    async def _take(self) -> LogSnapshot:
         """The fingerprint is read before the log: what a living owner adds meanwhile makes the next one
         differ."""
         seen = await self._read_fingerprint()
@@ -269,7 +189,7 @@ class ContainerView:
 
         return await self._take_once(seen)
 
-    async def _take_once(self, seen: _LogFingerprint) -> ContainerSnapshot:
+    async def _take_once(self, seen: _LogFingerprint) -> LogSnapshot:
         log = self._make_log()
         try:
             snapshot = await take_snapshot(self.index, log, self._chunks, self._runs)
@@ -281,70 +201,7 @@ class ContainerView:
         return snapshot
 
 
-class _OnSnapshot(Protocol):
-    def __call__(self, name: str, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> Awaitable[T]: ...
-
-
-class _ViewTables:
-    """The ``TableAccess`` of a view."""
-
-    def __init__(self, on_snapshot: _OnSnapshot) -> None:
-        self._on_snapshot = on_snapshot
-
-    async def update(
-        self,
-        name: str,
-        rows: Sequence[tuple[bytes, bytes | None]],
-        expected: Mapping[bytes, int],
-        event: WriterEvent,
-    ) -> int | None:
-        _refuse()
-
-    async def get(self, name: str, keys: Sequence[bytes]) -> list[TableRow | None]:
-        async def get(found: ContainerSnapshot) -> list[TableRow | None]:
-            return await rows_of_keys(found.state, found.runs, await found.table(name), keys)
-
-        return await self._on_snapshot(name, get)
-
-    async def page(
-        self, name: str, start: bytes, end: bytes | None, token: str | None, limit: int
-    ) -> TablePage:
-        position, limits = Position.of_rows(name, KeyRange(start, end), token), PageLimits(limit)
-
-        async def page(found: ContainerSnapshot) -> TablePage:
-            table = await found.table(name, position.sid)
-            return await page_of_rows(found.state, found.runs, table, position, limits)
-
-        return await self._on_snapshot(name, page)
-
-    async def changes(self, name: str, since: int, token: str | None, limit: int) -> ChangesPage:
-        position, limits = Position.of_changes(name, since, token), PageLimits(limit)
-
-        async def page(found: ContainerSnapshot) -> ChangesPage:
-            table = await found.table(name, position.sid)
-            return await page_of_changes(found.state, found.runs, table, position, limits)
-
-        return await self._on_snapshot(name, page)
-
-
-async def _on_snapshot(container: ContainerView, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
-    """What ``act`` returns, of the newest snapshot if the one before does not do."""
-    snapshot = await container.snapshot()
-    try:
-        return await act(snapshot)
-    except (DataCorruption, Unavailable):
-        # A living owner may have deleted a chunk or a run that this snapshot still refers to.
-        if not await container.refresh():
-            raise
-    return await act(await container.snapshot())
-
-
-def _without_clock(known: Known) -> TransactionInfo:
-    return attrs.evolve(known.info, expires_in=math.inf)
-
-
-@copy_docstrings(ReadVerbs)
-class StoreView:
+class StoreView(SegmentView[ContainerView]):
     """A read-only view of a store. ``open_reader`` makes it; use it inside the ``async with`` body."""
 
     def __init__(
@@ -358,12 +215,11 @@ class StoreView:
         *,
         has_logs: bool = True,
     ) -> None:
+        super().__init__(containers, chunks)
         self.has_logs = has_logs
         """Whether there are logs, without which no container has a snapshot."""
         self.folder = folder
         self.identity = identity
-        self.containers = containers
-        self.chunks = chunks
         self.chunk_location = chunk_location
         """The prefix of a chunk's name in messages: a folder, or a bucket."""
         self.fingerprint = fingerprint
@@ -371,87 +227,6 @@ class StoreView:
 
     def __repr__(self) -> str:
         return f"<StoreView {self.folder.path} {len(self.containers)} containers>"
-
-    async def segment_info(self, name: str) -> SegmentInfo:
-        index = self.container_of(name)
-        return (await self._on_snapshot(name, lambda snapshot: snapshot.find(name))).info(index)
-
-    async def list_attributes(
-        self,
-        name: str,
-        prefix: AttributeName = "",
-        *,
-        after: AttributeName | None = None,
-        limit: int = ATTRIBUTE_PAGE,
-    ) -> AttributePage:
-        check_attribute_page(prefix, after, limit)
-
-        async def page(snapshot: ContainerSnapshot) -> AttributePage:
-            segment = await snapshot.find(name)
-            return await attribute_page(snapshot.state, snapshot.runs, segment, prefix, after, limit)
-
-        return await self._on_snapshot(name, page)
-
-    def table(self, name: str) -> Table:
-        check_segment_name(name)
-        return Table(_ViewTables(self._on_snapshot), name)
-
-    async def list_segments(self, prefix: str = "") -> list[str]:
-        return await all_names(self.page_of_segments, prefix)
-
-    async def page_of_segments(
-        self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
-    ) -> SegmentPage:
-        asked = SegmentsAsked.of(prefix, token, limit)
-        share = asked.share(len(self.containers))
-
-        async def part(found: ContainerSnapshot) -> NamesPart:
-            return await found.cold.page(asked.prefix, asked.start, share)
-
-        return asked.page([await _on_snapshot(container, part) for container in self.containers])
-
-    async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
-        """Returns what is known of one transaction. Its ``expires_in`` is infinite: a snapshot has no clock.
-
-        Raises:
-            TransactionNotFound: It never began, or it ended so long ago that it was forgotten.
-        """
-        checked = check_transaction_id(transaction_id)
-
-        async def find(found: ContainerSnapshot) -> Known:
-            return await find_known(found.state, found.runs, target, checked)
-
-        return _without_clock(await self._on_snapshot(target, find))
-
-    async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
-        """Returns the known transactions whose target's name begins with ``prefix``, sorted by target and id.
-        Their ``expires_in`` is infinite."""
-
-        async def listed(found: ContainerSnapshot) -> list[TransactionInfo]:
-            async with aclosing(known_pages(found.state, found.runs, prefix)) as pages:
-                return [_without_clock(known) async for page in pages for known in page]
-
-        infos = chain.from_iterable([await _on_snapshot(container, listed) for container in self.containers])
-        return sorted(infos, key=lambda info: (info.target, info.transaction_id))
-
-    async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
-        writer = required_writer(writer_id, "last_event_number")
-
-        async def number(snapshot: ContainerSnapshot) -> int | None:
-            return await snapshot.cold.last_event(await snapshot.find(name), writer)
-
-        return await self._on_snapshot(name, number)
-
-    async def read(self, name: str, offset: int, size: int) -> bytes:
-        check_offset(offset)
-        check_size(size)
-        return await self._read(name, offset, size)
-
-    async def _read(self, name: str, offset: int, size: int, sid: int = 0) -> bytes:
-        return await self._on_snapshot(name, lambda snapshot: snapshot.read(name, sid, offset, size))
-
-    async def _on_snapshot(self, name: str, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
-        return await _on_snapshot(self._container(name), act)
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default 1
@@ -476,18 +251,6 @@ class StoreView:
             else:
                 await container.wait_changed()
 
-    async def refresh(self) -> bool:
-        """Takes new snapshots of the containers whose log changed; returns whether any did."""
-        changed = [await container.refresh() for container in self.containers]
-        return any(changed)
-
-    def container_of(self, name: str) -> int:
-        check_segment_name(name)
-        return container_of(name, len(self.containers))
-
-    def _container(self, name: str) -> ContainerView:
-        return self.containers[self.container_of(name)]
-
 
 @asynccontextmanager
 async def open_reader(
@@ -507,8 +270,7 @@ async def open_reader(
     identity = await existing_identity(files, folder)
     fingerprint = await run_program(files, read_fingerprint(folder.wal, socket.gethostname()), folder.wal)
     location = await recorded_location(files, folder)
-    # A reader draws no ids and needs no clock.
-    chunks = make_chunk_reader(location, files, folder, _NO_WORLD)
+    chunks = make_chunk_reader(location, files, folder, NO_WORLD)
     await chunks.open()
     try:
         containers = [
@@ -530,7 +292,7 @@ async def open_storage(path: str | os.PathLike[str]) -> AsyncIterator[StoreView]
         return
 
     location = ChunkLocation()
-    chunks = make_chunk_reader(location, files, folder, _NO_WORLD)
+    chunks = make_chunk_reader(location, files, folder, NO_WORLD)
     await chunks.open()
     try:
         record = await require_store_record(chunks)
