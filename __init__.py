@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .actors.gateway.wire.batch import BatchItem
     from .actors.gateway.wire.bodies import HostStatus
     from .actors.settings.configuration import StoreConfig, load_config
+    from .actors.store.lts_view import LtsView, open_lts
     from .actors.store.opening import open_store
     from .actors.store.store import SegmentStore, StoreStatistics
     from .actors.telemetry.opentelemetry import opentelemetry_tracing
@@ -89,6 +90,7 @@ _HOMES = {
     "actors.gateway.client.tables": ("SyncTable",),
     "actors.gateway.wire.batch": ("BatchItem",),
     "actors.gateway.wire.bodies": ("HostStatus",),
+    "actors.store.lts_view": ("LtsView", "open_lts"),
     "actors.store.opening": ("open_store",),
     "actors.telemetry.opentelemetry": ("opentelemetry_tracing",),
     "actors.telemetry.tracing": ("SpanHook",),
@@ -138,6 +140,7 @@ __all__ = [
     "DataCorruption",
     "HostStatus",
     "InvalidArgument",
+    "LtsView",
     "NotOwner",
     "OutOfOrder",
     "OutcomeUnknown",
@@ -182,6 +185,7 @@ __all__ = [
     "connect_sync",
     "events",
     "load_config",
+    "open_lts",
     "open_store",
     "opentelemetry_tracing",
 ]

@@ -71,7 +71,7 @@ class Reader:
         a view keeps its whole block or window alive. Raises ``SegmentTruncated`` before the start."""
         known: object = None
         while True:
-            self._check_start(segment, offset)
+            check_start(segment, offset)
             try:
                 return await self._read_once(segment, offset, size)
             except (DataCorruption, SegmentNotFound, SegmentTruncated) as error:
@@ -104,14 +104,6 @@ class Reader:
             raise _deleted(segment)
 
         return current
-
-    def _check_start(self, segment: ReadableSegment, offset: int) -> None:
-        if offset < segment.start_offset:
-            raise SegmentTruncated(
-                f"offset {offset} of {segment.name!r} was truncated; it now starts at {segment.start_offset}",
-                segment=segment.name,
-                start_offset=segment.start_offset,
-            )
 
     def _refusal(
         self, segment: ReadableSegment, error: DataCorruption | SegmentNotFound | SegmentTruncated
@@ -173,6 +165,16 @@ class Reader:
             )
 
         return data
+
+
+def check_start(segment: ReadableSegment, offset: int) -> None:
+    """Raises ``SegmentTruncated`` before the segment's start."""
+    if offset < segment.start_offset:
+        raise SegmentTruncated(
+            f"offset {offset} of {segment.name!r} was truncated; it now starts at {segment.start_offset}",
+            segment=segment.name,
+            start_offset=segment.start_offset,
+        )
 
 
 def _end(merge: PendingMerge) -> int:

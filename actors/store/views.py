@@ -103,6 +103,10 @@ class ContainerSnapshot(ABC):
             raise SegmentNotFound.replaced(name)
         return segment
 
+    async def last_event(self, name: str, writer: bytes) -> int | None:
+        """The last event number of a writer of a segment. Raises as ``find``."""
+        return await self.cold.last_event(await self.find(name), writer)
+
     async def table(self, name: str, sid: int = 0) -> SegmentState:
         """As ``find``, of a table. Raises ``WrongSegmentKind`` for a segment of bytes."""
         return (await self.find(name, sid)).of_kind(is_table=True)
@@ -262,7 +266,7 @@ class SegmentView(Generic[C_co]):
         writer = required_writer(writer_id, "last_event_number")
 
         async def number(snapshot: ContainerSnapshot) -> int | None:
-            return await snapshot.cold.last_event(await snapshot.find(name), writer)
+            return await snapshot.last_event(name, writer)
 
         return await self._on_snapshot(name, number)
 

@@ -24,6 +24,7 @@ from tierlog import (
     StoreConfig,
     StoreMismatch,
     Unavailable,
+    open_lts,
     open_store,
 )
 from tierlog.actors.maintenance.doctor import StoreReport, examine
@@ -99,6 +100,10 @@ async def test_a_store_keeps_its_chunks_in_a_bucket(server: S3Server, tmp_path: 
     assert all(key.startswith("stores/first/") for key in server.objects())
     assert b"".join(server.objects()[key] for key in user_objects(server)) == b"".join(PIECES)
     assert not (tmp_path / "lts").exists()
+
+    async with open_lts(LOCATION, config=settings(server)) as view:
+        assert await view.list_segments() == [NAME]
+        assert await read_all(view) == b"".join(PIECES)
 
     # The folder knows where its chunks are: nobody has to say it again.
     without_a_word = attrs.evolve(settings(server, append=append), chunks="", s3=S3Config())
