@@ -13,6 +13,7 @@ from . import (
     container,
     folder,
     journal,
+    lts,
     segment_read,
     segment_write,
     serve,
@@ -79,6 +80,8 @@ _add(_chunks, _READ, chunks.ls, chunks.layout, chunks.verify)
 _add(_chunks, _WRITE, chunks.defrag, chunks.confirm)
 _journal = _group("journal", "List, show and verify the journals in long-term storage.")
 _add(_journal, _READ, journal.ls, journal.show, journal.verify)
+_lts = _group("lts", "List, read and verify what long-term storage alone has, without logs.")
+_add(_lts, _READ, lts.ls, lts.cat, lts.verify)
 _tables = _group("tables", "For operators: show and verify system tables. Apps' tables: `table`.")
 _add(_tables, _READ, tables.info, tables.ls, tables.verify)
 

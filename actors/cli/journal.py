@@ -33,7 +33,7 @@ def ls(container: Container = None, json: Json = False, data: Data = DEFAULT_DAT
         rows = [_row(index, each) for index, each in listed]
         headers = ("container", "element", "kind", "epoch", "cycle", "created", "by")
         output.print_table(headers, rows, ("epoch", "cycle", "created"))
-        output.print_lines([_line(each) for each in damaged])
+        output.print_lines([problem_line(each) for each in damaged])
     if damaged:
         raise typer.Exit(FAILED)
 
@@ -64,7 +64,9 @@ def show(
     wanted = newest if element is None else element
     for problem in chain.unreadable:
         if problem.n == wanted:
-            fail(f"{_line(problem)}; `tierlog doctor` lists what to do, `tierlog journal ls` the others")
+            fail(
+                f"{problem_line(problem)}; `tierlog doctor` lists what to do, `tierlog journal ls` the others"
+            )
 
     found = [each for each in chain.elements if each.element.n == wanted]
     if not found:
@@ -97,7 +99,7 @@ def print_verdict(problems: Sequence[ChainProblem], count: int, noun: str, *, js
         listed = [_problem(problem) for problem in problems]
         output.print_json({"sound": not problems, f"{noun}s": count, "problems": listed})
     else:
-        lines = [_line(problem) for problem in problems]
+        lines = [problem_line(problem) for problem in problems]
         verdict = output.count(len(lines), "problem") if lines else "sound"
         output.print_lines([*lines, f"{output.count(count, noun)}: {verdict}"])
     if problems:
@@ -108,7 +110,7 @@ def _count(report: JournalReport) -> int:
     return sum(len(chain.elements) + len(chain.unreadable) for chain in report.chains)
 
 
-def _line(problem: ChainProblem) -> str:
+def problem_line(problem: ChainProblem) -> str:
     return f"{problem.name}, offset {problem.offset}: {problem.message}"
 
 

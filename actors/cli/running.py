@@ -53,7 +53,7 @@ _HINTS: Hints = {
     DataCorruption: "`tierlog doctor --deep` lists all damage and what to do",
     NotOwner: "`tierlog doctor` shows which process has opened the folder: run the command again after it",
 }
-_NO_HINTS: Hints = MappingProxyType({})
+NO_HINTS: Hints = MappingProxyType({})
 _REQUEST_SECONDS = 10.0
 _NOTICE_SECONDS = 1.0
 
@@ -77,7 +77,7 @@ def fail(message: str) -> NoReturn:
 
 
 def execute(
-    command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False, hints: Hints = _NO_HINTS
+    command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False, hints: Hints = NO_HINTS
 ) -> T:
     """Run ``command`` in its own event loop. A failure becomes one line on stderr and an exit code. ``hints``
     replace those that most commands give."""

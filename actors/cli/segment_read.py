@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,30 +15,38 @@ import typer
 from ...storage_backends.base.errors import SegmentNotFound, WrongSegmentKind
 from . import output
 from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, file_path, number_option
-from .running import execute, reading
+from .running import NO_HINTS, Hints, execute, reading
 
 if TYPE_CHECKING:
     from ...storage_backends.base.segments import AttributeName, SegmentInfo
+    from ..gateway.client.async_client import Client
+    from ..store.lts_view import LtsView
+    from ..store.read_only import StoreView
+
+    Readable = StoreView | Client | LtsView
 
 _BLOCK_BYTES = 4 << 20
 _OF_BYTES = frozenset(("length", "start_offset", "flushed_length"))
 """What is 0 for a table."""
+Prefix = Annotated[
+    str, typer.Argument(metavar="PREFIX", help="Only names that begin with PREFIX.", show_default=False)
+]
+Long = Annotated[bool, typer.Option("--long", help="Also show lengths, seals and kinds.")]
+Offset = Annotated[
+    int | None, number_option("--offset", "The first byte to read; default: the segment's start.")
+]
+Size = Annotated[int | None, number_option("--size", "The number of bytes; default: up to the tail.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", parser=file_path, metavar="FILE", help="Write to FILE instead of stdout."),
+]
 
 
 def read(
     name: Name,
-    offset: Annotated[
-        int | None,
-        number_option("--offset", "The first byte to read; default: the segment's start."),
-    ] = None,
-    size: Annotated[
-        int | None,
-        number_option("--size", "The number of bytes; default: up to the tail."),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--output", parser=file_path, metavar="FILE", help="Write to FILE instead of stdout."),
-    ] = None,
+    offset: Offset = None,
+    size: Size = None,
+    file: Output = None,
     data: Data = DEFAULT_DATA,
     url: Service = None,
 ) -> None:
@@ -49,26 +57,33 @@ def read(
 
     async def command() -> None:
         async with reading(data, url) as view:
-            info = await view.segment_info(name)
-            if info.is_table:
-                raise WrongSegmentKind.of(name, is_table=True)
-            position = info.start_offset if offset is None else offset
-            # Fixed here: a busy writer must not keep the command going.
-            end = info.length if size is None else min(info.length, position + size)
-            if position < info.start_offset:
-                await view.read(name, position, 1)  # raises the error that names the truncation
-
-            with (
-                _opened(file) as target,
-                output.progress("reading", max(0, end - position), shown=not os.isatty(target)) as advance,
-            ):
-                while position < end:
-                    block = await view.read(name, position, min(_BLOCK_BYTES, end - position))
-                    output.write_all(target, block, os.fspath(file or "stdout"))
-                    position += len(block)
-                    advance(len(block), 0)
+            await write_segment(view, name, offset, size, file)
 
     execute(command)
+
+
+async def write_segment(
+    view: Readable, name: str, offset: int | None, size: int | None, file: Path | None
+) -> None:
+    """Write the segment's bytes, up to the tail as it is now, to ``file`` or stdout."""
+    info = await view.segment_info(name)
+    if info.is_table:
+        raise WrongSegmentKind.of(name, is_table=True)
+    position = info.start_offset if offset is None else offset
+    # Fixed here: a busy writer must not keep the command going.
+    end = info.length if size is None else min(info.length, position + size)
+    if position < info.start_offset:
+        await view.read(name, position, 1)  # raises the error that names the truncation
+
+    with (
+        _opened(file) as target,
+        output.progress("reading", max(0, end - position), shown=not os.isatty(target)) as advance,
+    ):
+        while position < end:
+            block = await view.read(name, position, min(_BLOCK_BYTES, end - position))
+            output.write_all(target, block, os.fspath(file or "stdout"))
+            position += len(block)
+            advance(len(block), 0)
 
 
 def tail(
@@ -173,10 +188,8 @@ def _id_prefix(text: str) -> bytes:
 
 
 def ls(
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only names that begin with PREFIX.", show_default=False)
-    ] = "",
-    long: Annotated[bool, typer.Option("--long", help="Also show lengths, seals and kinds.")] = False,
+    prefix: Prefix = "",
+    long: Long = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
     url: Service = None,
@@ -186,11 +199,23 @@ def ls(
     Names, and with --json objects, are printed as they come. If that fails on the way, the exit code is 1,
     and a list in JSON has no end.
     """
+    list_segments(lambda: reading(data, url), prefix, long=long, json=json)
+
+
+def list_segments(
+    opened: Callable[[], AbstractAsyncContextManager[Readable]],
+    prefix: str,
+    *,
+    long: bool,
+    json: bool,
+    hints: Hints = NO_HINTS,
+) -> None:
+    """List the segments of what ``opened`` opens."""
     from ...storage_backends.base.segment_pages import pages_of_names
 
     async def print_names() -> None:
         async with (
-            reading(data, url) as view,
+            opened() as view,
             aclosing(pages_of_names(view.page_of_segments, prefix)) as pages,
         ):
             async for names in pages:
@@ -199,7 +224,7 @@ def ls(
     async def describe(show: Callable[[list[SegmentInfo]], None]) -> None:
         # A service is asked once for each page of names, and once more for each segment that is described.
         async with (
-            reading(data, url) as view,
+            opened() as view,
             aclosing(pages_of_names(view.page_of_segments, prefix)) as pages,
         ):
             async for names in pages:
@@ -211,14 +236,14 @@ def ls(
 
     if json:
         with output.json_list() as add:
-            execute(lambda: describe(lambda found: add(output.as_json(each) for each in found)))
+            execute(lambda: describe(lambda found: add(output.as_json(each) for each in found)), hints=hints)
     elif long:
         infos: list[SegmentInfo] = []
-        execute(lambda: describe(infos.extend))
+        execute(lambda: describe(infos.extend), hints=hints)
         rows = [(i.length, i.start_offset, i.flushed_length, _state(i), i.name) for i in infos]
         output.print_table(("length", "start", "flushed", "state", "name"), rows, ("flushed", "start"))
     else:
-        execute(print_names)
+        execute(print_names, hints=hints)
 
 
 def _state(info: SegmentInfo) -> str:

@@ -33,7 +33,7 @@ from ..gc.collector import GarbageTotal, count_garbage
 from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView
-from ..store.views import ContainerSnapshot
+from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource
 from .backup import list_backups, read_manifest, read_segments
 
 _ATTEMPTS_MAX = 3
@@ -197,7 +197,7 @@ async def segment_layout(view: StoreView, name: str) -> SegmentLayout:
 
 
 async def verify(
-    view: StoreView, names: Sequence[str] = (), *, progress: Progress = no_progress
+    view: SegmentView[SnapshotSource], names: Sequence[str] = (), *, progress: Progress = no_progress
 ) -> VerifyReport:
     """Read the committed bytes of the segments ``names``, or of all, and verify every checksum. Raises
     ``SegmentNotFound`` for an unknown name, and ``WrongSegmentKind`` for that of a table."""
@@ -219,7 +219,7 @@ async def verify(
 
 
 async def _verify_repeatedly(
-    view: StoreView, container: ContainerView, wanted: set[str], progress: Progress
+    view: SegmentView[SnapshotSource], container: SnapshotSource, wanted: set[str], progress: Progress
 ) -> VerifyReport:
     for _ in range(_ATTEMPTS_MAX - 1):
         report = await _verify(view, container, wanted, progress)
@@ -229,7 +229,7 @@ async def _verify_repeatedly(
 
 
 async def _verify(
-    view: StoreView, container: ContainerView, wanted: set[str], progress: Progress
+    view: SegmentView[SnapshotSource], container: SnapshotSource, wanted: set[str], progress: Progress
 ) -> VerifyReport:
     index = await _index_chunks(container.index, await container.snapshot())
     records = [
@@ -309,7 +309,7 @@ async def _chunks_of_backups(view: StoreView) -> dict[str, set[str]]:
     return needed
 
 
-async def _flaws(view: StoreView, record: ChunkRecord, progress: Progress) -> list[Flaw]:
+async def _flaws(view: SegmentView[SnapshotSource], record: ChunkRecord, progress: Progress) -> list[Flaw]:
     try:
         return await find_flaws(view.chunks, record, lambda done: progress(done, 0))
     except TierlogError as error:
@@ -321,7 +321,7 @@ def _own_chunks(container: int) -> str:
 
 
 async def _unreferenced(
-    view: StoreView,
+    view: SegmentView[SnapshotSource],
     container: int,
     index: _ChunkIndex,
     needed: Mapping[str, AbstractSet[str]],

@@ -182,7 +182,7 @@ async def check_objects(
             message, offset = "the run is missing", 0
         elif length != run.length:
             message, offset = f"the run has {length} bytes, not {run.length}", min(length, run.length)
-        elif deep and (error := await _object_damage(run, view.chunks)):
+        elif deep and (error := await object_damage(run, view.chunks)):
             message, offset = error.reason, error.offset
         else:
             continue
@@ -191,7 +191,8 @@ async def check_objects(
     return problems
 
 
-async def _object_damage(run: RunEntry, chunks: ChunkStorage) -> DataCorruption | None:
+async def object_damage(run: RunEntry, chunks: ChunkStorage) -> DataCorruption | None:
+    """What is wrong with the object of a run, every byte of which is read. Raises ``Unavailable``."""
     try:
         return await _damage(run, StoredRuns(chunks))
     except Unavailable as error:

@@ -126,20 +126,22 @@ class LtsContainer:
     async def snapshot(self) -> LtsSnapshot:
         async with self._lock:
             if self._snapshot is None:
-                self._snapshot = await self._take(await self._newest())
+                self._snapshot = await self._take(await self.newest())
             return self._snapshot
 
     async def refresh(self) -> bool:
         """Take a new snapshot if there is a newer element; returns whether there is."""
         async with self._lock:
-            newest, before = await self._newest(), self._snapshot
+            newest, before = await self.newest(), self._snapshot
             if before is not None and before.element == (None if newest is None else newest.element):
                 return False
 
             self._snapshot = await self._take(newest)
             return True
 
-    async def _newest(self) -> StoredElement | None:
+    async def newest(self) -> StoredElement | None:
+        """The newest element in storage now. Raises ``DataCorruption``, ``StoreMismatch`` if it cannot be
+        used."""
         listed = await list_chain(self._chunks, self.index)
         for store in listed.stores - {self._store}:
             raise other_store(store, self._store)

@@ -1,0 +1,220 @@
+"""Whether the rows that one element publishes are one state of the container: what a boot from long-term
+storage alone may begin with. The check itself is pure.
+
+A full cycle publishes the images of segments as of a later moment than their records, if they changed
+meanwhile. The state is consistent if that made no difference: each image agrees with its record, no merge is
+pending, no transaction is open, names and ids match, and each chain of chunks is as long as its record says.
+Then the image is that of the very operation after which the record was committed: events, attributes and
+bytes are of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import attrs
+from anyio.lowlevel import checkpoint
+
+from ...journal.operations.segment_image import SegmentImage, SegmentStatus, decode_image
+from ...storage_backends.base.codec import DecodeError
+from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.segments.records import (
+    DEFERRED_WORK_PREFIX,
+    SEGMENT_PREFIX,
+    ChunkRecord,
+    DeferredWorkKind,
+    DeferredWorkRecord,
+    SegmentRecord,
+)
+from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
+from ...storage_backends.segments.records.deferred_work import is_of_newer_kind
+from ...storage_backends.segments.transaction import decode_record
+from ...storage_backends.sorted_runs.reader import RunReader
+from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end
+from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from ...storage_backends.sorted_runs.table import TableView
+from .segment_rows import IMAGE_PREFIX, NAME_PREFIX, load_of_row, name_of_key, sid_of_row
+
+_PAGE = PageLimits(256)
+_STEP = 256
+"""Segments and chunks that are checked in one step."""
+_OWN_CHAIN = (DeferredWorkKind.DELETE, DeferredWorkKind.ADOPT)
+"""Work on chunks that are in no segment's chain any more, or not yet."""
+
+
+@attrs.frozen
+class Inconsistency:
+    segment: str
+    """Its name, or its id in brackets, or empty if none is known."""
+    message: str
+
+
+class _Image(NamedTuple):
+    """What is checked of an image: 100,000 of them are held."""
+
+    name: str
+    length: int
+    start_offset: int
+    sealed: bool
+    problem: str
+    """What is wrong with the image alone."""
+
+
+class _Chunk(NamedTuple):
+    length: int
+    next_chunk: str
+
+
+class PublishedCheck:
+    """Takes all rows of a table as of one element, in any order; then says what does not fit together."""
+
+    def __init__(self) -> None:
+        self._images: dict[int, _Image] = {}
+        self._names: dict[int, list[str]] = {}
+        self._records: dict[int, SegmentRecord] = {}
+        self._chunks: dict[str, _Chunk] = {}
+        self._work: list[DeferredWorkRecord] = []
+        self._found: list[Inconsistency] = []
+        self._kinds: dict[bytes, Callable[[Row, bytes], None]] = {
+            IMAGE_PREFIX: self._add_image,
+            NAME_PREFIX: self._add_name,
+            SEGMENT_PREFIX.encode(): self._add_record,
+            CHUNK_PREFIX.encode(): self._add_chunk,
+            DEFERRED_WORK_PREFIX.encode(): self._add_work,
+        }
+
+    @property
+    def prefixes(self) -> Iterable[bytes]:
+        """Of the keys of the rows that are checked."""
+        return self._kinds
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Take live rows; those of other kinds are passed over."""
+        for row in rows:
+            add = self._kinds.get(row.key[:2])
+            if add is not None and row.value is not None:
+                try:
+                    add(row, row.value)
+                except (DecodeError, DataCorruption) as error:
+                    self._found.append(Inconsistency("", f"{label_of(row.key)} is damaged: {error}"))
+
+    def _add_image(self, row: Row, value: bytes) -> None:
+        load = load_of_row(row)
+        assert load is not None
+        image = decode_image(load.image)
+        self._images[image.sid] = _Image(
+            image.name, image.length, image.start_offset, image.sealed, _problem_of(image)
+        )
+
+    def _add_name(self, row: Row, value: bytes) -> None:
+        sid = sid_of_row(row)
+        assert sid is not None
+        self._names.setdefault(sid, []).append(name_of_key(row.key))
+
+    def _add_record(self, row: Row, value: bytes) -> None:
+        record = decode_record(SegmentRecord, _text(row.key), value)
+        self._records[record.segment] = record
+
+    def _add_chunk(self, row: Row, value: bytes) -> None:
+        record = decode_record(ChunkRecord, _text(row.key), value)
+        self._chunks[record.name] = _Chunk(record.length, record.next_chunk)
+
+    def _add_work(self, row: Row, value: bytes) -> None:
+        if is_of_newer_kind(value):
+            message = f"{label_of(row.key)} is deferred work of a kind that only a newer version knows"
+            self._found.append(Inconsistency("", message))
+            return
+
+        work = decode_record(DeferredWorkRecord, _text(row.key), value)
+        if work.kind in _OWN_CHAIN:
+            self._work.append(work)
+
+    def finish(self) -> Iterator[Inconsistency | None]:
+        """What does not fit together, in no order; None after each step. Once."""
+        yield from self._found
+        for number, (sid, image) in enumerate(self._images.items(), 1):
+            yield from (Inconsistency(image.name, message) for message in self._check_image(sid, image))
+            if number % _STEP == 0:
+                yield None
+        for sid, names in self._names.items():
+            if sid not in self._images:
+                yield from (Inconsistency(name, "it has a name and no image") for name in names)
+        for sid, record in self._records.items():
+            known = self._images.get(sid)
+            shown = f"({sid:016x})" if known is None else known.name
+            if known is None:
+                yield Inconsistency(shown, "it has a record in long-term storage and no image")
+            start = record.first_chunk_start
+            yield from self._walk(shown, record.first_chunk, record.chunk_count, record.length - start)
+        for work in self._work:
+            yield from self._walk(f"({work.segment:016x})", work.chunk, work.chunks)
+        for number, name in enumerate(self._chunks, 1):
+            yield Inconsistency("", f"the chunk {name} is in no segment's chain, and in no deferred work")
+            if number % _STEP == 0:
+                yield None
+
+    def _check_image(self, sid: int, image: _Image) -> Iterator[str]:
+        if image.problem:
+            yield image.problem
+        names = self._names.get(sid, [])
+        if names != [image.name]:
+            yield f"its image has this name, and the names of its id are {names}"
+        record = self._records.get(sid)
+        flushed = (0, 0, False) if record is None else (record.length, record.start_offset, record.sealed)
+        shown = image.length, image.start_offset, image.sealed
+        for what, ours, theirs in zip(("length", "start", "seal"), shown, flushed, strict=True):
+            if ours != theirs:
+                yield f"its image has {what} {ours}, its record in long-term storage {theirs}"
+
+    def _walk(
+        self, segment: str, first: str, count: int, size: int | None = None
+    ) -> Iterator[Inconsistency | None]:
+        """Follow a chain of ``count`` chunks that have ``size`` bytes, and take them away."""
+        name, walked, length = first, 0, 0
+        while name and walked < count:
+            chunk = self._chunks.pop(name, None)
+            if chunk is None:
+                yield Inconsistency(segment, f"its chunk {name} has no record, or is in another chain too")
+                return
+
+            walked, length, name = walked + 1, length + chunk.length, chunk.next_chunk
+            if walked % _STEP == 0:
+                yield None
+        if walked != count or (size is not None and (name or length != size)):
+            more, expected = " and goes on" if name else "", "" if size is None else f" with {size}"
+            yield Inconsistency(
+                segment,
+                f"its chain has {walked} chunks with {length} bytes{more}, not {count}{expected}",
+            )
+
+
+def _problem_of(image: SegmentImage) -> str:
+    if image.status is not SegmentStatus.LIVE:
+        return f"it is {image.status.name.lower()}, and that is not complete in long-term storage"
+    if image.merges:
+        return f"of {len(image.merges)} merges its record in long-term storage has nothing yet"
+    return "it belongs to an open transaction, which only the log knows" if is_staged(image.name) else ""
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "replace")
+
+
+async def check_published(view: TableView, runs: RunReader) -> list[Inconsistency]:
+    """Check the rows of ``view``, all of which are in its runs. Raises ``Unavailable``, ``DataCorruption`` if
+    a run cannot be read."""
+    check = PublishedCheck()
+    for prefix in check.prefixes:
+        start: bytes | None = prefix
+        while start is not None:
+            page = await scan_rows(view, runs, KeyRange(start, prefix_end(prefix)), _PAGE)
+            check.add(page.rows)
+            start = page.resume
+    found: list[Inconsistency] = []
+    for each in check.finish():
+        if each is None:
+            await checkpoint()
+        else:
+            found.append(each)
+    return sorted(found, key=lambda each: (each.segment, each.message))

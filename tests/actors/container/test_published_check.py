@@ -1,0 +1,216 @@
+"""Whether rows that an element publishes are one state: each row of a sound one is needed, and each way in
+which images, records and chains can disagree is found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+import attrs
+import pytest
+
+from tierlog.actors.container.published_check import Inconsistency, PublishedCheck
+from tierlog.actors.container.segment_rows import encode_image_row, image_key, name_row
+from tierlog.journal.operations.segment_image import (
+    MergedRange,
+    MergedRanges,
+    SegmentImage,
+    SegmentStatus,
+    encode_image,
+)
+from tierlog.storage_backends.segments.records import (
+    ChunkRecord,
+    DeferredWorkKind,
+    DeferredWorkRecord,
+    SegmentRecord,
+)
+from tierlog.storage_backends.sorted_runs.rows import Row
+
+EMPTY, CHAIN, CUT, TABLE, DELETED, ADOPTED = 1, 2, 3, 4, 5, 6
+IMAGES = {
+    sid: SegmentImage(sid, SegmentStatus.LIVE, sealed, length, start, 1 << 20, name, (), (), ())
+    for sid, name, length, start, sealed in (
+        (EMPTY, "empty", 0, 0, False),
+        (CHAIN, "chain", 60, 0, False),
+        (CUT, "cut", 50, 25, True),
+        (TABLE, "table", 0, 0, False),
+    )
+}
+IMAGES[TABLE] = IMAGES[TABLE]._replace(is_table=True)
+RECORDS = {
+    CHAIN: SegmentRecord(CHAIN, 60, 0, "c1", "c3", 0, 30, 3),
+    CUT: SegmentRecord(CUT, 50, 25, "d1", "d2", 20, 30, 2, sealed=True),
+}
+CHUNKS = {
+    name: ChunkRecord(name, length, following, bytes(4))
+    for name, length, following in (
+        ("c1", 10, "c2"),
+        ("c2", 20, "c3"),
+        ("c3", 30, ""),
+        ("d1", 10, "d2"),
+        ("d2", 20, ""),
+        ("e1", 5, "e2"),
+        ("e2", 5, ""),
+        ("f1", 5, "f2"),
+    )
+}
+WORK = (
+    DeferredWorkRecord(DeferredWorkKind.DELETE, DELETED, end=10, chunk="e1", chunks=2),
+    # The next piece of an import was not written.
+    DeferredWorkRecord(DeferredWorkKind.ADOPT, ADOPTED, end=5, chunk="f1", chunks=1),
+    DeferredWorkRecord(DeferredWorkKind.TRUNCATE, CUT),
+)
+
+
+def image_row(image: SegmentImage) -> Row:
+    record = RECORDS.get(image.sid)
+    found = (7, record.encode()) if record is not None else (0, b"")
+    return Row(image_key(image.sid), 9, encode_image_row(encode_image(image), *found))
+
+
+def record_row(record: SegmentRecord | ChunkRecord | DeferredWorkRecord) -> Row:
+    return Row(record.key.encode(), 7, record.encode())
+
+
+def sound() -> dict[bytes, Row]:
+    rows = [
+        *(image_row(image) for image in IMAGES.values()),
+        *(name_row(image.name, 3, image.sid) for image in IMAGES.values()),
+        *map(record_row, RECORDS.values()),
+        *map(record_row, CHUNKS.values()),
+        *map(record_row, WORK),
+        Row(b"t:target\0id", 5, b"of another kind"),
+    ]
+    return {row.key: row for row in rows}
+
+
+def check(rows: Iterable[Row]) -> list[Inconsistency]:
+    found = PublishedCheck()
+    found.add(rows)
+    return [each for each in found.finish() if each is not None]
+
+
+def test_a_sound_state_passes_in_any_order() -> None:
+    rows = list(sound().values())
+    assert check(rows) == []
+    assert check(reversed(rows)) == []
+    assert check([]) == []
+
+
+NOT_NEEDED = {b"t:target\0id", WORK[2].key.encode()}
+
+
+@pytest.mark.parametrize("key", sorted(sound().keys() - NOT_NEEDED))
+def test_a_row_that_is_missing_is_noticed(key: bytes) -> None:
+    rows = sound()
+    removed = rows.pop(key)
+    assert check(rows.values())
+    # A tombstone is no row.
+    assert check([*rows.values(), removed._replace(value=None)])
+
+
+@pytest.mark.parametrize("key", sorted(sound().keys() - NOT_NEEDED))
+def test_a_row_that_does_not_decode_is_reported(key: bytes) -> None:
+    rows = sound()
+    value = rows[key].value
+    assert value is not None
+    rows[key] = rows[key]._replace(value=value[:-1])
+    assert any("is damaged" in each.message for each in check(rows.values()))
+
+
+def with_image(sid: int, change: Callable[[SegmentImage], SegmentImage]) -> list[Row]:
+    return [*({**sound(), image_key(sid): image_row(change(IMAGES[sid]))}).values()]
+
+
+def with_record(record: SegmentRecord | ChunkRecord) -> list[Row]:
+    return [*({**sound(), record.key.encode(): record_row(record)}).values()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "segment", "message"),
+    [
+        (with_image(CHAIN, lambda i: i._replace(length=70)), "chain", "has length 70, its record in .* 60"),
+        (with_image(CHAIN, lambda i: i._replace(start_offset=5)), "chain", "has start 5, its record in .* 0"),
+        (
+            with_image(CHAIN, lambda i: i._replace(sealed=True)),
+            "chain",
+            "has seal True, its record in .* Fal",
+        ),
+        (with_image(EMPTY, lambda i: i._replace(length=1)), "empty", "has length 1, its record in .* 0"),
+        (with_image(EMPTY, lambda i: i._replace(sealed=True)), "empty", "has seal True"),
+        (
+            with_image(CHAIN, lambda i: i._replace(merges=MergedRanges.of([MergedRange(60, 9, 5)]))),
+            "chain",
+            "of 1 merges its record in long-term storage has nothing yet",
+        ),
+        (with_image(CHAIN, lambda i: i._replace(status=SegmentStatus.MERGED)), "chain", "it is merged, and"),
+        (
+            with_image(CHAIN, lambda i: i._replace(status=SegmentStatus.DELETED)),
+            "chain",
+            "it is deleted, and",
+        ),
+        (with_image(CHAIN, lambda i: i._replace(name="other")), "other", r"names of its id are \['chain'\]"),
+        ([*sound().values(), name_row("twice", 3, CHAIN)], "chain", r"its id are \['chain', 'twice'\]"),
+        (
+            [*sound().values(), image_row(IMAGES[EMPTY]._replace(sid=8, name="t#txn.a.0"))],
+            "t#txn.a.0",
+            "it belongs to an open transaction",
+        ),
+        (
+            with_record(attrs.evolve(CHUNKS["c2"], length=19)),
+            "chain",
+            "its chain has 3 chunks with 59 bytes, not 3 with 60",
+        ),
+        (
+            with_record(attrs.evolve(CHUNKS["c1"], next_chunk="c3")),
+            "chain",
+            "its chain has 2 chunks with 40 bytes, not 3 with 60",
+        ),
+        (
+            with_record(attrs.evolve(CHUNKS["c3"], next_chunk="c4")),
+            "chain",
+            "its chain has 3 chunks with 60 bytes and goes on, not 3 with 60",
+        ),
+        (with_record(attrs.evolve(CHUNKS["d2"], next_chunk="c1")), "cut", "and goes on"),
+        (with_record(attrs.evolve(CHUNKS["d1"], next_chunk="c2")), "cut", "chunk c2 has no record, or is in"),
+        (
+            with_record(ChunkRecord("lost", 1, "", bytes(4))),
+            "",
+            "the chunk lost is in no segment's chain, and in no deferred work",
+        ),
+        (
+            with_record(attrs.evolve(RECORDS[CHAIN], segment=9)),
+            "(0000000000000009)",
+            "it has a record in long-term storage and no image",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_reported(rows: list[Row], segment: str, message: str) -> None:
+    assert [each for each in check(rows) if each.segment == segment and re.search(message, each.message)]
+
+
+def test_work_of_a_newer_version_is_not_passed_over() -> None:
+    row = record_row(WORK[0])
+    assert row.value is not None
+    newer = row._replace(value=row.value[:2] + b"\xff" + row.value[3:])
+    assert any(
+        "only a newer version knows" in each.message for each in check({**sound(), row.key: newer}.values())
+    )
+
+
+def test_long_chains_and_many_segments_are_checked_in_steps() -> None:
+    names = [f"x{number}" for number in range(1000)]
+    rows = [
+        record_row(ChunkRecord(name, 1, following, bytes(4)))
+        for name, following in zip(names, [*names[1:], ""], strict=True)
+    ]
+    image = IMAGES[CHAIN]._replace(length=1000)
+    record = SegmentRecord(CHAIN, 1000, 0, names[0], names[-1], 0, 999, 1000)
+    rows += [record_row(record), image_row(image), name_row(image.name, 1, CHAIN)]
+    rows += [image_row(IMAGES[EMPTY]._replace(sid=100 + n, name=f"e{n}")) for n in range(1000)]
+    rows += [name_row(f"e{n}", 1, 100 + n) for n in range(1000)]
+    found = PublishedCheck()
+    found.add(rows)
+    steps = list(found.finish())
+    assert set(steps) == {None}
+    assert len(steps) > 5

@@ -1,0 +1,180 @@
+"""What verifying long-term storage alone finds: damage, and segments that were published as of two
+moments."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.folders import chunk_files, fingerprint, flip_bit
+from tierlog import SegmentStore, StagedPart, StoreConfig, open_lts, open_store
+from tierlog.actors.maintenance.lts import LtsReport, verify_lts
+from tierlog.actors.settings.configuration import GcConfig, WriterConfig
+from tierlog.storage_backends.base.checksum import Buffer
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+
+pytestmark = pytest.mark.anyio
+
+QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0), gc=GcConfig(delay=3600.0))
+SYSTEM = "lts/_system/containers/0000"
+
+
+async def verified(folder: Path) -> LtsReport:
+    before = fingerprint(folder)
+    async with open_lts(folder) as view:
+        report = await verify_lts(view)
+    assert fingerprint(folder) == before
+    return report
+
+
+async def fill(store: SegmentStore) -> None:
+    """Segments of all kinds."""
+    for number in range(30):
+        name = f"s#{number}"
+        await store.create_segment(name)
+        await store.append(name, bytes(100), writer_id="w", event_number=0)
+        if number % 3 == 0:
+            await store.seal_segment(name)
+        if number % 5 == 0:
+            await store.truncate_segment(name, 40)
+    await store.merge_segments("s#1", ["s#3", "s#9"])
+    await store.delete_segment("s#7")
+    await store.create_segment("s#7")
+    await store.create_table("table")
+    await store.table("table").put(b"key", b"value")
+    await store.begin_transaction("s#2", "t")
+    part = StagedPart(await store.stage_segment("s#2", "t", "0"), 5)
+    await store.append(part.name, bytes(5))
+    await store.commit_transaction("s#2", "t", [part])
+
+
+async def test_an_idle_flushed_store_is_of_one_moment(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=2, config=QUIET) as store:
+        await fill(store)
+        await store.flush()
+        # With all that the first flush left to be done.
+        await store.flush()
+    report = await verified(tmp_path)
+    assert [each.inconsistencies for each in report.containers] == [(), ()]
+    assert report.consistent
+    assert report.chunks is not None
+    assert report.chunks.bytes > 0
+
+
+async def test_a_store_that_was_never_flushed_is_sound(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1, config=QUIET) as store:
+        await fill(store)
+    assert (await verified(tmp_path)).consistent
+
+
+def during_a_flush(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
+    """``act`` runs before the first chunk of a segment is created."""
+    left = [act]
+    create = FileSystemChunkStorage._create_with_content
+
+    async def after_act(self: FileSystemChunkStorage, name: str, data: Sequence[Buffer]) -> int:
+        if left and name.startswith("containers/"):
+            await left.pop()()
+        return await create(self, name, data)
+
+    monkeypatch.setattr(FileSystemChunkStorage, "_create_with_content", after_act)
+
+
+async def append(store: SegmentStore) -> None:
+    await store.append("target", b"more")
+
+
+async def merge(store: SegmentStore) -> None:
+    await store.merge_segments("target", ["target#source"])
+
+
+async def truncate(store: SegmentStore) -> None:
+    await store.truncate_segment("target", 3)
+
+
+async def seal(store: SegmentStore) -> None:
+    await store.seal_segment("target")
+
+
+@pytest.mark.parametrize("change", [append, merge, truncate, seal])
+async def test_a_segment_that_changed_during_the_flush_is_listed_until_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[SegmentStore], Awaitable[None]]
+) -> None:
+    async with open_store(tmp_path, containers=1, config=QUIET) as store:
+        for name in ("target", "target#source"):
+            await store.create_segment(name)
+            await store.append(name, name.encode())
+        await store.seal_segment("target#source")
+        during_a_flush(monkeypatch, lambda: change(store))
+        await store.flush()
+        report = await verified(tmp_path)
+        assert report.sound
+        assert "target" in {each.segment for each in report.containers[0].inconsistencies}
+        await store.flush()
+        await store.flush()
+        assert (await verified(tmp_path)).consistent
+
+
+async def test_an_open_transaction_is_listed(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1, config=QUIET) as store:
+        await store.create_segment("target")
+        await store.begin_transaction("target", "t")
+        await store.append(await store.stage_segment("target", "t", "0"), b"staged")
+        await store.flush()
+    report = await verified(tmp_path)
+    assert report.sound
+    assert ["open transaction" in each.message for each in report.containers[0].inconsistencies] == [True]
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def damage(file: Path) -> None:
+    flip_bit(file, file.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("harm", [remove, damage])
+@pytest.mark.parametrize("what", ["journal", "runs"])
+async def test_each_damaged_or_missing_object_is_reported(
+    tmp_path: Path, what: str, harm: Callable[[Path], Any]
+) -> None:
+    async with open_store(tmp_path, containers=1, config=QUIET) as store:
+        await fill(store)
+        await store.flush()
+    file = max((tmp_path / SYSTEM / what).iterdir())
+    harm(file)
+    report = await verified(tmp_path)
+    if what == "journal" and harm is remove:
+        # The element before is whole. That something newer was there, only a log could know.
+        assert report.sound
+    else:
+        assert [each.name.rsplit("/", 1)[1] for each in report.containers[0].problems] == [file.name]
+        assert not report.sound
+        assert report.chunks is None
+
+
+@pytest.mark.parametrize("harm", [remove, damage])
+async def test_each_chunk_is_read(tmp_path: Path, harm: Callable[[Path], Any]) -> None:
+    async with open_store(tmp_path, containers=1, config=QUIET) as store:
+        await fill(store)
+        await store.flush()
+    harm(chunk_files(tmp_path)[3])
+    report = await verified(tmp_path)
+    assert report.chunks is not None
+    assert len(report.chunks.problems) == 1
+    assert not report.sound
+
+
+async def test_an_object_of_another_store_is_reported(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        async with open_store(tmp_path / name, containers=1, config=QUIET) as store:
+            await fill(store)
+            await store.flush()
+    for element in (tmp_path / "second" / SYSTEM / "journal").iterdir():
+        element.write_bytes((tmp_path / "first" / SYSTEM / "journal" / element.name).read_bytes())
+    (problem,) = (await verified(tmp_path / "second")).containers[0].problems
+    assert "belongs to store" in problem.message
