@@ -124,7 +124,7 @@ def _show(report: LtsReport) -> None:
     elif lines:
         verdict = "sound, and not of one moment: flush the store, or read only what `tierlog lts ls` shows"
     else:
-        verdict = "sound, each container as of one moment"
+        verdict = "sound, each segment as of one moment"
     output.print_lines([verdict])
 
 

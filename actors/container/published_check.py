@@ -1,11 +1,11 @@
-"""Whether the rows that one element publishes are one state of the container: what a boot from long-term
+"""Whether the rows that one element publishes are one state of each segment: what a boot from long-term
 storage alone may begin with. The check itself is pure.
 
-A full cycle publishes the images of segments as of a later moment than their records, if they changed
-meanwhile. The state is consistent if that made no difference: each image agrees with its record, no merge is
-pending, no transaction is open, names and ids match, and each chain of chunks is as long as its record says.
-Then the image is that of the very operation after which the record was committed: events, attributes and
-bytes are of one moment."""
+A full cycle publishes the images of segments as of a later moment than their records and other rows, if they
+changed meanwhile. The state is consistent if that made no difference: each image agrees with its record, no
+merge is pending, no transaction is open, names and ids match, and each chain of chunks is as long as its
+record says. An image that is later than the rows which were frozen for the run got their greatest version:
+with such a version it may lack what is in no run yet (``may_be_later``)."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from .segment_rows import IMAGE_PREFIX, NAME_PREFIX, load_of_row, name_of_key, sid_of_row
+from .segments import SegmentState
 
 _PAGE = PageLimits(256)
 _STEP = 256
@@ -69,7 +70,9 @@ class _Chunk(NamedTuple):
 class PublishedCheck:
     """Takes all rows of a table as of one element, in any order; then says what does not fit together."""
 
-    def __init__(self) -> None:
+    def __init__(self, clean_to: int) -> None:
+        """``clean_to``: the runs have the rows up to this version."""
+        self._clean_to = clean_to
         self._images: dict[int, _Image] = {}
         self._names: dict[int, list[str]] = {}
         self._records: dict[int, SegmentRecord] = {}
@@ -103,9 +106,10 @@ class PublishedCheck:
         load = load_of_row(row)
         assert load is not None
         image = decode_image(load.image)
-        self._images[image.sid] = _Image(
-            image.name, image.length, image.start_offset, image.sealed, _problem_of(image)
-        )
+        problem = _problem_of(image)
+        if not problem and may_be_later(image, row.version, self._clean_to):
+            problem = "its image may be as of a later moment than its rows"
+        self._images[image.sid] = _Image(image.name, image.length, image.start_offset, image.sealed, problem)
 
     def _add_name(self, row: Row, value: bytes) -> None:
         sid = sid_of_row(row)
@@ -189,6 +193,13 @@ class PublishedCheck:
             )
 
 
+def may_be_later(image: SegmentImage | SegmentState, version: int, clean_to: int) -> bool:
+    """Whether an image with a row of that ``version`` may be as of a later moment than other rows of the
+    segment: those of a table, or those that were in the image (rules M13, M19, M20)."""
+    has_rows = image.is_table or image.spilled or image.has_ids or image.has_writer_rows
+    return has_rows and version >= clean_to
+
+
 def _problem_of(image: SegmentImage) -> str:
     if image.status is not SegmentStatus.LIVE:
         return f"it is {image.status.name.lower()}, and that is not complete in long-term storage"
@@ -204,7 +215,7 @@ def _text(key: bytes) -> str:
 async def check_published(view: TableView, runs: RunReader) -> list[Inconsistency]:
     """Check the rows of ``view``, all of which are in its runs. Raises ``Unavailable``, ``DataCorruption`` if
     a run cannot be read."""
-    check = PublishedCheck()
+    check = PublishedCheck(view.runs.clean_to)
     for prefix in check.prefixes:
         start: bytes | None = prefix
         while start is not None:

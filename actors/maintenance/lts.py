@@ -46,7 +46,7 @@ class LtsReport:
 
     @property
     def consistent(self) -> bool:
-        """Whether each container is as of one moment."""
+        """Whether each segment is as of one moment."""
         return self.sound and not any(each.inconsistencies for each in self.containers)
 
 

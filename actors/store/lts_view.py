@@ -48,6 +48,7 @@ from ..container.cold_segments import ColdSegments, checked, without_image
 from ..container.listed_chain import list_chain
 from ..container.manifest_state import ManifestState
 from ..container.metadata_store import LoggedMetadataStore
+from ..container.published_check import may_be_later
 from ..container.segments import SegmentState
 from ..container.state import HISTORY_KEY, ContainerState
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, recorded_location
@@ -98,7 +99,8 @@ class LtsSnapshot(ContainerSnapshot):
         """Raises as ``find``, and ``Unavailable`` if the writer's newest events may be above the bytes that
         can be read: who goes on behind them would leave a gap."""
         segment = await self.image(name)
-        if not segment.is_flushed:
+        # The version of a segment from an image is that of the image's row.
+        if not segment.is_flushed or may_be_later(segment, segment.touched, self.state.table.runs.clean_to):
             raise Unavailable(
                 f"long-term storage has segment {name!r} as of two moments, so the newest event in it is not "
                 f"known: flush the store, or ask the store itself; `tierlog lts verify` lists such segments"

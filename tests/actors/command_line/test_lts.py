@@ -54,7 +54,7 @@ def test_segments_are_listed_and_read(run: Run, copy: str) -> None:
 def test_a_sound_copy_is_verified(run: Run, copy: str) -> None:
     done = run("lts", "verify", copy)
     assert done.code == 0
-    assert done.out.splitlines()[-2:] == ["read 1 chunk with 10 B", "sound, each container as of one moment"]
+    assert done.out.splitlines()[-2:] == ["read 1 chunk with 10 B", "sound, each segment as of one moment"]
     found = json.loads(run("lts", "verify", copy, "--json").out)
     assert (found["sound"], found["consistent"]) == (True, True)
     assert found["containers"][0]["cycle"] == 1

@@ -27,6 +27,7 @@ from tierlog.storage_backends.segments.records import (
 from tierlog.storage_backends.sorted_runs.rows import Row
 
 EMPTY, CHAIN, CUT, TABLE, DELETED, ADOPTED = 1, 2, 3, 4, 5, 6
+VERSION, CLEAN_TO = 9, 10
 IMAGES = {
     sid: SegmentImage(sid, SegmentStatus.LIVE, sealed, length, start, 1 << 20, name, (), (), ())
     for sid, name, length, start, sealed in (
@@ -65,7 +66,7 @@ WORK = (
 def image_row(image: SegmentImage) -> Row:
     record = RECORDS.get(image.sid)
     found = (7, record.encode()) if record is not None else (0, b"")
-    return Row(image_key(image.sid), 9, encode_image_row(encode_image(image), *found))
+    return Row(image_key(image.sid), VERSION, encode_image_row(encode_image(image), *found))
 
 
 def record_row(record: SegmentRecord | ChunkRecord | DeferredWorkRecord) -> Row:
@@ -85,7 +86,7 @@ def sound() -> dict[bytes, Row]:
 
 
 def check(rows: Iterable[Row]) -> list[Inconsistency]:
-    found = PublishedCheck()
+    found = PublishedCheck(CLEAN_TO)
     found.add(rows)
     return [each for each in found.finish() if each is not None]
 
@@ -189,6 +190,31 @@ def test_what_does_not_fit_together_is_reported(rows: list[Row], segment: str, m
     assert [each for each in check(rows) if each.segment == segment and re.search(message, each.message)]
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        IMAGES[TABLE],
+        IMAGES[CHAIN]._replace(spilled=True),
+        IMAGES[CHAIN]._replace(has_ids=True),
+        IMAGES[CHAIN]._replace(has_writer_rows=True),
+    ],
+)
+def test_an_image_that_may_be_later_than_the_rows_of_its_segment_is_reported(changed: SegmentImage) -> None:
+    """It has the greatest version that the cycle froze."""
+    image = image_row(changed)
+    rows = {**sound(), image.key: image}
+    assert check(rows.values()) == []
+    rows[image.key] = image._replace(version=CLEAN_TO)
+    (found,) = check(rows.values())
+    assert found.message == "its image may be as of a later moment than its rows"
+
+
+def test_bytes_of_the_same_length_are_of_the_same_moment() -> None:
+    rows = sound()
+    rows[image_key(CHAIN)] = rows[image_key(CHAIN)]._replace(version=CLEAN_TO)
+    assert check(rows.values()) == []
+
+
 def test_work_of_a_newer_version_is_not_passed_over() -> None:
     row = record_row(WORK[0])
     assert row.value is not None
@@ -209,7 +235,7 @@ def test_long_chains_and_many_segments_are_checked_in_steps() -> None:
     rows += [record_row(record), image_row(image), name_row(image.name, 1, CHAIN)]
     rows += [image_row(IMAGES[EMPTY]._replace(sid=100 + n, name=f"e{n}")) for n in range(1000)]
     rows += [name_row(f"e{n}", 1, 100 + n) for n in range(1000)]
-    found = PublishedCheck()
+    found = PublishedCheck(CLEAN_TO)
     found.add(rows)
     steps = list(found.finish())
     assert set(steps) == {None}
