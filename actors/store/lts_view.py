@@ -24,7 +24,6 @@ from ...journal.manifest.chain import StoredElement, element_name, journal_prefi
 from ...journal.manifest.element import SEGMENTS, Element
 from ...journal.manifest.store_record import StoreRecord, other_store, require_store_record
 from ...journal.operations.log_element import LogElement
-from ...journal.operations.segment_image import NO_MERGES
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import (
     DataCorruption,
@@ -92,7 +91,6 @@ class LtsSnapshot(ContainerSnapshot):
         segment = await self.image(name, sid)
         segment.length = segment.durable_length = segment.flushed
         segment.start_offset, segment.sealed = segment.flushed_start, segment.flushed_sealed
-        segment.merges = NO_MERGES
         return segment
 
     async def last_event(self, name: str, writer: bytes) -> int | None:

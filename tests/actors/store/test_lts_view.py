@@ -12,6 +12,7 @@ import pytest
 
 from support.folders import chunk_files, fingerprint, flip_bit
 from tierlog import (
+    ChangesIncomplete,
     DataCorruption,
     InvalidArgument,
     LtsView,
@@ -86,7 +87,7 @@ async def check(view: LtsView) -> None:
     cut = await view.segment_info("cut")
     assert (cut.start_offset, cut.length, cut.flushed_length, cut.sealed) == (4, 10, 10, True)
     assert await read_all(view, "cut") == b"456789"
-    with pytest.raises(SegmentTruncated):
+    with pytest.raises(SegmentTruncated, match="'cut'"):
         await view.read("cut", 3, 1)
     assert await read_all(view, "empty") == b""
     assert not (await view.segment_info("empty")).sealed
@@ -112,6 +113,38 @@ async def test_it_shows_what_was_flushed_without_logs(tmp_path: Path, containers
         async with open_lts(place) as view:
             await check(view)
     assert fingerprint(tmp_path) == before
+
+
+async def test_changes_of_a_table_go_on_from_a_version_that_the_store_gave(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1, config=QUIET) as store:
+        await fill(store)
+        await store.flush()
+        given = await store.table("table").changes(0)
+    async with open_lts(tmp_path) as view:
+        seen = await view.table("table").changes(0)
+        assert [(row.key, row.value) for row in seen.rows] == [(b"key", b"newer")]
+        assert (await view.table("table").changes(seen.version)).rows == []
+        with pytest.raises(ChangesIncomplete):  # of what was not published
+            await view.table("table").changes(given.version + 1000)
+
+
+async def test_changes_across_another_history_are_refused(tmp_path: Path) -> None:
+    """An old log was adopted: versions before it may be those of the history that was given up."""
+    folder, old = tmp_path / "data", tmp_path / "old"
+    await make_store(folder)
+    shutil.copytree(folder / "wal", old)
+    async with open_store(folder, config=QUIET) as store:
+        await store.table("table").put(b"given up", b"")
+        given = await store.table("table").changes(0)
+        await store.flush()
+    shutil.rmtree(folder / "wal")
+    shutil.copytree(old, folder / "wal")
+    async with open_store(folder, adopt=True, config=QUIET) as store:
+        await store.flush()
+    async with open_lts(folder) as view:
+        with pytest.raises(ChangesIncomplete):
+            await view.table("table").changes(given.version)
+        assert [row.key for row in (await view.table("table").changes(0)).rows] == [b"key"]
 
 
 async def test_it_reads_on_beside_a_living_owner(tmp_path: Path) -> None:
