@@ -14,7 +14,8 @@ from tierlog import SegmentStore, StagedPart, StoreConfig, open_lts, open_store
 from tierlog.actors.maintenance.lts import LtsReport, verify_lts
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.storage_backends.base.checksum import Buffer
-from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.base.errors import ChunkNotFound
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 
 pytestmark = pytest.mark.anyio
 
@@ -167,6 +168,32 @@ async def test_each_chunk_is_read(tmp_path: Path, harm: Callable[[Path], Any]) -
     assert report.chunks is not None
     assert len(report.chunks.problems) == 1
     assert not report.sound
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+async def test_what_a_living_owner_replaces_meanwhile_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    """A run is gone when it is read. If it was merged there is a newer element; else it is lost."""
+    read, left = FileSystemChunkStorage._read, [True]
+    async with open_store(tmp_path, containers=1, config=QUIET) as store:
+        await fill(store)
+        await store.flush()
+
+        async def gone(self: FileSystemChunkStorage, name: str, offset: int, size: int) -> bytes:
+            if left and isinstance(self, FileSystemChunkReader) and "/runs/" in name:
+                if is_replaced:
+                    left.clear()
+                    await store.create_segment("newer")
+                    await store.flush()
+                raise ChunkNotFound(name)
+            return await read(self, name, offset, size)
+
+        monkeypatch.setattr(FileSystemChunkStorage, "_read", gone)
+        async with open_lts(tmp_path) as view:
+            report = await verify_lts(view)
+        assert report.consistent == is_replaced
+        assert len(report.containers[0].problems) == (not is_replaced)
 
 
 async def test_an_object_of_another_store_is_reported(tmp_path: Path) -> None:
