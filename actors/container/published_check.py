@@ -15,6 +15,7 @@ from typing import NamedTuple
 import attrs
 from anyio.lowlevel import checkpoint
 
+from ...journal.manifest.element import CONSISTENT
 from ...journal.operations.segment_image import SegmentImage, SegmentStatus, decode_image
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
@@ -32,6 +33,7 @@ from ...storage_backends.segments.records.deferred_work import is_of_newer_kind
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end
+from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from .segment_rows import IMAGE_PREFIX, NAME_PREFIX, load_of_row, name_of_key, sid_of_row
@@ -70,9 +72,9 @@ class _Chunk(NamedTuple):
 class PublishedCheck:
     """Takes all rows of a table as of one element, in any order; then says what does not fit together."""
 
-    def __init__(self, clean_to: int) -> None:
-        """``clean_to``: the runs have the rows up to this version."""
-        self._clean_to = clean_to
+    def __init__(self, runs: RunList) -> None:
+        """``runs``: those that have the rows."""
+        self._runs = runs
         self._images: dict[int, _Image] = {}
         self._names: dict[int, list[str]] = {}
         self._records: dict[int, SegmentRecord] = {}
@@ -107,7 +109,7 @@ class PublishedCheck:
         assert load is not None
         image = decode_image(load.image)
         problem = _problem_of(image)
-        if not problem and may_be_later(image, row.version, self._clean_to):
+        if not problem and may_be_later(image, row.version, self._runs):
             problem = "its image may be as of a later moment than its rows"
         self._images[image.sid] = _Image(image.name, image.length, image.start_offset, image.sealed, problem)
 
@@ -193,11 +195,12 @@ class PublishedCheck:
             )
 
 
-def may_be_later(image: SegmentImage | SegmentState, version: int, clean_to: int) -> bool:
+def may_be_later(image: SegmentImage | SegmentState, version: int, runs: RunList) -> bool:
     """Whether an image with a row of that ``version`` may be as of a later moment than other rows of the
-    segment: those of a table, or those that were in the image (rules M13, M19, M20)."""
+    segment: those of a table, or those that were in the image (rules M13, M19, M20). Those of consistent
+    cycles are all as of the cut."""
     has_rows = image.is_table or image.spilled or image.has_ids or image.has_writer_rows
-    return has_rows and version >= clean_to
+    return has_rows and version >= runs.rows_to and runs.schema < CONSISTENT
 
 
 def _problem_of(image: SegmentImage) -> str:
@@ -215,7 +218,7 @@ def _text(key: bytes) -> str:
 async def check_published(view: TableView, runs: RunReader) -> list[Inconsistency]:
     """Check the rows of ``view``, all of which are in its runs. Raises ``Unavailable``, ``DataCorruption`` if
     a run cannot be read."""
-    check = PublishedCheck(view.runs.clean_to)
+    check = PublishedCheck(view.runs)
     for prefix in check.prefixes:
         start: bytes | None = prefix
         while start is not None:

@@ -98,7 +98,7 @@ class LtsSnapshot(ContainerSnapshot):
         can be read: who goes on behind them would leave a gap."""
         segment = await self.image(name)
         # The version of a segment from an image is that of the image's row.
-        if not segment.is_flushed or may_be_later(segment, segment.touched, self.state.table.runs.clean_to):
+        if not segment.is_flushed or may_be_later(segment, segment.touched, self.state.table.runs):
             raise Unavailable(
                 f"long-term storage has segment {name!r} as of two moments, so the newest event in it is not "
                 f"known: flush the store, or ask the store itself; `tierlog lts verify` lists such segments"

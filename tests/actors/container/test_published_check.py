@@ -11,6 +11,7 @@ import pytest
 
 from tierlog.actors.container.published_check import Inconsistency, PublishedCheck
 from tierlog.actors.container.segment_rows import encode_image_row, image_key, name_row
+from tierlog.journal.manifest.element import CONSISTENT
 from tierlog.journal.operations.segment_image import (
     MergedRange,
     MergedRanges,
@@ -25,9 +26,11 @@ from tierlog.storage_backends.segments.records import (
     SegmentRecord,
 )
 from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 EMPTY, CHAIN, CUT, TABLE, DELETED, ADOPTED = 1, 2, 3, 4, 5, 6
 VERSION, CLEAN_TO = 9, 10
+RUNS = RunList(schema=2, rows_to=CLEAN_TO)
 IMAGES = {
     sid: SegmentImage(sid, SegmentStatus.LIVE, sealed, length, start, 1 << 20, name, (), (), ())
     for sid, name, length, start, sealed in (
@@ -86,7 +89,7 @@ def sound() -> dict[bytes, Row]:
 
 
 def check(rows: Iterable[Row]) -> list[Inconsistency]:
-    found = PublishedCheck(CLEAN_TO)
+    found = PublishedCheck(RUNS)
     found.add(rows)
     return [each for each in found.finish() if each is not None]
 
@@ -207,6 +210,9 @@ def test_an_image_that_may_be_later_than_the_rows_of_its_segment_is_reported(cha
     rows[image.key] = image._replace(version=CLEAN_TO)
     (found,) = check(rows.values())
     assert found.message == "its image may be as of a later moment than its rows"
+    consistent = PublishedCheck(attrs.evolve(RUNS, schema=CONSISTENT))
+    consistent.add(rows.values())
+    assert [*consistent.finish()] == []
 
 
 def test_bytes_of_the_same_length_are_of_the_same_moment() -> None:
@@ -235,7 +241,7 @@ def test_long_chains_and_many_segments_are_checked_in_steps() -> None:
     rows += [record_row(record), image_row(image), name_row(image.name, 1, CHAIN)]
     rows += [image_row(IMAGES[EMPTY]._replace(sid=100 + n, name=f"e{n}")) for n in range(1000)]
     rows += [name_row(f"e{n}", 1, 100 + n) for n in range(1000)]
-    found = PublishedCheck(CLEAN_TO)
+    found = PublishedCheck(RUNS)
     found.add(rows)
     steps = list(found.finish())
     assert set(steps) == {None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tierlog import (
     open_lts,
     open_store,
 )
+from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.journal.manifest.element import Element
 from tierlog.storage_backends.base.checksum import Buffer
@@ -40,6 +42,13 @@ NAME = "app/events"
 FLUSHED = b"flushed " * 5000
 QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0), gc=GcConfig(delay=3600.0))
 """Only what a test flushes is in long-term storage, and nothing is deleted there."""
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stops for a second makes no segment late: what a test flushes is in one cycle."""
+    patient = partial(WriterOptions, segment_deadline=1000.0)
+    monkeypatch.setattr("tierlog.actors.store.opening.WriterOptions", patient)
 
 
 async def fill(store: SegmentStore) -> None:
