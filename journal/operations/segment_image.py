@@ -23,6 +23,7 @@ SEALED_FLAG, TABLE_FLAG, SPILLED_FLAG, IDS_FLAG, WRITERS_FLAG = 1, 2, 4, 8, 16
 _FLAGS = SEALED_FLAG | TABLE_FLAG | SPILLED_FLAG | IDS_FLAG | WRITERS_FLAG
 _HEAD = struct.Struct(">QBBQQQH")
 """All before the name, and its length."""
+_NUMBERS, _WRITER = struct.Struct(">BQQQ"), struct.Struct(">qqQ")
 _NO_LISTS = bytes(14)
 _MERGE = struct.Struct(">3Q")
 
@@ -164,15 +165,15 @@ def sid_of_image(data: bytes) -> int:
 
 def decode_image(data: bytes) -> SegmentImage:
     fields = Decoder(data)
-    sid, status, flags = fields.u64(), fields.member(SegmentStatus), fields.u8()
+    # Unpacked at once: a recovery decodes the images of all segments.
+    sid, status = fields.u64(), fields.member(SegmentStatus)
+    flags, length, start_offset, rolling_size = fields.unpacked(_NUMBERS)
     if flags & ~_FLAGS:
         raise DecodeError(f"the flags of segment {sid:#x} are {flags}")
 
-    length, start_offset, rolling_size = fields.u64(), fields.u64(), fields.u64()
     name, values = fields.text(), decode_values(fields)
     writers = tuple(
-        (decode_writer(fields), WriterState(fields.i64(), fields.i64(), fields.u64()))
-        for _ in range(fields.u32())
+        (decode_writer(fields), WriterState(*fields.unpacked(_WRITER))) for _ in range(fields.u32())
     )
     expired = tuple(decode_writer(fields) for _ in range(fields.u32()))
     merges = MergedRanges(fields.raw(_MERGE.size * fields.u32()))

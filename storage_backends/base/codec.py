@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .checksum import Buffer
 
@@ -152,6 +152,10 @@ class Decoder:
             raise DecodeError(
                 f"{kind.__name__} at {self.position - 1} is {value}, which is unknown"
             ) from error
+
+    def unpacked(self, form: struct.Struct) -> tuple[Any, ...]:
+        """Several numbers at once, which takes as long as one of them."""
+        return form.unpack(self.raw(form.size))
 
     def raw(self, size: int) -> memoryview:
         start = self.position

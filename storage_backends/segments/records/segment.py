@@ -22,6 +22,7 @@ SEGMENT_PREFIX = "s:"
 _VERSION = 1
 _SEALED = 1
 _HEAD = struct.Struct(">BBQQQ")
+_NUMBERS = struct.Struct(">QQQ")
 _TAIL = struct.Struct(">QQQBQQ")
 
 
@@ -82,19 +83,24 @@ class SegmentRecord:
     @classmethod
     def decode(cls, data: Buffer) -> SegmentRecord:
         fields = expect(data, SEGMENT_TYPE, _VERSION)
-        head = (
-            fields.u64(),
-            fields.u64(),
-            fields.u64(),
-            fields.text(),
-            fields.text(),
-            fields.u64(),
-            fields.u64(),
-            fields.u64(),
+        segment, length, start = fields.unpacked(_NUMBERS)
+        first, last = fields.text(), fields.text()
+        first_start, last_start, chunks, flags, epoch, rolling = fields.unpacked(_TAIL)
+        return cls(
+            segment,
+            length,
+            start,
+            first,
+            last,
+            first_start,
+            last_start,
+            chunks,
+            bool(flags & _SEALED),
+            epoch,
+            rolling,
+            flags=flags & ~_SEALED,
+            extra=fields.rest(),
         )
-        flags = fields.u8()
-        sealed = bool(flags & _SEALED)
-        return cls(*head, sealed, fields.u64(), fields.u64(), flags=flags & ~_SEALED, extra=fields.rest())
 
     def broken(self) -> list[str]:
         """The names of the invariants that this record breaks."""
