@@ -23,9 +23,9 @@ MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 LINE_MAX = 110
 
-RULE = re.compile(r"\b([WCSFGJAHTVM]\d{1,2})\b")
-RULE_RANGE = re.compile(r"\b([WCSFGJAHTVM])(\d{1,2})(?: to |-)\1(\d{1,2})\b")
-DEFINITION = re.compile(r"^\s*(?:[-*|]\s+|#+\s+)?\**([WCSFGJAHTVM]\d{1,2})\b", re.MULTILINE)
+RULE = re.compile(r"\b([WCSFGJAHTVMR]\d{1,2})\b")
+RULE_RANGE = re.compile(r"\b([WCSFGJAHTVMR])(\d{1,2})(?: to |-)\1(\d{1,2})\b")
+DEFINITION = re.compile(r"^\s*(?:[-*|]\s+|#+\s+)?\**([WCSFGJAHTVMR]\d{1,2})\b", re.MULTILINE)
 LEFTOVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME)\b|#.*\b(?:XX" r"X|HA" r"CK)\b")
 PRIVATE_WORDS = re.compile(
     r"(?<![^\W_])(?:"

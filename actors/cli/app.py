@@ -14,6 +14,7 @@ from . import (
     folder,
     journal,
     lts,
+    recover,
     segment_read,
     segment_write,
     serve,
@@ -97,7 +98,7 @@ app.command()(folder.init)
 app.command()(folder.doctor)
 _add(app, _TRANSFER, transfer.export)
 app.command("import", rich_help_panel=_TRANSFER)(transfer.import_)
-_add(app, _TRANSFER, transfer.backup, transfer.restore)
+_add(app, _TRANSFER, transfer.backup, transfer.restore, recover.recover)
 
 
 def _show_version(wanted: bool) -> None:

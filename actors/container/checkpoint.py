@@ -230,30 +230,17 @@ class Checkpointer:
         if not self._has_many_files() or (data := await self._small_backlog()) is None:
             return
 
-        snapshot = self._state.begin_snapshot()
-        # One part, whatever the number of its records: only its size is limited.
-        records = snapshot.take(_PART_BYTES, _PART_BYTES)
-        self._state.end_snapshot()
-        if not snapshot.is_complete:
+        self._count += 1
+        group = self._log.next_group
+        made = whole_checkpoint(self._state, self._count, group, data)
+        if made is None:
             return
 
-        self._count += 1
-        number, group = self._state.epoch << 32 | self._count, self._log.next_group
-        ops: list[Operation] = [*data, CheckpointBegin(number)]
-        # The operations before the checkpoint change nothing that it holds, so it is the state after them as
-        # well. Replay then starts behind them.
-        snapshot.sequence += len(ops)
-        ops.append(RelogData(self._state.newest_segment, 0, b""))
-        ops += [op for op, _ in chain(_manifest(number, snapshot), _operations(number, records))]
-        ops.append(CheckpointEnd(number, group, snapshot.sequence, snapshot.cycle))
-        payload = PayloadBuilder(self._state.sequence + 1)
-        for op in ops:
-            self._state.apply(op)
-            payload.add(op)
+        ops, snapshot, size = made
         # To the log itself: the pipeline does not run yet.
-        await self._log.append(payload.parts, tag=TAG_CHECKPOINT_END, truncate_before=group)
-        publish(payload.operations, group)
-        await self._completed(snapshot, records.size)
+        await log_checkpoint(self._state, self._log, ops)
+        publish(ops, group)
+        await self._completed(snapshot, size)
 
     async def _completed(self, snapshot: Snapshot, size: int) -> None:
         self._written += 1
@@ -364,6 +351,38 @@ class Checkpointer:
 
     def statistics(self) -> CheckpointStatistics:
         return CheckpointStatistics(self._written, self._state.checkpoint_bytes, self._relogged)
+
+
+def whole_checkpoint(
+    state: ContainerState, count: int, group: int, data: Sequence[Operation] = ()
+) -> tuple[list[Operation], Snapshot, int] | None:
+    """The operations of the checkpoint ``count`` of this owner, in one ``group``, with ``data`` before them,
+    its snapshot and its size; None if it is larger than one part."""
+    snapshot = state.begin_snapshot()
+    # One part, whatever the number of its records: only its size is limited.
+    records = snapshot.take(_PART_BYTES, _PART_BYTES)
+    state.end_snapshot()
+    if not snapshot.is_complete:
+        return None
+
+    number = state.epoch << 32 | count
+    ops: list[Operation] = [*data, CheckpointBegin(number)]
+    # The operations before the checkpoint change nothing that it holds, so it is the state after them as
+    # well. Replay then starts behind them.
+    snapshot.sequence += len(ops)
+    ops.append(RelogData(state.newest_segment, 0, b""))
+    ops += [op for op, _ in chain(_manifest(number, snapshot), _operations(number, records))]
+    ops.append(CheckpointEnd(number, group, snapshot.sequence, snapshot.cycle))
+    return ops, snapshot, records.size
+
+
+async def log_checkpoint(state: ContainerState, log: DurableDataLog, ops: Sequence[Operation]) -> None:
+    """Apply and log a whole checkpoint as the next group. Nothing before it is needed any more."""
+    payload = PayloadBuilder(state.sequence + 1)
+    for op in ops:
+        state.apply(op)
+        payload.add(op)
+    await log.append(payload.parts, tag=TAG_CHECKPOINT_END, truncate_before=log.next_group)
 
 
 def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]]:

@@ -24,7 +24,7 @@ from .state import ContainerState
 _LIMITS = {Reason.MOVED: 86_400.0}
 """Seconds after which a container confirms itself (rule G4)."""
 
-_JUMP = 1 << 20
+JUMP = 1 << 20
 """Versions that are left to another history: what it may have used after its newest element."""
 Metadata = Mapping[str, tuple[int, bytes]]
 """Records that are resident: version and value by key."""
@@ -83,7 +83,7 @@ class Confirmation:
     async def begin_history(self, highest: int = 0) -> None:
         """Another history of this container may have gone on, up to version ``highest`` as far as is known:
         use none of its versions again (rule J6). Returns once that is durable."""
-        await self._log(BeginHistory(max(self._state.sequence, highest) + _JUMP))
+        await self._log(BeginHistory(max(self._state.sequence, highest) + JUMP))
 
     async def mark(self, record: UnconfirmedRecord, highest: int = 0) -> None:
         """``begin_history``, and the container is unconfirmed; returns once that is durable."""

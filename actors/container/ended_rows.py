@@ -20,10 +20,10 @@ from ...journal.operations.transaction_image import (
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.sorted_runs.rows import Row
 
-_ENDED_PREFIX, _INDEX_PREFIX = b"t:", b"h:"
+_ENDED_PREFIX, INDEX_PREFIX = b"t:", b"h:"
 _SEPARATOR = "\0"
 _VERSION_DIGITS = 16
-_INDEX_HEAD = len(_INDEX_PREFIX) + _VERSION_DIGITS
+_INDEX_HEAD = len(INDEX_PREFIX) + _VERSION_DIGITS
 
 
 def ended_prefix(target: str) -> bytes:
@@ -37,7 +37,7 @@ def ended_key(target: str, transaction: str) -> bytes:
 
 def index_start(version: int) -> bytes:
     """Before the ends of that version and of later ones."""
-    return b"%b%016x" % (_INDEX_PREFIX, version)
+    return b"%b%016x" % (INDEX_PREFIX, version)
 
 
 def index_key(version: int, target: str, transaction: str) -> bytes:
@@ -71,7 +71,7 @@ def split_key(key: bytes) -> tuple[str, str]:
 
 def end_of_key(key: bytes) -> TransactionEnd:
     """The end in a key of the index. Raises ``DecodeError``."""
-    version = hex_number(key[len(_INDEX_PREFIX) : _INDEX_HEAD].decode("ascii", "replace"))
+    version = hex_number(key[len(INDEX_PREFIX) : _INDEX_HEAD].decode("ascii", "replace"))
     return TransactionEnd(version, True, *_split(key[_INDEX_HEAD:]))
 
 

@@ -9,7 +9,8 @@ with such a version it may lack what is in no run yet (``may_be_later``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 import attrs
@@ -36,12 +37,14 @@ from ...storage_backends.sorted_runs.rows import Row, label_of, prefix_end
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
+from ..kernel.slices import in_slices
 from .segment_rows import IMAGE_PREFIX, NAME_PREFIX, load_of_row, name_of_key, sid_of_row
 from .segments import SegmentState
 
-_PAGE = PageLimits(256)
+_PAGE = PageLimits(8192, 4 << 20)
+"""Large: each page begins with short reads."""
 _STEP = 256
-"""Segments and chunks that are checked in one step."""
+"""Rows, segments and chunks that are checked in one step."""
 _OWN_CHAIN = (DeferredWorkKind.DELETE, DeferredWorkKind.ADOPT)
 """Work on chunks that are in no segment's chain any more, or not yet."""
 
@@ -51,6 +54,13 @@ class Inconsistency:
     segment: str
     """Its name, or its id in brackets, or empty if none is known."""
     message: str
+
+
+@attrs.frozen
+class Published:
+    segments: int
+    """How many segments there are."""
+    inconsistencies: Sequence[Inconsistency]
 
 
 class _Image(NamedTuple):
@@ -93,6 +103,10 @@ class PublishedCheck:
     def prefixes(self) -> Iterable[bytes]:
         """Of the keys of the rows that are checked."""
         return self._kinds
+
+    @property
+    def segments(self) -> int:
+        return len(self._images)
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take live rows; those of other kinds are passed over."""
@@ -215,20 +229,30 @@ def _text(key: bytes) -> str:
     return key.decode("utf-8", "replace")
 
 
-async def check_published(view: TableView, runs: RunReader) -> list[Inconsistency]:
+async def check_published(view: TableView, runs: RunReader) -> Published:
     """Check the rows of ``view``, all of which are in its runs. Raises ``Unavailable``, ``DataCorruption`` if
     a run cannot be read."""
     check = PublishedCheck(view.runs)
     for prefix in check.prefixes:
-        start: bytes | None = prefix
-        while start is not None:
-            page = await scan_rows(view, runs, KeyRange(start, prefix_end(prefix)), _PAGE)
-            check.add(page.rows)
-            start = page.resume
+        async with aclosing(pages_of_rows(view, runs, prefix)) as pages:
+            async for rows in pages:
+                check.add(rows)
     found: list[Inconsistency] = []
     for each in check.finish():
         if each is None:
             await checkpoint()
         else:
             found.append(each)
-    return sorted(found, key=lambda each: (each.segment, each.message))
+    found.sort(key=lambda each: (each.segment, each.message))
+    return Published(check.segments, found)
+
+
+async def pages_of_rows(view: TableView, runs: RunReader, prefix: bytes) -> AsyncGenerator[list[Row], None]:
+    """The live rows whose keys begin with ``prefix``. Raises as ``check_published``."""
+    start: bytes | None = prefix
+    while start is not None:
+        page = await scan_rows(view, runs, KeyRange(start, prefix_end(prefix)), _PAGE)
+        for rows in in_slices(page.rows, _STEP):
+            yield rows
+            await checkpoint()
+        start = page.resume

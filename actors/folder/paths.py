@@ -218,8 +218,8 @@ def _refuse_lost_logs(folder: StoreFolder) -> Program[None]:
     """``folder`` has no identity. A new store beside the chunks of another one is refused elsewhere."""
     if (yield from has_lost_logs(folder)):
         raise InvalidArgument(
-            f"{folder.path} has the chunks of a store in lts/, but its wal/ is missing: put wal/ back, or "
-            f"restore a backup (`tierlog restore`)"
+            f"{folder.path} has the chunks of a store in lts/, but its wal/ is missing: put wal/ back, "
+            f"recover what lts/ has (`tierlog recover --from-lts`), or restore a backup (`tierlog restore`)"
         )
 
 

@@ -13,7 +13,10 @@ all programs of this module run in ``restore_lane``. What is neither a file nor 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
 
 from ...storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
 from ...storage_backends.base.files import (
@@ -30,6 +33,7 @@ from ...storage_backends.base.files import (
     Unlink,
     sync_ancestry,
 )
+from ..settings.configuration import StoreConfig
 from .paths import RESTORE_FOLDER, StoreFolder, list_data_folder, run_program
 from .process_lock import LOCK_FILE, take_lock
 
@@ -128,6 +132,35 @@ def _remove_lock(path: str) -> Program[None]:
         # Another restore has begun in it, or removed it.
         if error.errno not in (*_TAKEN, errno.ENOENT):
             raise
+
+
+@asynccontextmanager
+async def only_restore(folder: StoreFolder, files: Files, config: StoreConfig) -> AsyncIterator[None]:
+    """Nobody else restores into the folder, or opens a store there. Raises ``InvalidArgument`` if there is no
+    long-term storage, or if there are logs, and ``Unavailable`` if another restore is under way."""
+    # Before anything is made there: the folder may be the wrong one.
+    if not config.chunks:
+        await run_program(files, _check_chunk_folder(folder), folder.chunks)
+    lane = restore_lane(files, folder)
+    with anyio.CancelScope(shield=True):
+        lock = await run_program(lane, begin_restore(folder), folder.path)
+    is_published = False
+    try:
+        yield
+        is_published = True
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_program(lane, end_restore(folder, lock, is_published=is_published), folder.path)
+
+
+def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
+    try:
+        yield ListFolder(folder.chunks)
+    except FileNotFoundError as error:
+        raise InvalidArgument(
+            f"{folder.path} has no lts/: a restore needs the long-term storage of the store there, or the "
+            f"location of its bucket (--chunks)"
+        ) from error
 
 
 async def finish_restore(files: Files, folder: StoreFolder) -> None:

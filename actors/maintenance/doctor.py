@@ -45,8 +45,8 @@ _ATTEMPTS_MAX = 3
 T = TypeVar("T")
 
 _RESTORE = (
-    "choose a backup (`tierlog backup --list`), close the store everywhere, move its wal/ away and keep it, "
-    "then run `tierlog restore NAME`; what is newer than the backup is lost"
+    "close the store everywhere, move its wal/ away and keep it, then run `tierlog recover --from-lts`, or, "
+    "if that refuses, `tierlog restore NAME` with a backup (`tierlog backup --list`); anything later is lost"
 )
 RESTORE_FILE = f"put back a copy of this file, which does not change; without one, {_RESTORE}"
 """For the files that describe a folder."""

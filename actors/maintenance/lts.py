@@ -3,6 +3,7 @@ worth without the logs. It is read-only, and works beside a living owner."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import attrs
@@ -79,7 +80,7 @@ async def _has_newer(container: LtsContainer) -> bool:
 async def _verify(view: LtsView, container: LtsContainer) -> LtsContainerReport:
     problems = list((await read_chain(view.chunks, container.index)).problems)
     element: Element | None = None
-    found: list[Inconsistency] = []
+    found: Sequence[Inconsistency] = ()
     try:
         newest = await container.newest()
         element = None if newest is None else newest.element
@@ -90,7 +91,7 @@ async def _verify(view: LtsView, container: LtsContainer) -> LtsContainerReport:
             snapshot = await container.snapshot()
             element = snapshot.element
             with snapshot.state.table.view() as rows:
-                found = await check_published(rows, snapshot.runs)
+                found = (await check_published(rows, snapshot.runs)).inconsistencies
     except (DataCorruption, StoreMismatch) as error:
         problem = _problem(error, container.index)
         # A damaged newest element is among those of the chain already.

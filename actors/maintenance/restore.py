@@ -24,8 +24,8 @@ import attrs
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import log_folder
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, StoreMismatch
-from ...storage_backends.base.files import Files, ListFolder, Program
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch
+from ...storage_backends.base.files import Files
 from ...storage_backends.base.names import container_of
 from ...storage_backends.base.segments import ATTRIBUTE_UPDATES_MAX, AttributeUpdate
 from ...storage_backends.base.world import World
@@ -39,14 +39,7 @@ from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
-from ..folder.restore_folder import (
-    begin_restore,
-    end_restore,
-    publish,
-    refuse_logs,
-    restore_folder,
-    restore_lane,
-)
+from ..folder.restore_folder import only_restore, publish, refuse_logs, restore_folder, restore_lane
 from ..kernel.slices import in_slices
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
@@ -108,40 +101,12 @@ async def restore(
     into the folder is under way), ``DataCorruption`` (the backup or a chunk is damaged), ``StoreMismatch``
     (the chunks belong to another store).
     """
-    # Before anything is made there: the folder may be the wrong one.
-    if not config.chunks:
-        await run_program(files, _check_chunk_folder(folder), folder.chunks)
-    async with _only_restore(folder, files):
+    async with only_restore(folder, files, config):
         building = restore_folder(folder)
         location = await resolve_location(files, building, config, world)
         return await _Restore(folder, building, location, config, files, world).run(
             backups, options, progress
         )
-
-
-@asynccontextmanager
-async def _only_restore(folder: StoreFolder, files: Files) -> AsyncIterator[None]:
-    """Nobody else restores into the folder, or opens a store there."""
-    lane = restore_lane(files, folder)
-    with anyio.CancelScope(shield=True):
-        lock = await run_program(lane, begin_restore(folder), folder.path)
-    is_published = False
-    try:
-        yield
-        is_published = True
-    finally:
-        with anyio.CancelScope(shield=True):
-            await run_program(lane, end_restore(folder, lock, is_published=is_published), folder.path)
-
-
-def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
-    try:
-        yield ListFolder(folder.chunks)
-    except FileNotFoundError as error:
-        raise InvalidArgument(
-            f"{folder.path} has no lts/: a restore needs the long-term storage of the store there, or the "
-            f"location of its bucket (--chunks)"
-        ) from error
 
 
 class _Restore:

@@ -111,8 +111,9 @@ async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFo
             async for claim in claims:
                 raise StoreMismatch(
                     f"{location.shown(folder)} has a store already, which made {claim.name}. If its logs "
-                    f"(wal/) were lost, put wal/ back, or restore a backup (`tierlog restore`); another "
-                    f"store needs its own folder or S3 prefix"
+                    f"(wal/) were lost, put wal/ back, recover what long-term storage has (`tierlog recover "
+                    f"--from-lts`), or restore a backup (`tierlog restore`); another store needs its own "
+                    f"folder or S3 prefix"
                 )
     except Unavailable:
         if location.chunks:

@@ -132,6 +132,7 @@ def check_store_record(record: StoreRecord, store: bytes, containers: int) -> No
 def other_store(found: bytes, own: bytes) -> StoreMismatch:
     return StoreMismatch(
         f"the long-term storage belongs to store {found.hex()}, this folder to {own.hex()}: give each store "
-        f"its own folder or S3 prefix. If the logs of that store (wal/) were lost, remove this new wal/ and "
-        f"restore a backup (`tierlog restore`); adopting is for copies of the same store only"
+        f"its own folder or S3 prefix. If the logs of that store (wal/) were lost, remove this new wal/, "
+        f"then recover (`tierlog recover --from-lts`) or restore a backup (`tierlog restore`); adopting is "
+        f"for copies of the same store only"
     )

@@ -12,6 +12,7 @@ from simulation.model_calls import Append, Delete, Merge, Seal, Truncate
 from support.crash_enumeration import Scenario
 from support.crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_from_headers
 from support.crash_scripts import Call, Flush, Session, alone, append, create, merge, set_attribute
+from support.crash_tables import ChangeRows, CreateTable
 from support.crash_tier2 import (
     LEGACY_A,
     LEGACY_B,
@@ -32,6 +33,7 @@ from support.crash_tier2 import (
     exported,
     imported,
     imported_in_pieces,
+    recovered,
     restored,
     work_done,
 )
@@ -338,6 +340,33 @@ RESTORE = Scenario(
     ],
 )
 
+RECOVER = Scenario(
+    rules="R1, R4 to R7: the logs are made again from long-term storage alone; the chain is claimed before "
+    "they appear by one rename.",
+    before=[
+        alone(
+            create("a/s", 40),
+            Append("a/s", (b"x" * 70,), "w", 1),
+            set_attribute("a/s", "epoch", 7),
+            Truncate("a/s", 10),
+            CreateTable("a/t"),
+            ChangeRows("a/t", {"a": 1}, "w", 1),
+            Flush(),
+            AfterBackup(append("a/s", "newer", 50)),
+        )
+    ],
+    sessions=[alone(append("a/s", "on", 30), ChangeRows("a/t", {"a": 2}, "w", 2), Flush())],
+    limits=LostLogs(has_backup=False),
+    settle=recovered,
+    reaches=[
+        (
+            "Begin 2 > Link */.restoring/wal/store > Write */.restoring/wal/0000/*.wal > "
+            "Link */lts/_system/*/journal/* > Rename /data/wal > SyncFolder /data"
+        ),
+        "Rename /data/wal > Unlink /data/.restoring/lock > Logged LogElement* > Logged Append",
+    ],
+)
+
 MERGE_RUNS = Scenario(
     rules="M6, M7, M10, M11, J3, J5, J8: rows are published and merged; an element counts before the local "
     "copies and the objects of merged runs go.",
@@ -371,4 +400,5 @@ TIER2_SCENARIOS = {
     "export": EXPORT,
     "backup": BACKUP,
     "restore": RESTORE,
+    "recover": RECOVER,
 }

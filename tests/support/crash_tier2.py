@@ -34,6 +34,7 @@ from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
+from tierlog.actors.maintenance import recover as recover_module
 from tierlog.actors.maintenance import restore as restore_module
 from tierlog.actors.maintenance.backup import BackupOptions, back_up_store, list_backups, read_object
 from tierlog.actors.maintenance.backup_objects import BACKUPS, decode_manifest, decode_segment, manifest_name
@@ -47,6 +48,7 @@ from tierlog.journal.manifest.store_record import read_store_record
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import (
@@ -85,10 +87,11 @@ class Tier2Limits(Limits):
 
 @attrs.frozen(kw_only=True)
 class LostLogs(Tier2Limits):
-    """The logs are lost before process ``lost_before`` begins; the next opener restores its
-    backup first."""
+    """The logs are lost before process ``lost_before`` begins; the next opener restores its backup first, or
+    recovers what long-term storage has."""
 
     lost_before: int = 2
+    has_backup: bool = True
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
@@ -105,12 +108,22 @@ class LostLogs(Tier2Limits):
         if process == self.lost_before:
             _lose_logs(files.disk)
         if f"{FOLDER}/wal" not in files.disk._folders:
-            options, world = restore_module.RestoreOptions(BACKUP, deep=True), virtual_world(1000 + process)
-            with mock.patch.object(restore_module, "log_options", self.log):
-                await restore_module.restore(check_path(FOLDER), None, options, CONFIG, files, world)
-        assert files.disk.exists(f"{FOLDER}/wal/layout"), (
+            await self._make_logs(files, virtual_world(1000 + process))
+        assert not self.has_backup or files.disk.exists(f"{FOLDER}/wal/layout"), (
             "the restored store forgot that its layout was upgraded"
         )
+
+    async def _make_logs(self, files: SimulatedFiles, world: World) -> None:
+        folder = check_path(FOLDER)
+        with (
+            mock.patch.object(restore_module, "log_options", self.log),
+            mock.patch.object(recover_module, "log_options", self.log),
+        ):
+            if self.has_backup:
+                options = restore_module.RestoreOptions(BACKUP, deep=True)
+                await restore_module.restore(folder, None, options, CONFIG, files, world)
+            else:
+                await recover_module.recover_store(folder, CONFIG, files, world)
 
 
 def _lose_logs(disk: SimulatedDisk) -> None:
@@ -289,12 +302,18 @@ async def _records(owner: Container) -> set[str]:
 
 
 async def restored(store: SegmentStore, oracle: Oracle) -> None:
-    """The store is unconfirmed (rule G4). Once it is confirmed, as ``work_done``; and what the restore worked
-    in is gone, wherever it ended (rule S17)."""
+    """As ``recovered``, and ``work_done``."""
+    await recovered(store, oracle)
+    await work_done(store, oracle)
+
+
+async def recovered(store: SegmentStore, oracle: Oracle) -> None:
+    """The store is unconfirmed (rule G4); and what the restore worked in is gone, wherever it ended (rule
+    S17)."""
     confirmation = container(store).confirmation
     assert confirmation.unconfirmed == UnconfirmedRecord(Reason.RESTORED)
     await confirmation.confirm()
-    await work_done(store, oracle)
+    await store.flush()
     left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORE_FOLDER)]
     assert not left, f"a restore left {left}"
 

@@ -131,19 +131,22 @@ def test_the_advised_command_finds_the_damage(run: Run, folder: Path) -> None:
     assert file.name in run(*advised.split()).out
 
 
-def test_damage_of_a_log_is_answered_with_a_procedure_that_works(run: Run, folder: Path) -> None:
+@pytest.mark.parametrize("command", [("recover", "--from-lts"), ("restore", "before")])
+def test_damage_of_a_log_is_answered_with_a_procedure_that_works(
+    run: Run, folder: Path, command: tuple[str, ...]
+) -> None:
     make_store(folder)
     assert run("backup", "before").code == 0
     flip_bit(newest_log_file(folder), 3)
 
     shown = run("doctor").out
 
-    steps = ("choose a backup (`tierlog backup --list`)", "move its wal/ away", "run `tierlog restore NAME`")
+    steps = ("move its wal/ away", "run `tierlog recover --from-lts`", "`tierlog restore NAME` with a backup")
     assert [step in shown for step in steps] == [True] * 3
     assert "before" in run("backup", "--list").out
     (folder / "wal").rename(folder / "wal.damaged")
     assert "before" in run("backup", "--list").out, "the restore that follows takes it from there"
-    assert run("restore", "before").code == 0
+    assert run(*command).code == 0
     assert run("segment", "read", NAME).out == "flushed tail\n"
 
 
@@ -358,7 +361,7 @@ def test_a_folder_that_lost_its_wal_is_a_store_to_restore(run: Run, folder: Path
         done = run(*command)
 
         assert (done.code, is_one_line(done.err)) == (1, True)
-        assert "lts/, but its wal/ is missing: put wal/ back, or restore a backup" in done.err
+        assert "lts/, but its wal/ is missing: put wal/ back, recover what lts/ has" in done.err
 
 
 @pytest.mark.parametrize("command", [("status",), ("segment", "ls")])

@@ -3,7 +3,7 @@ moments."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from support.folders import chunk_files, fingerprint, flip_bit
-from tierlog import SegmentStore, StagedPart, StoreConfig, open_lts, open_store
+from support.stores_of_all_kinds import during_a_flush, fill
+from tierlog import SegmentStore, StoreConfig, open_lts, open_store
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.maintenance.lts import LtsReport, verify_lts
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
-from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import ChunkNotFound
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 
@@ -45,27 +45,6 @@ async def verified_beside_its_owner(folder: Path) -> LtsReport:
         return await verify_lts(view)
 
 
-async def fill(store: SegmentStore) -> None:
-    """Segments of all kinds."""
-    for number in range(30):
-        name = f"s#{number}"
-        await store.create_segment(name)
-        await store.append(name, bytes(100), writer_id="w", event_number=0)
-        if number % 3 == 0:
-            await store.seal_segment(name)
-        if number % 5 == 0:
-            await store.truncate_segment(name, 40)
-    await store.merge_segments("s#1", ["s#3", "s#9"])
-    await store.delete_segment("s#7")
-    await store.create_segment("s#7")
-    await store.create_table("table")
-    await store.table("table").put(b"key", b"value")
-    await store.begin_transaction("s#2", "t")
-    part = StagedPart(await store.stage_segment("s#2", "t", "0"), 5)
-    await store.append(part.name, bytes(5))
-    await store.commit_transaction("s#2", "t", [part])
-
-
 async def test_an_idle_flushed_store_is_of_one_moment(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=2, config=QUIET) as store:
         await fill(store)
@@ -83,19 +62,6 @@ async def test_a_store_that_was_never_flushed_is_sound(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1, config=QUIET) as store:
         await fill(store)
     assert (await verified(tmp_path)).consistent
-
-
-def during_a_flush(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
-    """``act`` runs before the first chunk of a segment is created."""
-    left = [act]
-    create = FileSystemChunkStorage._create_with_content
-
-    async def after_act(self: FileSystemChunkStorage, name: str, data: Sequence[Buffer]) -> int:
-        if left and name.startswith("containers/"):
-            await left.pop()()
-        return await create(self, name, data)
-
-    monkeypatch.setattr(FileSystemChunkStorage, "_create_with_content", after_act)
 
 
 async def append(store: SegmentStore) -> None:

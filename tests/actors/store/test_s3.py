@@ -27,8 +27,11 @@ from tierlog import (
     open_lts,
     open_store,
 )
+from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.doctor import StoreReport, examine
+from tierlog.actors.maintenance.recover import recover_store
 from tierlog.actors.settings.configuration import S3Config, StorageConfig
+from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.chunks import s3_requests
 from tierlog.storage_backends.files.local import LocalFiles
@@ -114,6 +117,24 @@ async def test_a_store_keeps_its_chunks_in_a_bucket(server: S3Server, tmp_path: 
         await store.delete_segment(NAME)
         await store.flush()
         await until_no_user_objects(server)
+
+
+async def test_r1_a_store_in_a_bucket_is_recovered_without_its_logs(server: S3Server, tmp_path: Path) -> None:
+    lost, found = tmp_path / "lost", tmp_path / "found"
+    async with open_store(lost, config=settings(server)) as store:
+        await store.create_segment(NAME)
+        for piece in PIECES:
+            await store.append(NAME, piece)
+        await store.flush()
+        await store.append(NAME, b"not flushed")
+    await recover_store(check_path(found), settings(server), LocalFiles(), system_world())
+    async with open_store(found) as store:
+        assert await read_all(store) == b"".join(PIECES)
+        await store.append(NAME, b"more")
+        await store.flush()
+    with pytest.raises(StoreMismatch):
+        async with open_store(lost, config=settings(server)):
+            pass
 
 
 @pytest.mark.parametrize("append", [False, True])

@@ -1,0 +1,133 @@
+"""The boot of a container from long-term storage alone: its first log, when the one before is lost (rules
+R1 to R7).
+
+Owns: what of an element a log must have, the numbers that the log goes on with, and the claim of the chain.
+Does not own: which element is chosen, and where the log is.
+
+Order: ``read_boot`` reads and checks everything; ``write`` logs the state with the claim in it; ``claim``
+creates that element. Until then nothing has changed in long-term storage. Cancellation and crash: at most the
+element is left, above which the next boot goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import attrs
+
+from ...journal.log.contract import DurableDataLog
+from ...journal.manifest.chain import StoredElement, element_name, list_elements
+from ...journal.manifest.element import Element, Kind, Owner
+from ...journal.operations.cycle_complete import CycleComplete
+from ...journal.operations.log_element import LogElement
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.errors import ChunkExists, StoreMismatch
+from ...storage_backends.segments.records.claim import CLAIM_PREFIX
+from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY, Reason, UnconfirmedRecord
+from ...storage_backends.sorted_runs.reader import RunReader
+from ...storage_backends.sorted_runs.rows import Row
+from ...storage_backends.sorted_runs.table import Table
+from .checkpoint import log_checkpoint, whole_checkpoint
+from .confirmation import JUMP
+from .ended_rows import INDEX_PREFIX
+from .manifest_state import ManifestState
+from .published_check import Published, check_published, pages_of_rows
+from .state import HISTORY_KEY, ContainerState
+
+_RESIDENT = (CLAIM_PREFIX, UNCONFIRMED_KEY, HISTORY_KEY)
+"""The prefixes of records that a log has besides those of its segments."""
+
+
+@attrs.frozen(eq=False)
+class LtsBoot:
+    """What a container begins with."""
+
+    container: int
+    newest: StoredElement
+    """The head of the chain, above which the container goes on."""
+    chosen: Element
+    """Whose tables the container has from then on: the newest element, or an earlier one that a pin keeps."""
+    published: Published
+    """What ``chosen`` publishes. With an inconsistency there is no boot (rule R3)."""
+    ends: int
+    """How many ended transactions are known."""
+    records: Sequence[Row]
+
+    @property
+    def epoch(self) -> int:
+        """No epoch up to this one may be used again (rule R4)."""
+        return self.newest.element.epoch + JUMP
+
+    async def write(self, log: DurableDataLog, owner: Owner, epoch: int, now_ms: int) -> LogElement:
+        """Log the container as of the element, as the first group of its ``log``, which ``owner`` opened with
+        ``epoch``. Returns the element to create before anybody opens the log again (rule R5)."""
+        newest, chosen = self.newest.element, self.chosen
+        history = newest.progress.highest_version + JUMP
+        claim = LogElement.of(
+            Element(
+                n=newest.n + 1,
+                kind=Kind.OPEN,
+                epoch=epoch,
+                owner=owner,
+                predecessor=self.newest.position,
+                time_ms=now_ms,
+                progress=attrs.evolve(
+                    newest.progress,
+                    cycle=chosen.progress.cycle,
+                    cut=chosen.progress.cut,
+                    highest_version=history,
+                ),
+                runs=chosen.runs,
+                pins=newest.pins,
+            )
+        )
+        state = ContainerState(self.container, epoch)
+        state.know_elements(ManifestState(claim))
+        for row in self.records:
+            state.restore_row(row)
+        state.live_segments, state.transactions.ends = self.published.segments, self.ends
+        # There may be rows of attributes and of writers: code that does not know them must refuse the log.
+        state.has_spilled = True
+        state.note_newest_segment(newest.progress.newest_segment)
+        state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
+        state.begin_history(history)
+        state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
+        made = whole_checkpoint(state, 1, log.next_group)
+        assert made is not None  # a few records
+        await log_checkpoint(state, log, made[0])
+        return claim
+
+
+async def read_boot(container: int, newest: StoredElement, chosen: Element, runs: RunReader) -> LtsBoot:
+    """Read and check the tables of ``chosen``. Raises ``Unavailable``, ``DataCorruption``."""
+    table = Table()
+    table.use(chosen.runs)
+    with table.view() as view:
+        published = await check_published(view, runs)
+        ends, records = 0, list[Row]()
+        async with aclosing(pages_of_rows(view, runs, INDEX_PREFIX)) as pages:
+            async for rows in pages:
+                ends += len(rows)
+        for prefix in _RESIDENT:
+            async with aclosing(pages_of_rows(view, runs, prefix.encode())) as pages:
+                async for rows in pages:
+                    records += rows
+    return LtsBoot(container, newest, chosen, published, ends, records)
+
+
+async def claim_chain(chunks: ChunkStorage, container: int, op: LogElement) -> None:
+    """Create the element that the new log begins with. Raises ``StoreMismatch`` if an owner has gone on since
+    the chain was read: nothing of its log is lost (rule R5)."""
+    n = op.position.n
+    name = element_name(container, n)
+    try:
+        await chunks.create_with_content(name, [op.content])
+        # One of this number may have been created and deleted, with newer ones above it (rule J4).
+        is_newest = not [other for other in await list_elements(chunks, container, n) if other > n]
+    except ChunkExists:
+        is_newest = False
+    if not is_newest:
+        raise StoreMismatch(
+            f"somebody created {name} meanwhile: an owner of the store is alive, or another recovery is "
+            f"under way. Stop it, or use what it made; then nothing is lost"
+        )

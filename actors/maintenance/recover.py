@@ -1,0 +1,195 @@
+"""Recovering a store from its long-term storage alone, when its logs are lost (rules R1 to R7).
+
+A recovery makes ``wal/`` and one element in each container's chain, and nothing else. Each container begins
+with what the newest element of its chain publishes: its last complete full flush. The store keeps its id, and
+its segments keep theirs. Anything later is lost, and nobody can say what that was; chunks that only the lost
+logs knew are kept until an operator confirms (rule G4).
+
+Order: lock the folder; read and check every container; build the logs in ``.restoring``; create the elements
+that claim the chains; rename the logs to ``wal``; unlock. What is refused has changed nothing but the chains
+of containers that were claimed before. Cancellation and crash: as for a restore (rule S17); the next recovery
+goes on above what was claimed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import anyio
+import attrs
+
+from ...journal.log.local import LocalLog
+from ...journal.log.local_layout import log_folder
+from ...journal.manifest.chain import ChainReport, element_name, read_chain
+from ...journal.manifest.element import Kind
+from ...journal.manifest.store_record import StoreRecord, ensure_store_record, require_store_record
+from ...journal.operations.log_element import LogElement
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.files import Files
+from ...storage_backends.base.world import World
+from ...storage_backends.sorted_runs.block_cache import BlockCache
+from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ..container.listed_chain import ListedChain
+from ..container.lts_boot import LtsBoot, claim_chain, read_boot
+from ..container.owner import Identity
+from ..folder.chunk_location import make_chunk_storage, resolve_location
+from ..folder.fingerprint import read_fingerprint
+from ..folder.identity import StoreIdentity, create_identity
+from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
+from ..folder.restore_folder import only_restore, publish, refuse_logs, restore_folder, restore_lane
+from ..settings.configuration import StoreConfig
+from ..store.lts_view import LtsContainer
+from ..store.opening import log_options
+
+_CACHE_BYTES = 16 << 20
+_SHOWN_MAX = 3
+
+
+@attrs.frozen
+class RecoveredContainer:
+    container: int
+    element: int = 0
+    """The number of the element that it begins with; 0 if no owner ever opened the container."""
+    cycle: int = 0
+    """The full flush that it is as of; 0 if there was none."""
+    completed_ms: int = 0
+    """When that was complete, at the latest."""
+    is_exact: bool = True
+    """Whether it was complete then; otherwise earlier: only a later element is left."""
+    segments: int = 0
+
+
+@attrs.frozen
+class RecoveredStore:
+    store_id: str
+    containers: tuple[RecoveredContainer, ...]
+
+    @property
+    def segments(self) -> int:
+        return sum(each.segments for each in self.containers)
+
+
+async def recover_store(
+    folder: StoreFolder,
+    config: StoreConfig,
+    files: Files,
+    world: World,
+) -> RecoveredStore:
+    """Make the logs of the store in ``folder``, or in the bucket that ``config`` names, from its long-term
+    storage alone.
+
+    Raises ``InvalidArgument`` (there are logs, or no long-term storage), ``Unavailable`` (another restore
+    into the folder is under way, or long-term storage does not answer), ``DataCorruption`` (an object is
+    damaged, or a segment is not as of one moment), ``StoreMismatch`` (an earlier version wrote it).
+    """
+    async with only_restore(folder, files, config):
+        building = restore_folder(folder)
+        location = await resolve_location(files, building, config, world)
+        chunks = make_chunk_storage(location, files, folder, world, create=False)
+        await chunks.open()
+        try:
+            return await _Recovery(folder, building, chunks, config, files, world).run()
+        finally:
+            await chunks.close()
+
+
+class _Recovery:
+    """One recovery: the logs are built in ``building`` and moved to ``folder``."""
+
+    def __init__(
+        self,
+        folder: StoreFolder,
+        building: StoreFolder,
+        chunks: ChunkStorage,
+        config: StoreConfig,
+        files: Files,
+        world: World,
+    ) -> None:
+        self._folder = folder
+        self._building = building
+        self._chunks = chunks
+        self._config = config
+        self._files = files
+        self._world = world
+
+    async def run(self) -> RecoveredStore:
+        record = await require_store_record(self._chunks)
+        boots: list[LtsBoot] = []
+        containers: list[RecoveredContainer] = []
+        for index in range(record.containers):
+            boot, described = await self._read(record, index)
+            boots += () if boot is None else (boot,)
+            containers.append(described)
+        # Everything is checked: from here on only in the temporary folder, until the chains are claimed.
+        claims = await self._write(record, boots)
+        lane = restore_lane(self._files, self._folder)
+        # Somebody may have put logs there, whose owner would be shut out.
+        await run_program(lane, refuse_logs(self._folder), self._folder.path)
+        await ensure_store_record(self._chunks, record.store, record.containers, record)
+        for boot, op in zip(boots, claims, strict=True):
+            await claim_chain(self._chunks, boot.container, op)
+        await run_program(lane, publish(self._folder), self._folder.path)
+        return RecoveredStore(record.store.hex(), tuple(containers))
+
+    async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot | None, RecoveredContainer]:
+        """What the container begins with; None if no owner ever opened it."""
+        chain = await read_chain(self._chunks, index)
+        newest = await LtsContainer(index, self._chunks, record.store).newest()
+        if newest is None:
+            return None, RecoveredContainer(index)
+
+        # What is unreadable below the newest element may as well have been deleted (rule J8).
+        for problem in chain.problems:
+            if not problem.n:
+                raise DataCorruption(problem.message, file=problem.name, offset=problem.offset)
+        ListedChain(newest).check_room(index)
+        runs = RunReader(StoredRuns(self._chunks), BlockCache(_CACHE_BYTES))
+        boot = await read_boot(index, newest, newest.element, runs)
+        if found := boot.published.inconsistencies:
+            some = "; ".join(
+                f"{each.segment or 'the container'}: {each.message}" for each in found[:_SHOWN_MAX]
+            )
+            raise DataCorruption(
+                f"not all that it publishes is of one moment, so nothing can be recovered from it: {some}"
+                + (f"; and {len(found) - _SHOWN_MAX} more" if len(found) > _SHOWN_MAX else ""),
+                file=element_name(index, newest.n),
+            )
+        return boot, _describe(boot, chain)
+
+    async def _write(self, record: StoreRecord, boots: Sequence[LtsBoot]) -> list[LogElement]:
+        """Make the folder of the logs. Returns the elements that claim the chains."""
+        wal, world = self._building.wal, self._world
+        fresh = StoreIdentity(record.store, bytes.fromhex(world.new_id()), record.containers, world.time_ms())
+        create = create_identity(wal, fresh, f"{STORE_TEMPORARY}{world.new_id()}")
+        identity = await run_program(self._files, create, wal)
+        program = read_fingerprint(wal, socket.gethostname(), self._folder.wal)
+        fingerprint = await run_program(self._files, program, wal)
+        owner_id, claims = bytes.fromhex(world.new_id()), []
+        for boot in boots:
+            log_id = identity.container_log_id(boot.container)
+            owner = Identity(record.store, log_id, owner_id, fingerprint).signature
+            log = LocalLog(self._files, log_folder(wal, boot.container), log_id, log_options(self._config))
+            is_complete = False
+            try:
+                opened = await log.open(above=boot.epoch)
+                claims.append(await boot.write(log, owner, opened.epoch, world.time_ms()))
+                is_complete = True
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await log.close(clean=is_complete)
+        return claims
+
+
+def _describe(boot: LtsBoot, chain: ChainReport) -> RecoveredContainer:
+    progress = boot.chosen.progress
+    # Elements behind that of the cycle repeat its number.
+    first = [each.element for each in chain.elements if each.element.progress.cycle == progress.cycle][-1]
+    return RecoveredContainer(
+        boot.container,
+        boot.newest.n,
+        progress.cycle,
+        first.time_ms,
+        first.kind is Kind.CYCLE_COMPLETE,
+        boot.published.segments,
+    )

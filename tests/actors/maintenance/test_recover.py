@@ -1,0 +1,406 @@
+"""Recovery from long-term storage alone: what the store has afterwards, what is refused, and what happens to
+owners of the lost logs (rules R1 to R7)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from support.folders import chunk_files, fingerprint, flip_bit
+from support.patience import scaled
+from support.stores_of_all_kinds import during_a_flush, fill
+from tierlog import (
+    ChangesIncomplete,
+    DataCorruption,
+    InvalidArgument,
+    SegmentStore,
+    StoreConfig,
+    StoreMismatch,
+    Unavailable,
+    open_store,
+)
+from tierlog.actors.container.lts_boot import read_boot
+from tierlog.actors.flush.writer import WriterOptions
+from tierlog.actors.folder.paths import check_path
+from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
+from tierlog.actors.settings.configuration import GcConfig, WriterConfig
+from tierlog.actors.store.opening import system_world
+from tierlog.journal.manifest.element import Element
+from tierlog.journal.manifest.store_record import ensure_store_record
+from tierlog.storage_backends.base.ids import epoch_of
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+
+pytestmark = pytest.mark.anyio
+
+QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0), gc=GcConfig(delay=0.0))
+JUMP = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stops for a second makes no segment late: what a test flushes is in one cycle."""
+    patient = partial(WriterOptions, segment_deadline=1000.0)
+    monkeypatch.setattr("tierlog.actors.store.opening.WriterOptions", patient)
+
+
+@asynccontextmanager
+async def opened(folder: Path, **arguments: Any) -> AsyncIterator[SegmentStore]:
+    async with open_store(folder, containers=2, config=QUIET, **arguments) as store:
+        yield store
+
+
+async def recovered(folder: Path) -> RecoveredStore:
+    return await recover_store(check_path(folder), QUIET, LocalFiles(), system_world())
+
+
+def lose_logs(folder: Path, kept: str = "") -> None:
+    """With ``kept``, somebody has them."""
+    if kept:
+        (folder.parent / kept).mkdir()
+        (folder / "wal").rename(folder.parent / kept / "wal")
+    else:
+        shutil.rmtree(folder / "wal")
+
+
+async def make_store(folder: Path) -> None:
+    """Everything is published."""
+    async with opened(folder) as store:
+        await fill(store)
+        await store.flush()
+        # With all that the first flush left to be done.
+        await store.flush()
+
+
+async def whole(store: SegmentStore, name: str, position: int) -> bytes:
+    found = b""
+    while block := await store.read(name, position + len(found), 1 << 20):
+        found += block
+    return found
+
+
+async def contents(store: SegmentStore) -> dict[str, Any]:
+    """All that a client can see."""
+    found: dict[str, Any] = {"names": await store.list_segments()}
+    for name in found["names"]:
+        info = await store.segment_info(name)
+        found[name] = info
+        if info.is_table:
+            found[f"{name} rows"] = (await store.table(name).page()).rows
+        else:
+            found[f"{name} bytes"] = await whole(store, name, info.start_offset)
+            found[f"{name} attributes"] = await store.list_attributes(name)
+            found[f"{name} event"] = await store.last_event_number(name, "w")
+    found["transactions"] = [(each.target, each.state) for each in await store.list_transactions()]
+    return found
+
+
+async def test_r1_a_store_is_recovered_as_of_its_last_full_flush(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await make_store(folder)
+    async with opened(folder) as store:
+        before = await contents(store)
+        await store.append("s#2", b"not flushed")
+        await store.delete_segment("s#4")
+        await store.create_segment("new")
+        await store.table("table").put(b"key", b"other")
+        await store.begin_transaction("s#5", "open")
+    lose_logs(folder)
+
+    done = await recovered(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["lts", "wal"]
+    assert [each.cycle > 0 for each in done.containers] == [True, True]
+    assert done.segments == len(before["names"])
+    async with opened(folder) as store:
+        assert await contents(store) == before
+        length = (await store.segment_info("s#2")).length
+        await store.append("s#2", bytes(100), writer_id="w", event_number=0)  # a duplicate
+        assert await store.append("s#2", b"more", writer_id="w", event_number=1) == length
+        await store.create_segment("new")
+        await store.flush()
+        after = await contents(store)
+    async with opened(folder) as store:
+        assert await contents(store) == after
+
+
+async def test_r1_a_store_is_recovered_again_and_again(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    async with opened(tmp_path) as store:
+        before = await contents(store)
+    for _ in range(3):
+        lose_logs(tmp_path)
+        await recovered(tmp_path)
+    async with opened(tmp_path) as store:
+        assert await contents(store) == before
+        await store.append("s#2", b"more")
+        await store.flush()
+        before = await contents(store)
+    lose_logs(tmp_path)
+    await recovered(tmp_path)
+    async with opened(tmp_path) as store:
+        assert await contents(store) == before
+
+
+async def test_r1_a_container_may_begin_with_an_earlier_element_whose_runs_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a pin keeps them."""
+    keeping = attrs.evolve(QUIET, gc=GcConfig(delay=3600.0))
+    async with open_store(tmp_path, containers=1, config=keeping) as store:
+        await fill(store)
+        await store.flush()
+        await store.flush()
+        before = await contents(store)
+        earlier = newest_element(tmp_path)
+        await store.delete_segment("s#4")
+        await store.append("s#2", b"later")
+        await store.table("table").put(b"key", b"later")
+        await store.flush()
+        highest = newest_element(tmp_path).progress.highest_cycle
+    lose_logs(tmp_path)
+    monkeypatch.setattr(
+        "tierlog.actors.maintenance.recover.read_boot",
+        lambda index, newest, chosen, runs: read_boot(index, newest, earlier, runs),
+    )
+    done = await recovered(tmp_path)
+    assert [each.cycle for each in done.containers] == [earlier.progress.cycle]
+    async with open_store(tmp_path, config=keeping) as store:
+        assert await contents(store) == before
+        await store.append("s#2", b"other")
+        await store.flush()
+        after = await contents(store)
+    assert newest_element(tmp_path).progress.cycle == highest + 1
+    monkeypatch.undo()
+    lose_logs(tmp_path)
+    await recovered(tmp_path)
+    async with open_store(tmp_path, config=keeping) as store:
+        assert await contents(store) == after
+
+
+def newest_element(folder: Path) -> Element:
+    name = max((folder / "lts/_system/containers/0000/journal").iterdir())
+    return Element.decode(name.read_bytes())
+
+
+async def test_a_container_that_was_never_flushed_is_recovered_empty(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.create_segment("a")
+    shutil.rmtree(tmp_path / "lts/_system/containers/0001/journal")
+    lose_logs(tmp_path)
+    done = await recovered(tmp_path)
+    assert [(each.element > 0, each.cycle, each.segments) for each in done.containers] == [
+        (True, 0, 0),
+        (False, 0, 0),
+    ]
+    async with opened(tmp_path) as store:
+        assert await store.list_segments() == []
+        await store.create_segment("a")
+        await store.flush()
+
+
+async def test_r4_epochs_and_versions_are_far_above_all_that_the_lost_logs_used(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    async with opened(tmp_path) as store:
+        old = (await store.segment_info("s#2")).segment_id
+        seen = (await store.table("table").changes()).version
+    lose_logs(tmp_path)
+    await recovered(tmp_path)
+    async with opened(tmp_path) as store:
+        await store.create_segment("new#2")
+        assert epoch_of((await store.segment_info("new#2")).segment_id) > epoch_of(old) + JUMP
+        await store.table("table").put(b"key", b"2")
+        assert (await store.table("table").changes()).version > seen + JUMP // 2
+        with pytest.raises(ChangesIncomplete):
+            await store.table("table").changes(since=seen)
+
+
+async def test_r6_nothing_is_deleted_that_only_the_lost_logs_knew_until_an_operator_confirms(
+    tmp_path: Path,
+) -> None:
+    await make_store(tmp_path)
+    async with opened(tmp_path) as store:
+        # A part of a flush: published by no element.
+        await store.append("s#2", bytes(300_000))
+    config = StoreConfig(writer=WriterConfig(flush_age=3600.0, flush_bytes=65_536), gc=GcConfig(delay=0.0))
+    async with open_store(tmp_path, config=config) as store:
+        with anyio.fail_after(scaled(30)):
+            while (await store.segment_info("s#2")).flushed_length < 300_000:
+                await store.append("s#2", bytes(70_000))
+                await anyio.sleep(0.01)
+    lose_logs(tmp_path)
+    before = set(chunk_files(tmp_path))
+    await recovered(tmp_path)
+    for _ in range(2):
+        async with opened(tmp_path) as store:
+            await store.append("s#4", b"more")
+            await store.flush()
+    assert set(chunk_files(tmp_path)) >= before
+    async with opened(tmp_path) as store:
+        for index in range(2):
+            await store.on_container(index, lambda container: container.confirmation.confirm())
+        with anyio.fail_after(scaled(30)):
+            while set(chunk_files(tmp_path)) >= before:
+                await store.append("s#4", b".")
+                await store.flush()
+
+
+@asynccontextmanager
+async def other_owner(folder: Path, kept: Path) -> AsyncIterator[SegmentStore]:
+    """Somebody who has the lost logs opens them beside the same long-term storage."""
+    chunks = FileSystemChunkStorage(LocalFiles(), f"{folder}/lts", system_world())
+    async with open_store(kept, config=QUIET, storage=chunks) as store:
+        yield store
+
+
+async def test_r5_an_owner_of_the_lost_logs_is_refused_afterwards(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    await make_store(folder)
+    lose_logs(folder, "kept")
+    async with other_owner(folder, kept) as zombie:
+        await recovered(folder)
+        await zombie.append("s#2", b"lost")
+        with pytest.raises((StoreMismatch, Unavailable)):
+            await zombie.flush()
+    with pytest.raises(StoreMismatch):
+        async with other_owner(folder, kept):
+            pass
+    async with opened(folder) as store:
+        await store.append("s#2", b"kept")
+        await store.flush()
+
+
+async def test_r5_a_recovery_ends_if_an_owner_of_the_lost_logs_goes_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    await make_store(folder)
+    lose_logs(folder, "kept")
+
+    async def after_the_owner(*arguments: Any) -> bool:
+        async with other_owner(folder, kept) as zombie:
+            await zombie.append("s#2", b"newer")
+            await zombie.flush()
+        return await ensure_store_record(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tierlog.actors.maintenance.recover.ensure_store_record", after_the_owner)
+        with pytest.raises(StoreMismatch, match="an owner of the store is alive"):
+            await recovered(folder)
+    assert [path.name for path in folder.iterdir()] == ["lts"]
+    await recovered(folder)
+    async with opened(folder) as store:
+        assert (await store.read("s#2", 0, 1000)).endswith(b"newer")
+
+
+async def test_r7_a_recovery_that_fails_at_its_end_leaves_no_store_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_store(tmp_path)
+    async with opened(tmp_path) as store:
+        before = await contents(store)
+    lose_logs(tmp_path)
+    fsync = os.fsync
+
+    def fail(fd: int) -> None:
+        if (tmp_path / "wal").exists() and os.path.samestat(os.fstat(fd), os.stat(tmp_path)):
+            raise OSError(errno.EIO, "the sync failed")
+        fsync(fd)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fail)
+        with pytest.raises(Unavailable, match="the sync failed"):
+            await recovered(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lts"]
+    await recovered(tmp_path)
+    async with opened(tmp_path) as store:
+        assert await contents(store) == before
+
+
+async def refused(folder: Path, message: str) -> None:
+    """Nothing is changed."""
+    before = fingerprint(folder)
+    with pytest.raises(DataCorruption, match=message):
+        await recovered(folder)
+    assert fingerprint(folder) == before
+
+
+async def test_r3_a_segment_that_changed_during_the_flush_is_refused_until_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    async with opened(folder) as store:
+        await store.create_segment("target")
+        await store.append("target", b"before")
+        during_a_flush(monkeypatch, lambda: store.append("target", b"after"))
+        await store.flush()
+        shutil.copytree(folder / "lts", tmp_path / "early" / "lts")
+        await store.flush()
+    await refused(tmp_path / "early", "target: its image has length 11, .* 6")
+    lose_logs(folder)
+    await recovered(folder)
+    async with opened(folder) as store:
+        assert await store.read("target", 0, 100) == b"beforeafter"
+
+
+async def test_r3_an_open_transaction_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.create_segment("s")
+        await store.begin_transaction("s", "t")
+        await store.append(await store.stage_segment("s", "t", "0"), b"staged")
+        await store.flush()
+    lose_logs(tmp_path)
+    await refused(tmp_path, "open transaction")
+
+
+async def test_r2_a_damaged_newest_element_is_refused(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    newest = max((tmp_path / "lts/_system/containers/0001/journal").iterdir())
+    flip_bit(newest, 50)
+    await refused(tmp_path, f"{newest.name}")
+
+
+async def test_r2_a_chain_of_two_histories_is_refused(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    *_, older, newest = sorted((tmp_path / "lts/_system/containers/0001/journal").iterdir())
+    content = older.read_bytes()
+    # An element of the same number that another owner made.
+    older.write_bytes((tmp_path / "lts/_system/containers/0000/journal" / older.name).read_bytes())
+    await refused(tmp_path, "another history went on")
+    # One that is damaged may as well have been deleted.
+    older.write_bytes(content)
+    flip_bit(older, 50)
+    await recovered(tmp_path)
+    assert newest.exists()
+
+
+async def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    for run in (tmp_path / "lts/_system/containers").glob("*/runs/*"):
+        flip_bit(run, 20)
+    await refused(tmp_path, "block")
+
+
+async def test_a_folder_with_logs_or_without_long_term_storage_is_left_alone(tmp_path: Path) -> None:
+    await make_store(tmp_path / "data")
+    (tmp_path / "empty").mkdir()
+    for folder, message in (
+        ("data", "already has the logs"),
+        ("empty", "has no lts/"),
+        ("none", "has no lts/"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            await recovered(tmp_path / folder)
+    assert not list((tmp_path / "empty").iterdir())
