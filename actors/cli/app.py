@@ -23,6 +23,7 @@ from . import (
     transactions,
     transfer,
     user_tables,
+    verify,
 )
 from .options import LogLevelOption
 
@@ -96,6 +97,7 @@ _hosts.command()(container.start)
 
 app.command()(folder.init)
 app.command()(folder.doctor)
+app.command()(verify.verify)
 _add(app, _TRANSFER, transfer.export)
 app.command("import", rich_help_panel=_TRANSFER)(transfer.import_)
 _add(app, _TRANSFER, transfer.backup, transfer.restore, recover.recover)

@@ -45,7 +45,7 @@ _PAGE = PageLimits(8192, 4 << 20)
 """Large: each page begins with short reads."""
 _STEP = 256
 """Rows, segments and chunks that are checked in one step."""
-_OWN_CHAIN = (DeferredWorkKind.DELETE, DeferredWorkKind.ADOPT)
+OWN_CHAIN = (DeferredWorkKind.DELETE, DeferredWorkKind.ADOPT)
 """Work on chunks that are in no segment's chain any more, or not yet."""
 
 
@@ -147,7 +147,7 @@ class PublishedCheck:
             return
 
         work = decode_record(DeferredWorkRecord, _text(row.key), value)
-        if work.kind in _OWN_CHAIN:
+        if work.kind in OWN_CHAIN:
             self._work.append(work)
 
     def finish(self) -> Iterator[Inconsistency | None]:

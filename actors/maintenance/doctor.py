@@ -18,7 +18,6 @@ from ...journal.manifest.chain import element_name, list_elements, read_chain, r
 from ...journal.manifest.rules import Known
 from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import (
-    ChunkNotFound,
     DataCorruption,
     InvalidArgument,
     StoreMismatch,
@@ -27,7 +26,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.files import Close, Files, ListFolder, Open, Program
 from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
-from ...storage_backends.segments.verify import find_flaws
+from ...storage_backends.segments.verify import find_flaws, flaw_of_length
 from ..container.confirmation import unconfirmed_record
 from ..container.listed_chain import list_chain, moved_from
 from ..container.local_disk import run_folder
@@ -37,7 +36,7 @@ from ..folder.paths import live_owners, run_program
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, LogSnapshot, StoreView
 from .journal import check_record
-from .report import chunk_records, named_runs
+from .report import chunk_records, list_lengths, named_runs
 from .tables import check_objects
 
 _ATTEMPTS_MAX = 3
@@ -347,14 +346,8 @@ class _Examination:
 
     async def _list_chunks(self, records: Mapping[str, ChunkRecord]) -> dict[str, int]:
         """The lengths of the container's chunks on storage, by name."""
-        prefix = f"containers/{self._index:04d}/"
-        lengths = {info.name: info.length async for info in self._view.chunks.list(prefix)}
         released = released_names(await self._snapshot.metadata.scan(RELEASED_PREFIX))
-        for name in {*records, *released}:
-            if not name.startswith(prefix):  # an imported file, which keeps its name
-                with suppress(ChunkNotFound):
-                    lengths[name] = (await self._view.chunks.info(name)).length
-        return lengths
+        return await list_lengths(self._view.chunks, self._index, {*records, *released})
 
     async def _list_unnamed_runs(self) -> set[str]:
         listed = {info.name async for info in self._view.chunks.list(runs_prefix(self._index))}
@@ -362,14 +355,9 @@ class _Examination:
 
     def _check_lengths(self, records: dict[str, ChunkRecord], lengths: dict[str, int]) -> None:
         for name, record in records.items():
-            length = lengths.get(name)
-            if length is None:
-                self._add_chunk_problem(f"a chunk of {record.length} B is missing", name, 0)
-            # Longer is sound: a flush writes before it commits.
-            elif length < record.length:
-                self._add_chunk_problem(
-                    f"the chunk is shorter than the {record.length} bytes that were committed", name, length
-                )
+            flaw = flaw_of_length(record, lengths.get(name))
+            if flaw is not None:
+                self._add_chunk_problem(flaw.message, name, flaw.offset)
 
     def _add_chunk_problem(self, message: str, name: str, offset: int) -> None:
         self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.chunk_location}/{name}", offset))

@@ -7,7 +7,7 @@ remains is reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from enum import Enum
@@ -15,20 +15,27 @@ from enum import Enum
 import attrs
 
 from ...journal.manifest.chain import runs_prefix
-from ...storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import (
+    DEFERRED_WORK_PREFIX,
     RELEASED_PREFIX,
+    SEGMENT_PREFIX,
     ChunkRecord,
+    DeferredWorkRecord,
     SegmentRecord,
     chunk_key,
     released_names,
 )
+from ...storage_backends.segments.records.deferred_work import is_of_newer_kind
+from ...storage_backends.segments.records.segment import segment_of_key
 from ...storage_backends.segments.records.unconfirmed import UnconfirmedRecord
 from ...storage_backends.segments.transaction import decode_record
-from ...storage_backends.segments.verify import Flaw, find_flaws
+from ...storage_backends.segments.verify import Flaw, find_flaws, flaw_of_length
 from ..container.confirmation import unconfirmed_record
 from ..container.listed_chain import list_chain, moved_from
+from ..container.published_check import OWN_CHAIN
 from ..gc.collector import GarbageTotal, count_garbage
 from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
@@ -197,17 +204,24 @@ async def segment_layout(view: StoreView, name: str) -> SegmentLayout:
 
 
 async def verify(
-    view: SegmentView[SnapshotSource], names: Sequence[str] = (), *, progress: Progress = no_progress
+    view: SegmentView[SnapshotSource],
+    names: Sequence[str] = (),
+    *,
+    deep: bool = True,
+    progress: Progress = no_progress,
 ) -> VerifyReport:
-    """Read the committed bytes of the segments ``names``, or of all, and verify every checksum. Raises
-    ``SegmentNotFound`` for an unknown name, and ``WrongSegmentKind`` for that of a table."""
+    """Read the committed bytes of the segments ``names``, or of all, and verify every checksum. Without
+    ``deep`` only a listing is read. Raises ``SegmentNotFound`` for an unknown name, and ``WrongSegmentKind``
+    for that of a table."""
     wanted = set(names)
     # Before anything is read, which may take hours: a misspelt name fails at once.
     for name in names:
         snapshot = await view.containers[view.container_of(name)].snapshot()
         (await snapshot.find(name)).of_kind(is_table=False)
 
-    reports = [await _verify_repeatedly(view, container, wanted, progress) for container in view.containers]
+    reports = [
+        await _verify_repeatedly(view, container, wanted, deep, progress) for container in view.containers
+    ]
     return VerifyReport(
         sum(each.segments for each in reports),
         sum(each.chunks for each in reports),
@@ -219,17 +233,25 @@ async def verify(
 
 
 async def _verify_repeatedly(
-    view: SegmentView[SnapshotSource], container: SnapshotSource, wanted: set[str], progress: Progress
+    view: SegmentView[SnapshotSource],
+    container: SnapshotSource,
+    wanted: set[str],
+    deep: bool,
+    progress: Progress,
 ) -> VerifyReport:
     for _ in range(_ATTEMPTS_MAX - 1):
-        report = await _verify(view, container, wanted, progress)
+        report = await _verify(view, container, wanted, deep, progress)
         if not report.problems or not await container.refresh():
             return report
-    return await _verify(view, container, wanted, progress)
+    return await _verify(view, container, wanted, deep, progress)
 
 
 async def _verify(
-    view: SegmentView[SnapshotSource], container: SnapshotSource, wanted: set[str], progress: Progress
+    view: SegmentView[SnapshotSource],
+    container: SnapshotSource,
+    wanted: set[str],
+    deep: bool,
+    progress: Progress,
 ) -> VerifyReport:
     index = await _index_chunks(container.index, await container.snapshot())
     records = [
@@ -240,11 +262,16 @@ async def _verify(
     size = sum(record.length for record in records)
     progress(0, size)
     problems = [problem for problem in index.problems if not wanted or problem.segment in wanted]
+    lengths = {} if deep else await list_lengths(view.chunks, container.index, index.records)
     for record in records:
+        if deep:
+            flaws = await _flaws(view, record, progress)
+        else:
+            flaw = flaw_of_length(record, lengths.get(record.name))
+            flaws = [] if flaw is None else [flaw]
         segment = index.positions.get(record.name, _UNKNOWN).segment
         problems += [
-            ChunkProblem(container.index, segment, record.name, flaw.message, flaw.offset)
-            for flaw in await _flaws(view, record, progress)
+            ChunkProblem(container.index, segment, record.name, flaw.message, flaw.offset) for flaw in flaws
         ]
     unreferenced = GarbageTotal(0, 0)
     # Garbage belongs to no segment.
@@ -316,6 +343,17 @@ async def _flaws(view: SegmentView[SnapshotSource], record: ChunkRecord, progres
         return [Flaw(f"the chunk cannot be read: {error}")]
 
 
+async def list_lengths(chunks: ChunkStorage, container: int, names: Iterable[str]) -> dict[str, int]:
+    """The lengths of all chunks of the container, and of those of ``names`` that are imported files."""
+    prefix = _own_chunks(container)
+    lengths = {info.name: info.length async for info in chunks.list(prefix)}
+    for name in names:
+        if not name.startswith(prefix):  # an imported file, which keeps its name
+            with suppress(ChunkNotFound):
+                lengths[name] = (await chunks.info(name)).length
+    return lengths
+
+
 def _own_chunks(container: int) -> str:
     return f"{_OWN_CHUNKS}{container:04d}/"
 
@@ -350,20 +388,64 @@ async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIn
         ChunkProblem(container, "", key.removeprefix(_CHUNK_KEY), error.reason)
         for key, error in errors.items()
     ]
-    positions: dict[str, _Position] = {}
     names = {sid: name async for page in snapshot.cold.pages() for name, sid in page}
-    for sid in await snapshot.storage.list():
-        segment = names.get(sid, f"(id {sid:016x})")
+    positions: dict[str, _Position] = {}
+    for key, (_, value) in (await snapshot.metadata.records(SEGMENT_PREFIX)).items():
+        segment = names.get(segment_of_key(key), f"(id {key.removeprefix(SEGMENT_PREFIX)})")
         try:
-            chain = await snapshot.storage.chunks(sid)
-        except TierlogError as error:
-            # The chunks of this segment still have records, which are verified without a position.
-            file = error.file if isinstance(error, DataCorruption) else ""
-            problems.append(ChunkProblem(container, segment, file, f"the chain of chunks is broken: {error}"))
+            chain = decode_record(SegmentRecord, key, value)
+        except DataCorruption as error:
+            problems.append(ChunkProblem(container, segment, "", error.reason))
         else:
-            positions |= {chunk.name: _Position(segment, start) for start, chunk in chain}
+            # The chunks behind a break still have records, which are verified without a position.
+            found = _walk(chain, segment, records, positions)
+            problems += [ChunkProblem(container, segment, name, message) for name, message in found]
+    # The chunks of a segment whose chain is broken would all seem to belong to none.
+    if not problems:
+        left = {name: record for name, record in records.items() if name not in positions}
+        problems += [
+            ChunkProblem(container, "", name, "it belongs to no segment, and to no deferred work")
+            for name in await _unowned(snapshot, left)
+        ]
     released = frozenset(released_names(await snapshot.metadata.scan(RELEASED_PREFIX)))
     return _ChunkIndex(records, positions, released, frozenset(named_runs(snapshot)), tuple(problems))
+
+
+def _walk(
+    chain: SegmentRecord, segment: str, records: Mapping[str, ChunkRecord], positions: dict[str, _Position]
+) -> Iterator[tuple[str, str]]:
+    """Enter the chunks of a segment into ``positions``, also those that a truncation has not removed yet.
+    Yields what is wrong, with the chunk's name."""
+    name, start = chain.first_chunk, chain.first_chunk_start
+    for _ in range(chain.chunk_count):
+        record = records.get(name)
+        if record is None:
+            yield name, "the chain of chunks is broken: this one has no record"
+            return
+
+        other = positions.setdefault(name, _Position(segment, start)).segment
+        if other != segment:
+            yield name, f"it belongs to segment {other} too"
+            return
+
+        name, start = record.next_chunk, start + record.length
+    if name or start != chain.length:
+        yield chain.last_chunk, f"the chain of chunks is broken: it ends at {start}, not at {chain.length}"
+
+
+async def _unowned(snapshot: ContainerSnapshot, left: dict[str, ChunkRecord]) -> Iterable[str]:
+    """Those of ``left``, which are in no segment, that deferred work does not name either."""
+    if left:
+        for key, (_, value) in (await snapshot.metadata.records(DEFERRED_WORK_PREFIX)).items():
+            if is_of_newer_kind(value):
+                return ()  # nobody here can say which chunks it names
+
+            work = decode_record(DeferredWorkRecord, key, value)
+            name = work.chunk if work.kind in OWN_CHAIN else ""
+            for _ in range(work.chunks):
+                record = left.pop(name, None)
+                name = "" if record is None else record.next_chunk
+    return left
 
 
 def named_runs(snapshot: ContainerSnapshot) -> set[str]:

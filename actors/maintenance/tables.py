@@ -148,15 +148,18 @@ class TableReport:
     """Each names an object, or the path of a local copy, and what to do."""
 
 
-async def verify_runs(view: StoreView, container: int | None = None) -> TableReport:
-    """Read all runs and their local copies. What an owner merges meanwhile is left out. Raises what
-    ``list_runs`` raises, and ``Unavailable`` if long-term storage does not answer."""
+async def verify_runs(view: StoreView, container: int | None = None, *, deep: bool = True) -> TableReport:
+    """Read all runs and their local copies; without ``deep``, only a listing. What an owner merges meanwhile
+    is left out. Raises what ``list_runs`` raises, and ``Unavailable`` if long-term storage does not
+    answer."""
     count, problems = 0, list[RunProblem]()
     for index in container_numbers(view, container):
         each = view.containers[index]
         runs = await _named_runs(view, each)
         count += len(runs)
-        found = await check_objects(view, each, runs, deep=True) + await _check_copies(each, runs)
+        found = await check_objects(view, each, runs, deep=deep)
+        if deep:
+            found += await _check_copies(each, runs)
         # An owner may have merged a run while it was read.
         if found and view.has_logs and await each.refresh():
             kept = (await each.snapshot()).state.table.runs.runs

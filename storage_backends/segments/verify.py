@@ -45,11 +45,19 @@ async def find_missing(chunks: ChunkStorage, record: ChunkRecord) -> Flaw | None
     except ChunkNotFound as error:
         return Flaw(f"a chunk of {record.length} B is missing: {error}")
 
-    return (
-        Flaw(f"the chunk is shorter than the {record.length} bytes that were committed", length)
-        if length < record.length
-        else None
-    )
+    return flaw_of_length(record, length)
+
+
+def flaw_of_length(record: ChunkRecord, length: int | None) -> Flaw | None:
+    """The same of a chunk that was listed with ``length``; None if it was not."""
+    if length is None:
+        return Flaw(f"a chunk of {record.length} B is missing")
+
+    # Longer is sound: a flush writes before it commits.
+    if length < record.length:
+        return Flaw(f"the chunk is shorter than the {record.length} bytes that were committed", length)
+
+    return None
 
 
 async def _check(

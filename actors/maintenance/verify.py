@@ -1,0 +1,47 @@
+"""Whether a store and its long-term storage agree, beside a living owner: everything that the store refers to
+is there, each chunk belongs to one segment, and what else is there is listed. It is read-only."""
+
+from __future__ import annotations
+
+import attrs
+
+from ...journal.manifest.chain import ChainProblem
+from ..legacy_rolling.importing import Progress, no_progress
+from ..store.read_only import StoreView
+from .journal import verify_journals
+from .report import ChunkUse, ListedChunk, VerifyReport, list_chunks, verify
+from .tables import verify_runs
+
+
+@attrs.frozen
+class StoreVerification:
+    elements: int
+    runs: int
+    problems: tuple[ChainProblem, ...]
+    """Of journals and sorted runs."""
+    chunks: VerifyReport
+    unreferenced: tuple[ListedChunk, ...]
+    """Objects that nothing refers to: a crash left them, or they are newer than what was read of the log."""
+
+    @property
+    def sound(self) -> bool:
+        return self.chunks.sound and not self.problems
+
+
+async def verify_store(
+    view: StoreView, *, deep: bool = False, progress: Progress = no_progress
+) -> StoreVerification:
+    """Compare everything that the store refers to with listings; with ``deep`` read it, and verify every
+    checksum. Raises ``Unavailable`` if long-term storage does not answer, ``DataCorruption`` if a log or a
+    run that is needed for this cannot be read."""
+    journals = await verify_journals(view)
+    tables = await verify_runs(view, deep=deep)
+    chunks = await verify(view, deep=deep, progress=progress)
+    listed = await list_chunks(view)
+    return StoreVerification(
+        sum(len(chain.elements) for chain in journals.chains),
+        tables.runs,
+        (*journals.problems, *tables.problems),
+        chunks,
+        tuple(each for each in listed if each.use is ChunkUse.UNREFERENCED),
+    )
