@@ -154,7 +154,7 @@ class Admission:
 
         if segments.count < most:
             # The others leave without one, or are in use.
-            if 4 * len(segments.unpublished) >= segments.count:
+            if 4 * self._state.unpublished_segments >= segments.count:
                 self._writer.request_cycle()
             # Most of the progress of a cycle lets no segment leave memory.
             await self._wait(segments.count - most // 2, most - most // 2, segments.wait_for_removal)

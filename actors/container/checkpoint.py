@@ -36,6 +36,7 @@ from ...journal.operations.checkpoint import (
     CheckpointPiece,
     CheckpointRows,
 )
+from ...journal.operations.checkpoint_closures import CheckpointClosures
 from ...journal.operations.ended_transactions import CheckpointEnds
 from ...journal.operations.log_element import CheckpointManifest
 from ...journal.operations.operation import Operation
@@ -60,6 +61,8 @@ _FILES_MAX = 8
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
 _RELOG_BYTES = 1 << 20
+_CLOSURES_MAX = 4096
+"""Changes in one record; each takes 24 bytes."""
 _UNLOAD_STEP = 512
 """Segments that are unloaded in one step."""
 
@@ -205,7 +208,7 @@ class Checkpointer:
         full disk a checkpoint must get by with the room that was found for it (rule W6)."""
         segments = self._state.segments
         # What is not unpublished is idle but for a few, and nothing need be visited to count it.
-        idle = segments.count - len(segments.unpublished)
+        idle = segments.count - self._state.unpublished_segments
         return idle > self._options.idle_segments and self._log.has_room(0)
 
     async def _unload_idle(self, *, closing: bool) -> None:
@@ -390,6 +393,8 @@ def _manifest(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]
     yield CheckpointCounters(number, snapshot.live_segments), 16
     if snapshot.has_spilled:
         yield SpillAttributes(0, 0), 16  # M19: code that would lose them refuses it
+    for changes in in_slices(snapshot.closures, _CLOSURES_MAX):
+        yield CheckpointClosures(number, tuple(changes)), 24 * len(changes)
     if snapshot.ends:
         yield CheckpointEnds(number, snapshot.ends), 16  # M21: likewise
     manifest = snapshot.manifest

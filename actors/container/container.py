@@ -88,6 +88,7 @@ from .shared_store_record import SharedStoreRecord
 from .sources import ContainerManifestSource
 from .state import ContainerState
 from .statistics import ContainerStatistics
+from .table_runs import TableRuns
 from .tables import Tables
 
 _log = get_logger("container")
@@ -201,9 +202,8 @@ class Container:
         return self._built
 
     @property
-    def lacks_room(self) -> bool:
-        """Whether the newest flush cycle had no room for its rows (rule M12)."""
-        return self._components.table_runs.lacks_room
+    def table_runs(self) -> TableRuns:
+        return self._components.table_runs
 
     @property
     def segments(self) -> SegmentTable:

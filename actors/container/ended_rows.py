@@ -1,7 +1,8 @@
-"""Ended transactions as rows of the system table (rule M21). Sync.
+"""Transactions as rows of the system table (rule M21). Sync.
 
-Key of a row: ``t:``, the target's name, a zero byte, and the transaction's id; the value is its image. Each
-end has a row of the index besides, without a value: ``h:``, the version of the end in hex, and the rest of
+Key of a row: ``t:``, the target's name, a zero byte, and the transaction's id; the value is its image. Open
+ones are in memory as well, and their rows are for a boot from long-term storage alone. Each end has a row of
+the index besides, without a value: ``h:``, the version of the end in hex, and the rest of
 the key. So those that ended first are found without looking at the others. Both rows have the version of the
 end.
 
@@ -52,14 +53,24 @@ def ended_rows(record: TransactionImage, version: int, *, is_brought_over: bool 
     )
 
 
+def open_row(record: TransactionImage, version: int) -> Row:
+    return Row(ended_key(record.target, record.id), version, encode_transaction(record))
+
+
 def ended_of_row(row: Row | None) -> TransactionImage | None:
+    """None for an open transaction, for a tombstone, and without a row. Raises ``DecodeError``."""
+    record = transaction_of_row(row)
+    return None if record is None or record.status is TransactionStatus.OPEN else record
+
+
+def transaction_of_row(row: Row | None) -> TransactionImage | None:
     """None for a tombstone, and without a row. Raises ``DecodeError``."""
     if row is None or row.value is None:
         return None
 
     record = decode_transaction(row.value)
-    if record.status is TransactionStatus.OPEN or ended_key(record.target, record.id) != row.key:
-        raise DecodeError(f"the row of an ended transaction has another one: {record}")
+    if ended_key(record.target, record.id) != row.key:
+        raise DecodeError(f"the row of a transaction has another one: {record}")
     return record
 
 

@@ -31,7 +31,6 @@ from ...journal.manifest.chain import (
 from ...journal.manifest.element import (
     ELEMENT_BYTES_MAX,
     NOTHING,
-    TRANSACTIONS,
     Element,
     Kind,
     Position,
@@ -292,21 +291,17 @@ class StorageOwnership:
 
         self._proven_at = began
 
-    async def complete_cycle(self, cut: int, runs: Sequence[RunEntry] = ()) -> None:
-        """Return once an element counts that records a complete cycle up to ``cut`` (rule J5). It names
-        ``runs`` besides those that counted before (rule M10), unless one that was recorded earlier serves.
+    async def complete_cycle(self, cut: int, publish: ChangeRuns = lambda before: before) -> None:
+        """Return once an element counts that records a complete cycle up to ``cut`` (rule J5). Its run list
+        is made by ``publish`` from the one that counted before (rule M10), unless an element that was
+        recorded earlier serves.
 
         It takes as long as long-term storage does. Checks, and so flushes, go on meanwhile; elements are
         created one after the other. Raises ``CLAIM_REFUSED`` if this owner must not go on; after any other
         error call it again, with the same cut or a newer one: what was recorded is settled first."""
         async with self._lock:
             await self._ensure()
-            await self._advance(
-                Kind.CYCLE_COMPLETE,
-                ListedChain(self._seen),
-                cut,
-                lambda before: before.published(runs, TRANSACTIONS),
-            )
+            await self._advance(Kind.CYCLE_COMPLETE, ListedChain(self._seen), cut, publish)
 
     async def replace_runs(self, merge: Merge, added: Sequence[RunEntry]) -> None:
         """Return once an element counts that names ``added`` in place of the runs of ``merge`` (rule M7),

@@ -23,6 +23,7 @@ import attrs
 
 from ...journal.group_payload import decode_group
 from ...journal.log.contract import DurableDataLog, OpenedLog
+from ...journal.manifest.element import CONSISTENT
 from ...journal.operations.append import Append
 from ...journal.operations.begin_history import BeginHistory
 from ...journal.operations.checkpoint import (
@@ -33,6 +34,7 @@ from ...journal.operations.checkpoint import (
     CheckpointPiece,
     CheckpointRows,
 )
+from ...journal.operations.checkpoint_closures import CheckpointClosures
 from ...journal.operations.ended_transactions import CheckpointEnds
 from ...journal.operations.log_element import CheckpointManifest, LogElement
 from ...journal.operations.operation import Operation
@@ -110,6 +112,8 @@ class _CheckpointRecords:
             self.live_segments = op.segments
         elif type(op) is CheckpointEnds and op.checkpoint == self.checkpoint:
             self.ends = op.ends
+        elif type(op) is CheckpointClosures and op.checkpoint == self.checkpoint:
+            self.state.closures.restore(op.changes)
         elif type(op) is CheckpointRows and op.checkpoint == self.checkpoint:
             self._restore_rows(op.rows)
         elif type(op) is CheckpointPiece and op.checkpoint == self.checkpoint:
@@ -250,8 +254,10 @@ class Recovery:
             return
 
         for runs in (manifest.runs, manifest.intended_runs):
-            for _ in table.divide(runs.rows_to):
+            for _ in table.divide(runs):
                 await anyio.lowlevel.checkpoint()
+        for _ in self._state.hold_back():
+            await anyio.lowlevel.checkpoint()
         while table.free():
             await anyio.lowlevel.checkpoint()
         self._divided = manifest
@@ -262,6 +268,10 @@ class Recovery:
         if not self._state.table.runs.schema:
             for sids in in_slices(self._state.segments.ids()):
                 self._state.publish_again(sids)
+                await anyio.lowlevel.checkpoint()
+        if self._state.table.runs.schema < CONSISTENT:
+            for begun in in_slices(self._state.transactions.records.values()):
+                self._state.publish_begins_again(begun)
                 await anyio.lowlevel.checkpoint()
         recovered, self._state.recovered_ends = self._state.recovered_ends or {}, None
         for records in in_slices(recovered.values()):

@@ -71,6 +71,7 @@ class SegmentState:
         "log_references",
         "merges",
         "name",
+        "recorded",
         "rolling_size",
         "sealed",
         "seen",
@@ -95,7 +96,7 @@ class SegmentState:
         self.durable_length = -1
         self.start_offset = 0
         self.touched = 0
-        """The sequence of the last change: the version of the image."""
+        """The sequence of the last change of what the image has."""
         self.seen = 0
         """``touched`` when unloading last visited it."""
         self.is_listed = False
@@ -115,6 +116,8 @@ class SegmentState:
         self.merges = NO_MERGES
         # The segment's record in long-term storage, as of the newest applied metadata commit.
         self.has_record = False
+        self.recorded = 0
+        """The version of the record, or of its removal."""
         self.flushed = 0
         self.flushed_start = 0
         self.flushed_sealed = False
@@ -170,8 +173,16 @@ class SegmentState:
     def fits_row(self) -> bool:
         """Whether the image can be a row: not while an earlier version left too much in it, nor with many
         merges, which are soon flushed."""
-        entries = len(self.attributes) + len(self.writers) + len(self.expired) + len(self.merges)
-        return entries <= _ROW_ENTRIES_MAX
+        return self._entries + len(self.merges) <= _ROW_ENTRIES_MAX
+
+    @property
+    def fits_flushed_row(self) -> bool:
+        """The same once its merges are flushed."""
+        return self._entries <= _ROW_ENTRIES_MAX
+
+    @property
+    def _entries(self) -> int:
+        return len(self.attributes) + len(self.writers) + len(self.expired)
 
     def of_kind(self, *, is_table: bool) -> SegmentState:
         """The segment, which the caller expects to be a table, or to have bytes (rule M14)."""
@@ -193,10 +204,11 @@ class SegmentState:
             self.waiter.set()
             self.waiter = None
 
-    def load_record(self, encoded: bytes) -> None:
+    def load_record(self, version: int, encoded: bytes) -> None:
         """Take over the segment's record in long-term storage."""
         record = SegmentRecord.decode(encoded)
         self.has_record = True
+        self.recorded = version
         self.flushed = record.length
         self.flushed_start = record.start_offset
         self.flushed_sealed = record.sealed
@@ -266,9 +278,11 @@ class SegmentState:
             more_attributes=self.has_attribute_rows,
         )
 
-    def image(self) -> bytes:
-        """The encoded ``SegmentImage``, which checkpoints keep."""
-        if not (self.attributes or self.writers or self.expired or self.merges or self.has_spilled):
+    def image(self, *, is_flushed: bool = False) -> bytes:
+        """The encoded ``SegmentImage``, which checkpoints keep. ``is_flushed``: without the merges that its
+        record in long-term storage does not have yet."""
+        merges = NO_MERGES if is_flushed else self.merges
+        if not (self.attributes or self.writers or self.expired or merges or self.has_spilled):
             # A flush cycle encodes the images of all segments that changed, and most are like this.
             return encode_plain_image(
                 self.sid,
@@ -292,7 +306,7 @@ class SegmentState:
                 tuple(self.attributes.items()),
                 tuple(self.writers.items()),
                 tuple(self.expired),
-                self.merges,
+                merges,
                 self.is_table,
                 self.spilled,
                 self.has_ids,

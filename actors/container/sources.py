@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -23,6 +23,7 @@ from ..flush.aggregation import FlushableSegment
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .confirmation import claim_records
+from .cycle_cut import CycleCut
 from .manifest_state import ManifestState
 from .metadata_store import LoggedMetadataStore
 from .state import ContainerState
@@ -108,7 +109,17 @@ class ContainerFlushSource:
     @property
     def has_unpublished_rows(self) -> bool:
         # Images are no rows before their run is written (rule M13).
-        return self._state.table.is_dirty or self._container.lacks_room
+        return self._state.table.is_dirty or self._container.table_runs.lacks_room
+
+    @property
+    def held(self) -> Collection[int]:
+        return self._state.table.runs.held
+
+    def begin_cut(self) -> CycleCut:
+        return self._container.table_runs.begin_cycle()
+
+    async def abandon(self, cut: CycleCut) -> None:
+        await self._container.table_runs.abandon_cycle(cut)
 
     def dirty_segments(self) -> Iterator[FlushableSegment]:
         return self._state.segments.dirty_segments()

@@ -33,7 +33,9 @@ from ...storage_backends.sorted_runs.rows import Row, label_of
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
 from .attribute_rows import attribute_key, attribute_row, value_of
-from .ended_rows import ended_key, ended_of_row, ended_rows, index_key
+from .closures import ClosureLog, is_record
+from .cycle_cut import CycleCut
+from .ended_rows import ended_key, ended_of_row, ended_rows, index_key, open_row
 from .left_rows import mark_row
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
@@ -60,8 +62,8 @@ _END: _Item = ("", 0, None)
 
 
 def is_clean(runs: RunList, row: Row) -> bool:
-    """Whether ``runs`` have ``row``, the newest of its key."""
-    return row.version <= runs.clean_to(is_record=is_storage_key(row.key))
+    """Whether ``runs`` have ``row``, the newest of its key, unless it is held back."""
+    return row.version <= runs.clean_to(is_record=is_record(row.key))
 
 
 @attrs.define(eq=False, repr=False)
@@ -84,6 +86,7 @@ class Snapshot:
         self.sequence = state.sequence
         self.cycle = state.cycle
         self.manifest = state.manifest
+        self.closures = state.closures.changes()
         self.has_spilled = state.has_spilled
         self.live_segments = state.live_segments
         self.ends = state.transactions.ends
@@ -189,6 +192,10 @@ class ContainerState:
         self.parked: Collection[str] = ()
         """The names in requests that wait for cold segments. What was loaded for one of them stays in memory
         until it has all that it needs: otherwise two of its segments could take turns there without end."""
+        self.closures = ClosureLog()
+        """Which operations put rows that are not published, and for which segments."""
+        self.cut: CycleCut | None = None
+        """What the flush cycle that is being published has captured."""
         self.snapshot: Snapshot | None = None
         self.checkpoint_bytes = 0
         """The size of the newest checkpoint."""
@@ -247,9 +254,23 @@ class ContainerState:
         segment = self.segments.by_id[sid]
         if self.snapshot is not None:
             self.snapshot.segments.before_change(sid)
+        if self.cut is not None:
+            self.cut.before_change(segment)
         segment.touched = self.sequence
         if not segment.is_listed:
             self.segments.list_dirty(segment)
+        return segment
+
+    def change_record(self, sid: int) -> SegmentState:
+        """The segment, whose record in long-term storage is about to change. ``KeyError`` if there is
+        none."""
+        segment = self.segments.by_id[sid]
+        if self.snapshot is not None:
+            self.snapshot.segments.before_change(sid)
+        if self.cut is not None:
+            self.cut.before_record_change(segment)
+        if not segment.is_listed:
+            self.segments.unpublished[sid] = None
         return segment
 
     def add_segment(self, segment: SegmentState) -> None:
@@ -258,16 +279,23 @@ class ContainerState:
         self.segments.add(segment)
         self.live_segments += 1
         self.segments.unpublished[segment.sid] = None
+        freed = self.table.find_in_memory(name_key(segment.name))
+        if freed is not None and (before := self.closures.segment_of(freed.version)):
+            self.closures.note(self.sequence, segment.sid, before)
+        if self.cut is not None:
+            self.cut.note_created(segment.sid)
         self.table.put((name_row(segment.name, self.sequence, segment.sid),))
 
-    def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
-        """The segment is deleted or merged: free its name."""
+    def unname(self, segment: SegmentState, status: SegmentStatus, beside: int = 0) -> None:
+        """The segment is deleted or merged: free its name. ``beside``: another one that the operation
+        changes."""
         if segment.sid in self.transactions.open_of:
             raise ValueError(f"{segment!r} has open transactions: they must end first (rule T8)")
 
         if not segment.is_gone:
             self.live_segments -= 1
             self.table.put((Row(name_key(segment.name), self.sequence, None),))
+            self.closures.note(self.sequence, segment.sid, beside)
             if segment.is_table or segment.has_spilled:
                 self.table.put((mark_row(segment.sid, self.sequence),))
                 self.on_rows_left()
@@ -276,13 +304,13 @@ class ContainerState:
     def remove_segment(self, sid: int) -> None:
         """Nothing of the segment is needed any more."""
         self.segments.remove(sid)
-        self.table.put((Row(image_key(sid), self.sequence, None),))
+        self.table.put_records((Row(image_key(sid), self.sequence, None),))
 
     def load_record(self, segment: SegmentState) -> None:
         """Load the record in long-term storage of a segment that was made from an image."""
         entry = self.resident.get(segment_key(segment.sid))
         if entry is not None:
-            segment.load_record(entry[1])
+            segment.load_record(*entry)
 
     def has_long_image(self, segment: SegmentState) -> bool:
         """Whether an earlier version, which knew no rows, left more in the image than now. Nobody would
@@ -419,9 +447,15 @@ class ContainerState:
                 return None
         return record
 
+    def begin_transaction(self, record: TransactionImage) -> None:
+        """The present operation begins a transaction."""
+        self.closures.note(self.sequence, record.sid)
+        self.table.put((open_row(record, self.sequence),))
+
     def end_transaction(self, record: TransactionImage) -> None:
         """The present operation ends a transaction."""
         self.transactions.ends += 1
+        self.closures.note(self.sequence, record.sid)
         self.table.put(ended_rows(record, self.sequence))
         if self.recovered_ends is not None:
             self.recovered_ends[record.target, record.id] = record
@@ -433,6 +467,13 @@ class ContainerState:
 
         self.transactions.ends += 1
         self.recovered_ends[record.target, record.id] = record
+
+    def publish_begins_again(self, records: Iterable[TransactionImage]) -> None:
+        """Recovery: no run has these open transactions. The next one will."""
+        for record in records:
+            # Replay puts those that began after the checkpoint.
+            if self.table.find_in_memory(ended_key(record.target, record.id)) is None:
+                self.table.put((open_row(record, self.sequence),))
 
     def publish_ends_again(self, records: Iterable[TransactionImage]) -> None:
         """Recovery: no run has these ended transactions. The next one will."""
@@ -457,6 +498,8 @@ class ContainerState:
     def load_segment(self, segment: SegmentState, record_version: int, record: bytes) -> None:
         """A cold segment comes into memory."""
         self.has_spilled |= segment.has_spilled
+        # The row of an image may have a greater version: that of the record in it.
+        segment.touched = min(segment.touched, self.clean_images_to)
         if record_version:
             self.resident[segment_key(segment.sid)] = (record_version, record)
         self.segments.add(segment)
@@ -474,12 +517,21 @@ class ContainerState:
         """Whether the runs have all that is needed of the segment."""
         return (
             segment.is_idle
-            and segment.touched <= self.clean_images_to
+            and self.is_published(segment)
             and not is_staged(segment.name)
             and segment.name not in self.parked
             # Their decisions need the target, and whether it is live.
             and segment.sid not in self.transactions.open_of
             and segment.fits_row
+        )
+
+    def is_published(self, segment: SegmentState) -> bool:
+        """Whether the runs have the image, with the record in it."""
+        runs = self.table.runs
+        return (
+            segment.touched <= self.clean_images_to
+            and segment.recorded <= runs.records_to
+            and segment.sid not in runs.held
         )
 
     def has_name(self, name: str) -> bool:
@@ -526,7 +578,9 @@ class ContainerState:
     def write_records(self, writes: Sequence[tuple[str, bytes | None]]) -> None:
         """The present operation writes these records; None removes one."""
         version = self.sequence
-        self.table.put([Row(key.encode(), version, value) for key, value in writes])
+        rows = [Row(key.encode(), version, value) for key, value in writes]
+        self.table.put_records(row for row in rows if is_storage_key(row.key))
+        self.table.put(row for row in rows if not is_storage_key(row.key))
         for key, value in writes:
             if key.startswith(RESIDENT_PREFIXES):
                 self._keep_resident(key, version, value)
@@ -572,6 +626,23 @@ class ContainerState:
         self.manifest = manifest
         if manifest.runs.schema >= TRANSACTIONS:
             self.recovered_ends = None
+        # So are those whose rows are held back (rule F3).
+        for sid in manifest.runs.held:
+            if sid in self.segments:
+                self.segments.unpublished[sid] = None
+
+    def hold_back(self) -> Iterator[None]:
+        """Of what the runs should have, keep what is held back (rule F3), and forget the operations whose
+        rows they have. Some in each step."""
+        runs = self.table.runs
+        held = frozenset(runs.held)
+        yield from self.table.hold_back(lambda row: self.closures.is_held(held, row))
+        yield from self.closures.forget(runs.rows_to, held)
+
+    @property
+    def unpublished_segments(self) -> int:
+        """Segments in memory whose images the runs may lack, about."""
+        return len(self.segments.unpublished) + (0 if self.cut is None else self.cut.changed)
 
     @property
     def clean_images_to(self) -> int:
@@ -598,11 +669,21 @@ class ContainerState:
 
     def restore_row(self, row: Row) -> None:
         """Recovery: add a row of a checkpoint, whose elements are known."""
-        if not is_clean(self.table.runs, row):
-            self.table.put((row,))
+        runs = self.table.runs
+        if not is_clean(runs, row):
+            self.put_row(row)
+        elif runs.held and self.closures.is_held(runs.held, row):
+            self.table.put_held((row,))
         # The keys of other rows need not be text.
         if row.key.startswith(_RESIDENT_KEYS):
             self._keep_resident(row.key.decode(), row.version, row.value)
+
+    def put_row(self, row: Row) -> None:
+        """Recovery: add a row that the runs do not have."""
+        if is_record(row.key):
+            self.table.put_records((row,))
+        else:
+            self.table.put((row,))
 
     def restore(self, segment: SegmentState) -> None:
         """Recovery: add a segment of a checkpoint. Its metadata entries and transactions are restored
@@ -611,7 +692,7 @@ class ContainerState:
         self.segments.add(segment)
         self.has_spilled |= segment.has_spilled
         self.live_segments += not segment.is_gone
-        if segment.touched > self.clean_images_to:
+        if not self.is_published(segment):
             self.segments.unpublished[segment.sid] = None
         self.newest_segment = max(self.newest_segment, segment.sid)
         if not segment.is_gone and is_staged(segment.name):

@@ -4,11 +4,12 @@ on the local disk (rules M6, M7, M10 to M12).
 Owns: what a run holds and when it counts. Does not own: the table (``state.py``), the elements that name runs
 (``ownership.py``), the deletion of runs that nothing names (the collector).
 
-Order of a publication: freeze the memtable; track the run's name; write the local copy, then the object;
-record and create the element. The log has the rows before the record of the element, which is durable before
-the element exists (rule J3): no element names rows that the log can lose. The rows are released when the
-element counts, by the same function as in replay. Without room for a run, on a disk or in the element, the
-cycle completes without one: its rows are in the log and in memory, and a later cycle publishes them.
+Order of a publication, of what a cycle has frozen (``cycle_cut.py``): track the run's name; write the local
+copy, then the object; record and create the element. The log has the rows before the record of the element,
+which is durable before the element exists (rule J3): no element names rows that the log can lose. The rows
+are released when the element counts, by the same function as in replay. Without room for a run, on a disk or
+in the element, the cycle completes without one: its rows are in the log and in memory, and a later cycle
+publishes them.
 
 Cancellation and crash: an element that was recorded names its runs, whoever creates it. All other runs are
 garbage that the next opening finds; their rows stay dirty."""
@@ -16,7 +17,7 @@ garbage that the next opening finds; their rows stay dirty."""
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ import anyio.lowlevel
 import attrs
 
 from ...journal.manifest.chain import runs_prefix
-from ...journal.manifest.element import RUN_LIST_BYTES_MAX
+from ...journal.manifest.element import CONSISTENT, RUN_LIST_BYTES_MAX
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import (
     CLAIM_REFUSED,
@@ -43,13 +44,11 @@ from ...storage_backends.sorted_runs.block_cache import BlockCacheStatistics
 from ...storage_backends.sorted_runs.compaction import compact
 from ...storage_backends.sorted_runs.compaction_policy import Merge, next_merge
 from ...storage_backends.sorted_runs.local_copies import LocalCopyStatistics
-from ...storage_backends.sorted_runs.memtable import unpublished_rows
 from ...storage_backends.sorted_runs.put import encode_run, put_run
-from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
 from ..telemetry.logging import get_logger
-from .segment_rows import ImageRows, spliced
+from .cycle_cut import CycleCut
 
 if TYPE_CHECKING:
     from .container import Container
@@ -60,8 +59,8 @@ _RETRY_SECONDS, _RETRY_SECONDS_MAX = 30.0, 300.0
 _IDLE_RETRY_SECONDS_MAX = 3600.0
 """The longest pause where room is lacking or an object is damaged: attempts that transfer many bytes hardly
 ever succeed then."""
-_FROZEN_MAX = 8
-"""The most memtables that wait for their run."""
+_HELD_BYTES = 8
+"""In an element, for each segment that is held back."""
 _GENERATIONS_IN_LIST = 8
 """The room for a run list is divided among this many generations; a merge takes the share of one."""
 
@@ -90,18 +89,11 @@ class TableStatistics:
     merged_bytes: int = attrs.field(metadata=counter("Bytes of runs written by merges."))
     due_runs: int = attrs.field(metadata=gauge("Runs that the next merge takes; 0 if none is due."))
     due_bytes: int = attrs.field(metadata=gauge("Bytes of the runs that the next merge takes."))
+    held_segments: int = attrs.field(
+        metadata=gauge("Segments whose rows are held back: the runs have those of an earlier cycle.")
+    )
     cache: BlockCacheStatistics
     copies: LocalCopyStatistics
-
-
-@attrs.frozen
-class _DirtyRows:
-    """What a cycle publishes."""
-
-    listed: RunList
-    """The runs of the newest element."""
-    images: ImageRows
-    rows: Iterator[Row | None]
 
 
 @attrs.define(eq=False, repr=False)
@@ -147,7 +139,7 @@ class TableRuns:
         """Merged runs that no element names any more; kept until an element with a later cycle counts (rule
         M11)."""
         self._wake = anyio.Event()
-        self._published = self._published_bytes = self._merges = self._merged_bytes = 0
+        self._published_runs = self._published_bytes = self._merges = self._merged_bytes = 0
         self._unpublished = 0
         self.lacks_room = False
         """Whether the newest cycle completed without its run."""
@@ -171,70 +163,71 @@ class TableRuns:
         epoch = epoch_of_copy(file)
         return epoch is None or epoch <= self._state.epoch
 
-    async def complete_cycle(self, cut: int) -> None:
-        """Return once an element counts with this cycle, and with all rows up to the call unless there is no
-        room for them (J5, M10, M12). If an element that was recorded earlier serves instead, the runs of
-        this call are garbage: those that it names counted with it, and rows after them stay dirty."""
-        are_left = True
-        while are_left:
-            are_left = len(self._state.table.frozen) >= _FROZEN_MAX
-            await self._publish_rows(cut)
-            are_left &= not self.lacks_room
+    def begin_cycle(self) -> CycleCut:
+        """A full flush cycle begins, whose outcome is published. One at a time: ``complete_cycle`` or
+        ``abandon_cycle`` ends it."""
+        if self._state.cut is not None:
+            raise RuntimeError("another flush cycle is being published")
 
-    async def _publish_rows(self, cut: int) -> None:
-        """Return once an element counts with this cycle, and with the rows that are or can be frozen."""
+        return CycleCut(self._state)
+
+    async def abandon_cycle(self, cut: CycleCut) -> None:
+        """The cycle is not published: the next one publishes its rows."""
+        cut.close()
+        await _in_turns(cut.give_back())
+        await _in_turns(self._state.table.merge_frozen())
+
+    async def complete_cycle(self, cut: CycleCut) -> None:
+        """Return once an element counts with this cycle, and with all rows that it has frozen unless there is
+        no room for them (J5, M10, M12). If an element that was recorded earlier serves instead, the runs of
+        this call are garbage. After an error call it again."""
         await self._ownership.keep_proven()
+        await self.sort_out()  # of an element that the owner before recorded, perhaps
         runs: list[RunEntry] = []
         replaced = len(self._replaced)
         failure: TierlogError | None = None
-        dirty = self._freeze_rows()
         has_room = False
         try:
-            has_room = await self._write_rows(dirty, runs)
-            await self._ownership.complete_cycle(cut, runs if has_room else ())
+            has_room = await self._write_rows(cut, runs)
+            publish = partial(self._published, runs if has_room else (), cut)
+            await self._ownership.complete_cycle(cut.cut, publish)
         except TierlogError as error:
             failure = error
         finally:
             unnamed = self._release_unnamed(runs)
         await self._copies.remove(unnamed)
-        if unnamed or not has_room or failure is not None:
-            for _ in dirty.images.give_back():
-                await anyio.lowlevel.checkpoint()
         if failure is not None:
             raise failure
 
+        if unnamed or not has_room:
+            await self.abandon_cycle(cut)
+        cut.close()
+        await self.sort_out()
         named = [run for run in runs if run not in unnamed]
-        self._published += len(named)
+        self._published_runs += len(named)
         self._published_bytes += sum(run.length for run in named)
         self._garbage.release(self._replaced[:replaced])
         del self._replaced[:replaced]
         self._wake.set()
 
-    def _freeze_rows(self) -> _DirtyRows:
-        """The rows that no run has. A recorded element is created before another one is recorded (rule J3),
-        so its runs have theirs."""
-        table, manifest = self._state.table, self._state.manifest
-        listed = manifest.runs if manifest.intent is None else manifest.intended_runs
-        rows_to = max(table.runs.rows_to, listed.rows_to)
-        # What several cycles could not publish goes first: a lookup asks each frozen memtable.
-        if len(table.frozen) < _FROZEN_MAX:
-            table.freeze(self._state.sequence)
-        images = ImageRows(
-            self._state.segments,
-            self._state.find_segment_record,
-            rows_to if listed.schema else 0,
-            table.frozen_to,
-        )
-        return _DirtyRows(listed, images, spliced(unpublished_rows(table.frozen, rows_to), images.rows()))
+    @staticmethod
+    def _published(runs: Sequence[RunEntry], cut: CycleCut, before: RunList) -> RunList:
+        """The run list once the cycle is published."""
+        return before.published(runs, CONSISTENT, cut.cut, cut.end, tuple(sorted(cut.held)))
 
-    async def _write_rows(self, dirty: _DirtyRows, runs: list[RunEntry]) -> bool:
+    async def sort_out(self) -> None:
+        """Keep what the runs that count hold back in memory, and forget what they have."""
+        await _in_turns(self._state.hold_back())
+
+    async def _write_rows(self, cut: CycleCut, runs: list[RunEntry]) -> bool:
         """Write the rows as runs whose entries are added to ``runs``; False if there is no room for all of
         them."""
         cycle = self._state.manifest.highest_cycle + 1
+        listed, rows = self._state.table.runs, cut.rows()
         try:
-            while (encoded := await encode_run(partial(self._new_name, cycle), dirty.rows)) is not None:
+            while (encoded := await encode_run(partial(self._new_name, cycle), rows)) is not None:
                 run = RunEntry.of(encoded.run, cycle, cycle)
-                _check_size(dirty.listed.published([*runs, run], dirty.listed.schema))
+                _check_size(self._published([*runs, run], cut, listed))
                 await self._garbage.track([run.name])
                 runs.append(run)
                 await self._copies.add(run, encoded.pieces)
@@ -467,13 +460,14 @@ class TableRuns:
             run_rows=sum(run.summary.rows for run in table.runs),
             run_bytes=sum(run.length for run in table.runs),
             list_bytes=table.runs.size,
-            published=self._published,
+            published=self._published_runs,
             published_bytes=self._published_bytes,
             unpublished=self._unpublished,
             merges=self._merges,
             merged_bytes=self._merged_bytes,
             due_runs=0 if due is None else len(due.runs),
             due_bytes=0 if due is None else sum(run.length for run in due.runs),
+            held_segments=len(table.runs.held),
             cache=self._container.runs.statistics(),
             copies=self._copies.statistics(),
         )
@@ -489,8 +483,13 @@ def epoch_of_copy(file: str) -> int | None:
 
 def _check_size(runs: RunList) -> None:
     """Raises ``StorageFull`` if the list does not fit into an element."""
-    if (size := runs.size) > RUN_LIST_BYTES_MAX:
+    if (size := runs.size + _HELD_BYTES * len(runs.held)) > RUN_LIST_BYTES_MAX:
         raise StorageFull(
             f"the run list of an element has at most {RUN_LIST_BYTES_MAX} bytes, this one would have {size}: "
             f"there is room once runs are merged"
         )
+
+
+async def _in_turns(steps: Iterable[None]) -> None:
+    for _ in steps:
+        await anyio.lowlevel.checkpoint()

@@ -68,19 +68,22 @@ class TransactionTable:
         self.records[key] = record
         self.open_of.setdefault(record.sid, {})[record.id] = None
 
-    def begin(self, target: str, op: BeginTransaction) -> None:
+    def begin(self, target: str, op: BeginTransaction) -> TransactionImage:
         if is_staged(target):
             raise ValueError(f"a begin of {op.id!r} on {target!r}")
 
-        self.restore(begun(target, op))
+        record = begun(target, op)
+        self.restore(record)
+        return record
 
-    def stage(self, name: str, sid: int) -> None:
-        """A segment with a staged name was created."""
+    def stage(self, name: str, sid: int) -> int:
+        """A segment with a staged name was created. Returns the id of the target."""
         key = split_staged(name)
         if key not in self.records:
             raise ValueError(f"{name!r} is staged for a transaction that is not open")
 
         self._staged.setdefault(key, {})[name] = sid
+        return self.records[key].sid
 
     def commit(self, target: str, op: CommitTransaction) -> TransactionImage:
         """The record as of its end, which leaves the table."""

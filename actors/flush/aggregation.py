@@ -79,7 +79,9 @@ class SegmentFlush:
 
     sid: int
     name: str
-    deleted: bool
+    status: SegmentStatus
+    is_flushed: bool
+    """Whether long-term storage's record was up to date."""
     length: int
     start_offset: int
     sealed: bool
@@ -87,9 +89,25 @@ class SegmentFlush:
     merges: MergedRanges
     cut: int
     """The sequence of the newest operation in it."""
+    touched: int
+    """The sequence of the segment's last change."""
     limit: int | None = None
     """Where a flush ends that takes only the first bytes, before any splice, and neither truncates nor seals
     (rule F8)."""
+
+    @property
+    def deleted(self) -> bool:
+        return self.status is SegmentStatus.DELETED
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a cycle flushes the segment for itself. What is merged at the cut comes with its target;
+        the target of a later merge may be captured already, or be clean."""
+        return (
+            self.deleted
+            or (self.status is SegmentStatus.LIVE and not self.is_flushed)
+            or (self.status is SegmentStatus.MERGED and self.touched > self.cut)
+        )
 
     def data_end(self, flushed: int) -> int:
         """Where the data ends that no splice comes before."""
@@ -130,7 +148,8 @@ def capture(segment: FlushableSegment, cut: int) -> SegmentFlush:
     return SegmentFlush(
         segment.sid,
         segment.name,
-        segment.status is SegmentStatus.DELETED,
+        segment.status,
+        segment.is_flushed,
         segment.length,
         segment.start_offset,
         segment.sealed,
@@ -138,4 +157,5 @@ def capture(segment: FlushableSegment, cut: int) -> SegmentFlush:
         # A copy: the list goes on to change while the flush is under way.
         segment.merges.copy(),
         cut,
+        segment.touched,
     )

@@ -1,7 +1,8 @@
 """What a flush cycle captures at its cut: the segments that need it, each with everything merged into it
 (rules F1, F3).
 
-Segments are captured in slices, between which others run. What came after the cut may be captured too."""
+Segments are captured in slices, between which others run. A cycle that is published captures all of them as
+of its cut; another one may include what came later."""
 
 from __future__ import annotations
 
@@ -9,18 +10,19 @@ from collections.abc import Callable, Iterable, Iterator
 
 import anyio.lowlevel
 
-from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ..kernel.slices import in_slices, list_in_slices, turn_after
-from .aggregation import FlushableSegment, SegmentFlush, capture
+from .aggregation import FlushableSegment, SegmentFlush
 
 _SLICE = 64
 """Sources that one slice captures; each takes about 10 µs."""
+Capture = Callable[[FlushableSegment], SegmentFlush | None]
+"""A segment's part in the cycle; None if it has none."""
 
 
 async def capture_all(
     wanted: Iterable[FlushableSegment],
-    cut: int,
+    capture: Capture,
     *,
     segment_of: Callable[[int], FlushableSegment | None],
     is_under_way: Callable[[int], bool],
@@ -40,22 +42,30 @@ async def capture_all(
             # source alone.
             if segment.merges:
                 targets.append(segment.sid)
-            elif _is_wanted(segment, cut):
+                continue
+
+            plan = capture(segment)
+            if plan is None:
+                continue
+            if plan.merges:
+                targets.append(segment.sid)
+            elif plan.is_wanted:
                 if is_under_way(segment.sid):
                     left_out[segment.sid] = None
                     leave_out(segment.sid)
                 else:
-                    single[segment.sid] = capture(segment, cut)
+                    single[segment.sid] = plan
         await turn_after(segments)
 
     closures: ShardedDict[int, SegmentFlush] = ShardedDict()
     plans: list[SegmentFlush] = []
     for sid in targets:
         target = segment_of(sid)
-        if target is None or sid in closures or sid in single or not _is_wanted(target, cut):
+        plan = None if target is None or sid in closures or sid in single else capture(target)
+        if plan is None or not plan.is_wanted:
             continue
 
-        closure = await _capture_closure(sid, cut, segment_of, is_under_way)
+        closure = await _capture_closure(plan, capture, segment_of, is_under_way)
         # F7: without the sources that are under way the target would have a gap, so none of it is flushed.
         if closure is None:
             left_out[sid] = None
@@ -71,25 +81,24 @@ async def capture_all(
     return plans + await list_in_slices(single.values()), left_out
 
 
-def _is_wanted(segment: FlushableSegment, cut: int) -> bool:
-    """Whether a cycle captures the segment for itself. What is merged at the cut comes with its target; the
-    target of a later merge may be captured already, or be clean."""
-    return segment.needs_flush or (segment.status is SegmentStatus.MERGED and segment.touched > cut)
-
-
 async def _capture_closure(
-    target: int,
-    cut: int,
+    target: SegmentFlush,
+    capture: Capture,
     segment_of: Callable[[int], FlushableSegment | None],
     is_under_way: Callable[[int], bool],
 ) -> list[SegmentFlush] | None:
-    """A segment and everything merged into it, directly or not; None if a flush is under way there.
+    """A captured segment and everything merged into it, directly or not; None if a flush is under way there.
 
-    The target first: what is merged into it later is not part of this capture. Its sources follow in slices,
-    because what is merged does not change any more: at most it is deleted with its target (rule F4)."""
-    plans: list[SegmentFlush] = []
+    What is merged into it later is not part of this capture. Its sources follow in slices, because what is
+    merged does not change any more: at most it is deleted with its target (rule F4)."""
+    if is_under_way(target.sid):
+        return None
+
+    plans = [target]
     visited = 0
-    levels: list[Iterator[int]] = [iter((target,))]
+    # The sources of a deleted target were deleted with it: each is dirty for itself, and removes its own
+    # record.
+    levels = [] if target.deleted else [_sources(target)]
     while levels:
         visited += 1
         if visited % _SLICE == 0:
@@ -107,10 +116,14 @@ async def _capture_closure(
         if is_under_way(sid):
             return None
 
-        plan = capture(segment, cut)
+        plan = capture(segment)
+        if plan is None:
+            continue
         plans.append(plan)
-        # The sources of a deleted target were deleted with it: each is dirty for itself, and removes its own
-        # record.
         if not plan.deleted:
-            levels.append(merge.source for merge in plan.merges)
+            levels.append(_sources(plan))
     return plans
+
+
+def _sources(plan: SegmentFlush) -> Iterator[int]:
+    return (merge.source for merge in plan.merges)

@@ -1,88 +1,78 @@
-"""Records in long-term storage which flush cycle is complete, alongside the cycles (rule J5).
+"""Publishes full flush cycles in long-term storage, alongside the cycles (rule J5).
 
 The creation of an element takes as long as long-term storage does; nothing that is flushed waits for it (rule
-F7). The callers of a flush do: they are answered once an element counts whose cut is at or after their call.
-Of several cycles that complete meanwhile only the newest gets an element.
+F7). One cycle is published at a time. What cannot be published is tried again after a pause, as it was
+captured.
 
-Cancellation: the callers are left to ``fail``. Crash: the next owner creates an element that was recorded."""
+Cancellation: the cycle is not published. Crash: the next owner creates an element that was recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 
 from ...storage_backends.base.errors import CLAIM_REFUSED, TierlogError
-from ..kernel.reply import Reply
+
+CutT = TypeVar("CutT")
+CutT_contra = TypeVar("CutT_contra", contravariant=True)
 
 
-class CyclePublisher:
+class PublicationObserver(Protocol[CutT_contra]):
+    def attempt_begins(self) -> None: ...
+    def attempt_failed(self, error: TierlogError) -> None:
+        """It is tried again, which may take hours in an outage."""
+
+    def published(self, cut: CutT_contra) -> None: ...
+
+
+class CyclePublisher(Generic[CutT]):
     def __init__(
-        self, publish: Callable[[int], Awaitable[None]], retry_in: Callable[[], float], error_pause: float
+        self,
+        publish: Callable[[CutT], Awaitable[None]],
+        observer: PublicationObserver[CutT],
+        retry_in: Callable[[], float],
+        error_pause: float,
     ) -> None:
-        """``publish(cut)`` returns once an element counts that records a complete cycle with this cut.
-        ``retry_in()``: for how many seconds long-term storage refuses every change; ``error_pause``: seconds
-        between two attempts, at least."""
+        """``publish(cut)`` returns once an element counts that records this cycle. ``retry_in()``: for how
+        many seconds long-term storage refuses every change; ``error_pause``: seconds between two attempts, at
+        least."""
         self._publish = publish
+        self._observer = observer
         self._retry_in = retry_in
         self._error_pause = error_pause
-        self.completed = -1
-        """The cut of the newest complete cycle."""
-        self._published = -1
-        self._waiting: list[tuple[int, Reply[None]]] = []
+        self._next: CutT | None = None
         self._wake = anyio.Event()
 
     @property
-    def is_due(self) -> bool:
-        """Whether a complete cycle is not published yet."""
-        return self.completed > self._published
+    def is_busy(self) -> bool:
+        """Whether a cycle is not published yet."""
+        return self._next is not None
 
-    def complete(self, cut: int) -> None:
-        """A full cycle with this cut is complete in the log. Cuts never decrease."""
-        self.completed = cut
+    def begin(self, cut: CutT) -> None:
+        """Publish a cycle. One at a time."""
+        self._next = cut
         self._wake.set()
 
-    def answer(self, reply: Reply[None]) -> None:
-        """Answer ``reply`` once everything that is complete now is published."""
-        if self.is_due:
-            self._waiting.append((self.completed, reply))
-        else:
-            reply.resolve(None)
-
-    def fail(self, error: TierlogError) -> None:
-        """Answer everybody who waits with ``error``."""
-        waiting, self._waiting = self._waiting, []
-        for _, reply in waiting:
-            reply.fail(error)
-
     async def run(self) -> None:
-        """Publish what is complete until cancelled. Raises ``CLAIM_REFUSED``."""
+        """Publish what ``begin`` gives until cancelled. Raises ``CLAIM_REFUSED``."""
         while True:
             self._wake = anyio.Event()
-            if not self.is_due:
+            cut = self._next
+            if cut is None:
                 await self._wake.wait()
                 continue
 
-            # Only the newest: each element replaces the one before it, so one for every cycle would cost more
-            # creations and promise nothing more (J5).
-            cut, asked = self.completed, len(self._waiting)
+            self._observer.attempt_begins()
             try:
                 await self._publish(cut)
             except CLAIM_REFUSED:
                 raise
             except TierlogError as error:
-                # The outage may last for hours: who asked before the attempt gets its error. The element is
-                # tried again for later callers.
-                failed, self._waiting = self._waiting[:asked], self._waiting[asked:]
-                for _, reply in failed:
-                    reply.fail(error)
+                self._observer.attempt_failed(error)
                 await anyio.sleep(max(self._error_pause, self._retry_in()))
                 continue
 
-            self._published = cut
-            waiting, self._waiting = self._waiting, []
-            for needed, reply in waiting:
-                if needed > cut:
-                    self._waiting.append((needed, reply))
-                else:
-                    reply.resolve(None)
+            self._next = None
+            self._observer.published(cut)

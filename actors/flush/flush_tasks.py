@@ -92,6 +92,10 @@ class FlushTasks:
         flush = self._under_way.get(sid)
         return flush is not None and flush.is_late
 
+    def late_sids(self) -> list[int]:
+        """The segments of the flushes that are late."""
+        return [sid for sid, flush in self._under_way.items() if flush.is_late]
+
     def take_errors(self) -> ShardedDict[int, TierlogError]:
         """The errors of the cycle, and of late flushes that ended since the last one."""
         errors, self.errors = self.errors, ShardedDict()

@@ -1,24 +1,27 @@
 """The storage writer: flush cycles, one after the other (PDP-40).
 
-Owns: when a cycle begins, its cut, its end record, and the answers to those that wait for it. Does not own:
-the order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one segment's flush
-(``segment_flusher.py``), deferred work (``deferred_work.py``), deletion (the collector).
+Owns: when a cycle begins, its cut, its end record, and which segments did not reach it. Does not own: the
+order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one segment's flush
+(``segment_flusher.py``), deferred work (``deferred_work.py``), what is published of a cut (the container),
+deletion (the collector).
 
-A cycle: fix the cut and capture what is to be flushed; wait until that is durable; claim long-term
-storage (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. Alongside the
-next cycles this is recorded in long-term storage (``cycle_publisher.py``). A segment that fails does not stop
-the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later cycle, and a
-requested flush gets its error. One that hangs does not hold it up (rule F7). Only ``NotOwner``, and a
-claim that is not this owner's, end the writer.
+A cycle: fix the cut and capture what is to be flushed; wait until that is durable; claim long-term storage
+(rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. A full cycle is then
+published in long-term storage, alongside the next cycles (``cycle_publisher.py``), without the segments whose
+flush did not reach the cut (rule F3). A full cycle that begins meanwhile flushes, and publishes nothing. A
+segment that fails does not stop the cycle: its metadata keeps its flushed length (rule F4), it is tried again
+in a later cycle, and a requested flush gets its error. One that hangs does not hold it up (rule F7). Only
+``NotOwner``, and a claim that is not this owner's, end the writer.
 
 Rules: F1 to F8. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
 far each segment got."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import chain
-from typing import Protocol
+from math import inf
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -40,20 +43,42 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
-from ..kernel.reply import Reply
 from ..kernel.slices import clear_in_slices, in_slices
 from ..telemetry.logging import get_logger
-from .aggregation import FlushableSegment, SegmentFlush
+from .aggregation import FlushableSegment, SegmentFlush, capture
 from .cycle_capture import capture_all
 from .cycle_due import decide_due
 from .cycle_publisher import CyclePublisher
 from .deferred_work import DeferredWork, DeferredWorkStorage
+from .flush_callers import FlushCallers
 from .flush_failures import FlushFailures
 from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
 from .spilled_rounds import SpilledRounds
 
 _log = get_logger("writer")
+
+
+class FlushCut(Protocol):
+    """The cut of a full cycle that is published: what its run will say of each segment."""
+
+    @property
+    def cut(self) -> int:
+        """The sequence of the newest operation before it."""
+        ...
+
+    @property
+    def held(self) -> Collection[int]:
+        """After ``finish``: the segments that are held back, with those that are published together with
+        them (rule F3)."""
+        ...
+
+    def flush_of(self, segment: Any) -> SegmentFlush | None:
+        """The segment's part in the cycle; None if it was published before."""
+        ...
+
+    def finish(self, unreached: Collection[int]) -> None:
+        """The cycle ends, and the flushes of ``unreached`` did not reach the cut."""
 
 
 class FlushSource(Protocol):
@@ -74,6 +99,18 @@ class FlushSource(Protocol):
     def has_unpublished_rows(self) -> bool:
         """Whether records wait in memory for an element that names them."""
         ...
+
+    @property
+    def held(self) -> Collection[int]:
+        """The segments that the newest published cycle holds back."""
+        ...
+
+    def begin_cut(self) -> FlushCut:
+        """The cut of a full cycle, in this step. ``publish`` or ``abandon`` ends it before the next one."""
+        ...
+
+    async def abandon(self, cut: Any) -> None:
+        """Nothing is published of this cut."""
 
     def dirty_segments(self) -> Iterable[FlushableSegment]:
         """The segments that long-term storage lacks something of, as of the call, sources of merges included.
@@ -129,19 +166,6 @@ class WriterStatistics:
     )
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Caller:
-    """One caller of ``flush``, with the sequences at its call: an element whose cut is at or after the
-    clients' answers it."""
-
-    sequence: int
-    client_sequence: int
-    is_during_full: bool
-    """Whether a full cycle is under way that began before the call: it may complete what the call asks for,
-    but its error may be of before the call."""
-    reply: Reply[None] = attrs.field(factory=Reply)
-
-
 class StorageWriter:
     def __init__(
         self,
@@ -150,18 +174,21 @@ class StorageWriter:
         storage: DeferredWorkStorage,
         observer: CycleObserver,
         claim: Callable[[float], Awaitable[None]],
-        publish: Callable[[int], Awaitable[None]],
+        publish: Callable[[Any], Awaitable[None]],
         options: WriterOptions,
     ) -> None:
         """``claim(age)`` returns once this owner may write to long-term storage, as of ``age`` seconds ago at
-        most (rule J7); ``publish(cut)`` once an element counts that records a complete cycle with this cut
-        (rule J5)."""
+        most (rule J7); ``publish(cut)`` once an element counts that records the cycle of this cut (rule
+        J5)."""
         self._source = source
         self._flusher = flusher
         self._storage = storage
         self._observer = observer
         self._claim = claim
-        self._publisher = CyclePublisher(publish, storage.retry_in, options.error_pause)
+        self._callers = FlushCallers()
+        self._publisher: CyclePublisher[FlushCut] = CyclePublisher(
+            publish, self, storage.retry_in, options.error_pause
+        )
         self._options = options
         self._flushes = FlushTasks(
             self._flush_segment,
@@ -194,15 +221,20 @@ class StorageWriter:
         self._waiting_for_late: ShardedDict[int, None] = ShardedDict()
         """Segments that a late flush keeps from being flushed: due when one has ended."""
         self._full_cut: int | None = None
-        """The cut of a full cycle whose callers are not answered yet; None if there is none."""
-        self._full_left: ShardedDict[int, None] = ShardedDict()
+        """The cut of the full cycle that is under way."""
+        self._unreached: ShardedDict[int, None] = ShardedDict()
         """Segments that are not flushed up to it."""
+        self._late_attempt = 0
+        """The newest full cycle that left something late; 0 once that has ended."""
+        self._publishing = 0
+        """The newest attempt to publish a cycle."""
+        self._published_cut = -1
+        """The cut of the newest full cycle that was or is being published."""
+        self._published_at = -inf
         self._recorded_cut = 0  # Of the newest ``CycleComplete``: cuts only grow.
         self.failures = FlushFailures(source.segment_of)
         """Segments whose last flush failed (rule F4)."""
-        self._waiting: list[_Caller] = []
         self._requested = False
-        self._stopped: TierlogError | None = None
         self._dirty_since: float | None = None
         self._not_before = 0.0
         self._wake = anyio.Event()
@@ -238,22 +270,13 @@ class StorageWriter:
     async def flush(self) -> None:
         """Return when a full cycle is complete whose cut is at or after everything acked so far. Raises the
         error that kept a segment from being flushed in a cycle that began after the call."""
-        if self._stopped is not None:
-            raise self._stopped
-
-        is_during_full = self._full_cut is not None
-        caller = _Caller(self._source.sequence, self._source.client_sequence, is_during_full)
-        self._waiting.append(caller)
+        reply = self._callers.add(self._source.sequence)
         self.request_cycle()
-        await caller.reply.wait()
+        await reply.wait()
 
     def stop(self, error: TierlogError) -> None:
         """Fail all flushes that wait, and later ones, with ``error``."""
-        self._stopped = error
-        for caller in self._waiting:
-            caller.reply.fail(error)
-        self._waiting.clear()
-        self._publisher.fail(error)
+        self._callers.stop(error)
         # Admission delays appends until there is progress; there will be none.
         self.progress.set()
 
@@ -297,45 +320,36 @@ class StorageWriter:
     async def cycle(self, tasks: anyio.abc.TaskGroup, *, full: bool) -> None:
         """One flush cycle. What is late goes on in ``tasks``."""
         self._begin_cycle()
-        is_whole = not self._flushes.late
-        cut, plans = await self._fix_cut(full)
+        attempt = self._callers.begin() if full else 0
+        # F1: in the step that fixes the cut. What becomes dirty later has a higher sequence and is left to
+        # the next cycle.
+        cut = self._source.begin_cut() if full and not self._publisher.is_busy else None
+        sequence, plans = await self._capture(cut, full=full)
         is_empty = not plans
-        is_whole &= await self._flush_to(tasks, plans, full=full)
+        await self._flush_to(tasks, plans, full=full)
         await clear_in_slices(plans)
         await self._run_deferred(tasks)
         steps = self._unrecorded_steps
         progressed = bool(self._flushes.done or steps or self._room_made)
-        # Both in one step: what a late flush commits from here on, and its error, count for the next cycle
-        # (F2).
+        # All in one step: what a late flush commits from here on, and its error, count for the next cycle
+        # (F2, F3).
         failed = self._flushes.take_errors()
+        unreached, self._unreached, self._full_cut = self._unreached, ShardedDict(), None
+        if cut is not None:
+            cut.finish(unreached)
         number = self._end_cycle()
         await self._note_failures(failed)
-        if progressed or (full and is_empty and is_whole):
+        is_whole = full and not unreached and not failed
+        if progressed or (is_whole and is_empty):
             # A cycle that flushed nothing logs nothing: an outage of long-term storage must not fill the log
             # (rule S7).
             self._recorded_steps += steps
             self._room_made = False
-            is_full = full and is_whole and not failed
-            settled, before, self._recorded_cut = self._completed_cut(), self._recorded_cut, cut
-            # Late flushes that ended since the last cycle may be the last that an earlier full cycle was
-            # missing: then its cut is complete, which this record notes.
-            if not is_full and settled is not None and settled >= before:
-                self._recorded_cut, is_full = settled, True
-            record = CycleComplete(self._source.epoch, number, self._recorded_cut, is_full)
-            await self._source.log(record)
+            await self._source.log(CycleComplete(self._source.epoch, number, sequence, is_whole))
             self._observer.cycle_completed(number)
             self._report_progress()
-            # F5: the store's own operations need no element: an idle store creates none.
-            changed = progressed or self._source.client_sequence > self._publisher.completed
-            # M12: there may be room for them now. What is due takes them along.
-            rows_wait = self._source.has_unpublished_rows and not self._publisher.is_due
-            is_wanted = rows_wait and bool(self._waiting)
-            if is_full and (changed or is_wanted or self._source.refuses_rows):
-                self._publisher.complete(self._recorded_cut)
         if full:
-            self._end_full_cycle(cut, failed, is_whole=is_whole)
-        else:
-            self._complete_full_cycle(failed)
+            await self._end_full_cycle(cut, unreached, failed, attempt, progressed=progressed)
 
     def _begin_cycle(self) -> None:
         """Everything that is committed from now on belongs to the next ``CycleComplete`` (rule F2)."""
@@ -355,11 +369,11 @@ class StorageWriter:
     def _is_awaited(self) -> bool:
         """Whether a caller waits for the end of this cycle, or the next one is due: deferred work can wait
         (rule F6)."""
-        return bool(self._waiting or self._due or self._requested)
+        return bool(self._callers or self._due or self._requested)
 
-    async def _fix_cut(self, full: bool) -> tuple[int, list[SegmentFlush]]:
-        """Fix the cut in one sync step, then capture in slices everything up to it, and what came meanwhile
-        (rule F1)."""
+    async def _capture(self, cut: FlushCut | None, *, full: bool) -> tuple[int, list[SegmentFlush]]:
+        """Capture in slices, as of the ``cut`` if there is one: otherwise what came meanwhile, too (rule F1).
+        Returns the sequence of the cut besides."""
         due, self._due = self._due, ShardedDict()
         if full:
             self._requested = False
@@ -367,32 +381,25 @@ class StorageWriter:
             wanted = self._source.dirty_segments()
         else:
             wanted = (s for s in map(self._source.segment_of, due) if s is not None)
-        # F1: in the step that lists the dirty segments. What becomes dirty later has a higher sequence and is
-        # left to the next cycle, also if its capture includes it.
-        cut = self._source.sequence
+        sequence = self._source.sequence
         plans, left_out = await capture_all(
             wanted,
-            cut,
+            (lambda segment: capture(segment, sequence)) if cut is None else cut.flush_of,
             segment_of=self._source.segment_of,
             is_under_way=lambda sid: sid in self._flushes,
             leave_out=lambda sid: self._wait_for_late((sid,)),
         )
-        # One at a time. Callers of a later full cycle go on waiting until this one is settled, which requests
-        # a cycle for them.
-        if full and self._full_cut is None:
-            left: ShardedDict[int, None] = ShardedDict()
-            for part in in_slices(chain(left_out, (plan.sid for plan in plans), self._waiting_for_late)):
-                left.update(dict.fromkeys(part))
+        if full:
+            self._full_cut = sequence
+            for part in in_slices(chain(left_out, (plan.sid for plan in plans), self._flushes.late_sids())):
+                self._unreached.update(dict.fromkeys(part))
                 await anyio.lowlevel.checkpoint()
-            self._full_cut, self._full_left = cut, left
+        return sequence, plans
 
-        return cut, plans
-
-    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush], *, full: bool) -> bool:
-        """Flush what was captured. Returns whether nothing was late, not even if it has ended since: what it
-        is merged into was left out (rule F7)."""
+    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush], *, full: bool) -> None:
+        """Flush what was captured."""
         if not plans:
-            return True
+            return
 
         # A capture includes operations that are not durable yet. A crash may still undo those, and long-term
         # storage must not have them then (C1).
@@ -405,14 +412,15 @@ class StorageWriter:
             plans = await self._make_room_unclaimed(plans, error)
         except TierlogError as error:
             await self._flushes.fail((plan.sid for plan in plans), error)
-            return True
+            return
 
-        left_out = self._flusher.has_spilled and await self._flush_spilled(tasks, plans)
-        return (not plans or await self._flushes.run(tasks, plans)) and not left_out
+        if self._flusher.has_spilled:
+            await self._flush_spilled(tasks, plans)
+        if plans:
+            await self._flushes.run(tasks, plans)
 
-    async def _flush_spilled(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush]) -> bool:
-        """Flush what is not in memory (rule F8). Returns whether some segments were late, or wait for late
-        ones."""
+    async def _flush_spilled(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush]) -> None:
+        """Flush what is not in memory (rule F8). What is late, or waits for late ones, leaves ``plans``."""
         left = await self._spilled.flush(
             tasks, plans, is_probe=lambda: self.failures.is_failing and not self._flushes.done
         )
@@ -423,7 +431,6 @@ class StorageWriter:
             kept += [plan for plan in part if plan.sid not in left]
             await anyio.lowlevel.checkpoint()
         plans[:] = kept
-        return bool(left.waiting or left.ended)
 
     async def _run_deferred(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do some steps of deferred work. A step that is late goes on by itself (rule F7)."""
@@ -458,7 +465,10 @@ class StorageWriter:
         self._due.update(waiting)
         if failed:
             self._not_before = anyio.current_time() + self._options.error_pause
-            self._complete_full_cycle(failed)
+            self._callers.fail(next(iter(failed.values())), self._late_attempt)
+        if self._late_attempt and not self._is_late:
+            self._late_attempt = 0
+            self._requested = True  # what was held back for it can be published (F3)
         self._report_progress()
         self._wake.set()
 
@@ -468,6 +478,8 @@ class StorageWriter:
             self._flushed_bytes += await self._flusher.flush(plan)
             if plan.limit is not None:
                 return None
+            if plan.cut == self._full_cut:
+                self._unreached.pop(plan.sid, None)
         except (NotOwner, StoreMismatch, ClaimOutdated):
             raise
         except TierlogError as error:
@@ -493,8 +505,6 @@ class StorageWriter:
             self._flusher.release(plan.sid)
 
         self.failures.flushed(plan.sid)
-        if self._full_cut is not None and plan.cut >= self._full_cut:
-            self._full_left.pop(plan.sid, None)
         return None
 
     async def _make_room(self, plan: SegmentFlush) -> None:
@@ -530,66 +540,78 @@ class StorageWriter:
             self._dirty_since = now - self._options.flush_age
         await self.failures.note(failed, is_refused=bool(refused_for))
 
-    def _end_full_cycle(self, cut: int, failed: Mapping[int, TierlogError], *, is_whole: bool) -> None:
-        if failed or is_whole:
-            self._answer(cut, next(iter(failed.values()), None))
-            self._full_cut = None
-        else:
-            self._complete_full_cycle({})
-        if is_whole and not failed:
-            self._is_flushed_to(cut)
-        self.operations_logged()
-        self._requested |= any(caller.sequence > cut for caller in self._waiting)
-
-    def _complete_full_cycle(self, failed: Mapping[int, TierlogError]) -> None:
-        """Answer the callers of a full cycle that ended before late segments, if those are flushed now or
-        have failed."""
-        error = next((failed[sid] for sid in failed if sid in self._full_left), None)
-        cut = self._completed_cut() if error is None else self._full_cut
+    async def _end_full_cycle(
+        self,
+        cut: FlushCut | None,
+        unreached: Collection[int],
+        failed: Mapping[int, TierlogError],
+        attempt: int,
+        *,
+        progressed: bool,
+    ) -> None:
+        if self._is_late:
+            self._late_attempt = attempt
+        if failed:
+            self._callers.fail(next(iter(failed.values())), attempt)
         if cut is None:
-            # A late flush had captured all that is left, or it is merged by now: a full cycle settles it.
-            self._requested |= bool(self._waiting) and not (self._flushes.late or self._due)
+            # The cycle that is being published comes first: its end requests another one for the callers.
+            self.operations_logged()
             return
 
-        self._full_cut = None
-        self._answer(cut, error)
-        if error is None:
-            self._is_flushed_to(cut)
-        # Without a record of all this, a later opening would flush again (rule F5).
-        is_unrecorded = error is None and cut < self._recorded_cut and self._source.client_sequence <= cut
-        self._requested |= bool(self._waiting) or is_unrecorded
+        is_published = self._shall_publish(cut, failed, progressed=progressed)
+        if is_published:
+            self._published_cut, self._published_at = cut.cut, anyio.current_time()
+            self._publisher.begin(cut)
+        else:
+            await self._source.abandon(cut)
+        if not (unreached or failed):
+            self._is_flushed_to(cut.cut)
+            if not is_published:
+                self._callers.published(cut.cut)  # all of it was published before
+        # A segment was deleted during its flush: the next cycle removes what is left of it.
+        elif not (failed or self._is_late):
+            self._requested |= bool(self._callers)
+        self.operations_logged()
+
+    @property
+    def _is_late(self) -> bool:
+        return bool(self._flushes.late)
+
+    def _shall_publish(self, cut: FlushCut, failed: Mapping[int, TierlogError], *, progressed: bool) -> bool:
+        """Whether a full cycle has something to publish, and may."""
+        if self._storage.retry_in():
+            return False  # S7
+
+        now = anyio.current_time()
+        # A cycle with failures is repeated after a short pause: what the others changed meanwhile waits.
+        if failed and now < self._published_at + self._options.flush_age:
+            return False
+
+        # F5: the store's own operations need no element: an idle store creates none.
+        changed = progressed or self._source.client_sequence > self._published_cut
+        # M12: there may be room for them now. What is due takes them along.
+        is_wanted = self._source.has_unpublished_rows and bool(self._callers)
+        return changed or is_wanted or self._source.refuses_rows or set(self._source.held) > set(cut.held)
 
     def _is_flushed_to(self, cut: int) -> None:
         self._cut = cut
         if self._source.client_sequence <= cut:
             self._dirty_since = None  # only the cycle's own operations started the timer (rule F5)
 
-    def _completed_cut(self) -> int | None:
-        """The cut of a full cycle that ended before late segments, if those are flushed now."""
-        # A deletion has removed its segment before that is durable: it is settled once its flush has ended.
-        is_left = any(
-            sid in self._flushes or self._source.segment_of(sid) is not None for sid in self._full_left
-        )
-        return None if is_left else self._full_cut
+    # --- from the publisher ----------------------------------------------------------------------
 
-    def _answer(self, cut: int, error: TierlogError | None) -> None:
-        """Answer the callers that wait for what ``cut`` covers."""
-        waiting, self._waiting = self._waiting, []
-        for caller in waiting:
-            if caller.sequence > cut:
-                self._waiting.append(caller)
-            elif error is not None and caller.is_during_full:
-                # The next full cycle is the first that began after the call.
-                self._waiting.append(attrs.evolve(caller, is_during_full=False))
-                self._requested = True
-            elif error is not None:
-                caller.reply.fail(error)
-            elif caller.client_sequence <= self._publisher.completed:
-                self._publisher.answer(caller.reply)
-            else:
-                # Flushed, by late flushes, and not recorded by a cycle yet.
-                self._waiting.append(caller)
-                self._requested = True
+    def attempt_begins(self) -> None:
+        self._publishing = self._callers.begin()
+
+    def attempt_failed(self, error: TierlogError) -> None:
+        self._callers.fail(error, self._publishing)
+
+    def published(self, cut: FlushCut) -> None:
+        if not cut.held:
+            self._callers.published(cut.cut)
+        # Those that are left called after the cut, or wait for what is held back.
+        if self._callers and not self._is_late:
+            self.request_cycle()
 
     def _report_progress(self) -> None:
         progress, self.progress = self.progress, anyio.Event()

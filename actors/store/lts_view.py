@@ -83,7 +83,7 @@ class LtsSnapshot(ContainerSnapshot):
         record = await self.metadata.get(key)
         if record is not None:
             decode_record(SegmentRecord, key, record[1])
-            segment.load_record(record[1])
+            segment.load_record(*record)
         return segment
 
     async def find(self, name: str, sid: int = 0) -> SegmentState:

@@ -6,10 +6,10 @@
 Layout: ``magic u32, version u8, kind u8, n u64, epoch u64, store id 16 bytes, log id 16 bytes, owner id 16
 bytes, folder 16 bytes, location text, predecessor (n u64, CRC u32), time u64, cycle u64, cut u64, newest
 segment u64, highest version u64, highest cycle u64``; in version 5 ``rows_to u64, records_to u64, recovery
-epoch u64, recovery cut u64, held u32, held times (segment u64, name's hash u64)``; then the run list: ``0 u8,
-0 u32`` if there are no runs and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has
-it, or ``2 u8`` and the list itself (``run_list.py``); then the pins: ``count u32, count times (name text,
-cycle u64)``; and ``CRC32C u32`` of everything before, which is the element's own CRC.
+epoch u64, recovery cut u64, held u32, held times segment u64``; then the run list: ``0 u8, 0 u32`` if there
+are no runs and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has it, or ``2 u8``
+and the list itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle u64)``; and
+``CRC32C u32`` of everything before, which is the element's own CRC.
 
 The version is 1 if there are no runs and never were, else 2, or 3 if the runs have the names and images of
 all segments besides the records of long-term storage (rule M13), 4 if they have ended transactions too (rule
@@ -18,7 +18,7 @@ back. Code that does not know version 2 reads no runs: its checkpoints would lac
 that runs have, and deleted records would come back. Code that does not know version 3 would delete segments
 and leave their names in the runs. Code that does not know version 4 would begin transactions again that have
 ended. Code that does not know version 5 would take rows that were held back for published ones. So all of
-them must refuse the folder. This code does not publish version 5 yet, and refuses it.
+them must refuse the folder.
 
 What changes with each element comes before the run list, so that a log has a change of the list as one range
 (``LogElementChange``)."""
@@ -46,7 +46,8 @@ ELEMENT_BYTES_MAX = 256 << 10
 RUN_LIST_BYTES_MAX = 240 << 10
 """The most bytes of the run list in an element (rule M12); the rest is for pins and the folder's location."""
 _MAGIC = 0x544C454C  # "TLEL"
-_WITHOUT_RUNS, _WITH_RUNS, _NEWEST, _CONSISTENT = 1, 2, 4, 5
+_WITHOUT_RUNS, _WITH_RUNS, _CONSISTENT = 1, 2, 5
+_NEWEST = _CONSISTENT
 """Versions."""
 SEGMENTS, TRANSACTIONS, CONSISTENT = 1, 2, 3
 """The ``schema`` of a run list that has the rows of segments; of one that has ended transactions too; of one
@@ -90,15 +91,6 @@ class Pin(NamedTuple):
 
     name: str
     cycle: int
-
-
-class Held(NamedTuple):
-    """A segment that is held back: its rows in the runs are those of an earlier cycle."""
-
-    segment: int
-    name_hash: int
-    """The first 64 bits of its name's SHA-256. The segment may be gone before its rows are published, so that
-    nothing else tells which name's tombstone must wait with them."""
 
 
 class Recovery(NamedTuple):
@@ -169,8 +161,6 @@ class Element:
     """The runs that make up the system table."""
     pins: tuple[Pin, ...] = ()
     recovery: Recovery = Recovery()
-    held: tuple[Held, ...] = ()
-    """In the order of their ids."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -198,9 +188,9 @@ class Element:
             out.u64(self.runs.rows_to).u64(self.runs.records_to).u64(self.recovery.epoch).u64(
                 self.recovery.cut
             )
-            out.u32(len(self.held))
-            for held in self.held:
-                out.u64(held.segment).u64(held.name_hash)
+            out.u32(len(self.runs.held))
+            for segment in self.runs.held:
+                out.u64(segment)
         if version == _WITHOUT_RUNS:
             out.u8(_NO_RUNS).u32(0)
         else:
@@ -229,10 +219,10 @@ class Element:
         location, predecessor = fields.text(), Position(fields.u64(), fields.u32())
         time_ms, progress = fields.u64(), Progress(*(fields.u64() for _ in attrs.fields(Progress)))
         versions, recovery = None, Recovery()
-        held: tuple[Held, ...] = ()
+        held: tuple[int, ...] = ()
         if version >= _CONSISTENT:
             versions, recovery = (fields.u64(), fields.u64()), Recovery(fields.u64(), fields.u64())
-            held = tuple(Held(fields.u64(), fields.u64()) for _ in range(fields.u32()))
+            held = tuple(fields.u64() for _ in range(fields.u32()))
         element = Element(
             n=n,
             kind=kind,
@@ -241,13 +231,12 @@ class Element:
             predecessor=predecessor,
             time_ms=time_ms,
             progress=progress,
-            runs=_decode_runs(fields, known, max(0, version - _WITH_RUNS), versions),
+            runs=_decode_runs(fields, known, max(0, version - _WITH_RUNS), versions, held),
             pins=tuple(Pin(fields.text(), fields.u64()) for _ in range(fields.u32())),
             recovery=recovery,
-            held=held,
         )
         fields.finish()
-        if any(one.segment >= other.segment for one, other in pairwise(held)):
+        if any(one >= other for one, other in pairwise(held)):
             raise DecodeError("the segments that are held back are not in order")
         if max(element.epoch, recovery.epoch) > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
             raise DecodeError(f"no element has numbers like these: epoch {element.epoch}, {element.numbers}")
@@ -258,11 +247,15 @@ class Element:
 
 
 def _decode_runs(
-    fields: Decoder, known: Mapping[bytes, RunEntry], schema: int, versions: tuple[int, int] | None
+    fields: Decoder,
+    known: Mapping[bytes, RunEntry],
+    schema: int,
+    versions: tuple[int, int] | None,
+    held: tuple[int, ...],
 ) -> RunList:
     form = fields.u8()
     if form == _INLINE:
-        return RunList.decode(fields, known, schema, versions)
+        return RunList.decode(fields, known, schema, versions, held)
 
     if form != _NO_RUNS or fields.u32() != 0:
         raise DecodeError(f"the run list has no form that this code knows: {form}")
@@ -291,7 +284,7 @@ def runs_at(content: bytes) -> int:
     if content[_VERSION_AT] >= _CONSISTENT:
         # Versions, recovery; segments that are held back.
         fields.raw(32)
-        fields.raw(16 * fields.u32())
+        fields.raw(8 * fields.u32())
     # Form, changes_from and count of the list.
     fields.raw(13)
     return fields.position

@@ -27,9 +27,11 @@ place in the order)."""
 
 
 class Memtable:
-    def __init__(self, after: int = 0) -> None:
-        """``after``: all rows will have greater versions."""
+    def __init__(self, after: int = 0, *, is_records: bool = False) -> None:
+        """``after``: all rows will have greater versions. ``is_records``: they are records of long-term
+        storage."""
         self.after = after
+        self.is_records = is_records
         self._rows: ShardedDict[bytes, Row] = ShardedDict()
         self.newest: Callable[[bytes], Row | None] = self._rows.get
         """The newest row of a key."""
@@ -153,12 +155,12 @@ def _memory(row: Row) -> int:
     return ROW_MEMORY + len(row.key) + len(row.value or b"")
 
 
-def unpublished_rows(frozen: Iterable[Memtable], rows_to: int) -> Iterator[Row | None]:
-    """The newest rows of those frozen memtables that have rows above version ``rows_to``, in the order of
-    keys: what the next run holds. None for each row that a newer one replaces, which is work too."""
-    dirty = (memtable.newest_rows() for memtable in frozen if memtable.max_version > rows_to)
+def newest_rows(frozen: Iterable[Memtable]) -> Iterator[Row | None]:
+    """The newest row of each key in these memtables, in the order of keys. None for each row that a newer one
+    replaces, which is work too."""
     last = b""
-    for row in merge(*dirty, key=lambda row: (row.key, -row.version)):
+    rows = (memtable.newest_rows() for memtable in frozen)
+    for row in merge(*rows, key=lambda row: (row.key, -row.version)):
         yield None if row.key == last else row
         last = row.key
 

@@ -39,6 +39,9 @@ class RunList:
     records_to: int = attrs.field()
     """Those that are records of long-term storage, up to this version. It grows with every cycle that has a
     run: rows that a view had in memory may have left it once this number is another one."""
+    held: tuple[int, ...] = ()
+    """Ids, ascending, of segments that are held back (rule F3): the runs have their rows as of an earlier
+    cycle, whatever the two numbers are."""
 
     @rows_to.default
     def _as_runs(self) -> int:
@@ -78,15 +81,36 @@ class RunList:
         names = {run.name for run in removed}
         kept = (run for run in self.runs if run.name not in names)
         changes_from = max(self.changes_from, dropped_to)
-        return RunList([*kept, *added], changes_from, self.schema, self.rows_to, self.records_to)
+        return RunList([*kept, *added], changes_from, self.schema, self.rows_to, self.records_to, self.held)
 
     def clean_to(self, *, is_record: bool) -> int:
         """A row up to this version is in these runs, if it is the newest of its key."""
         return self.records_to if is_record else self.rows_to
 
-    def published(self, runs: Sequence[RunEntry], schema: int) -> RunList:
-        """With the ``runs`` of a cycle, if it has any: then the list has all rows that ``schema`` means."""
-        return RunList([*self.runs, *runs], self.changes_from, schema) if runs else self
+    def published(
+        self,
+        runs: Sequence[RunEntry],
+        schema: int,
+        rows_to: int | None = None,
+        records_to: int | None = None,
+        held: tuple[int, ...] = (),
+    ) -> RunList:
+        """With the ``runs`` of a cycle, if it has any: then the list has all rows that ``schema`` means, up
+        to these versions, but those of segments that are ``held`` back. Without versions: all rows."""
+        if not runs:
+            return self
+
+        added = (*self.runs, *runs)
+        if rows_to is None or records_to is None:
+            return RunList(added, self.changes_from, schema)
+        return RunList(
+            added,
+            self.changes_from,
+            schema,
+            max(rows_to, self.rows_to),
+            max(records_to, self.records_to),
+            held,
+        )
 
     def encode(self) -> bytes:
         fields = Encoder().u64(self.changes_from).u32(len(self.runs))
@@ -106,15 +130,17 @@ class RunList:
         known: Mapping[bytes, RunEntry] = MappingProxyType({}),
         schema: int = 0,
         versions: tuple[int, int] | None = None,
+        held: tuple[int, ...] = (),
     ) -> RunList:
         """``known``: entries by their bytes, which are not decoded again. ``versions``: ``rows_to`` and
-        ``records_to``, which are kept beside the list; None: both are the greatest version in it. Raises
-        ``DecodeError``."""
+        ``records_to``, which are kept beside the list, as ``held`` is; None: both are the greatest version in
+        it. Raises ``DecodeError``."""
         changes_from = fields.u64()
         entries = (fields.blob() for _ in range(fields.u32()))
         runs = tuple(known.get(data) or RunEntry.decode(data) for data in entries)
         try:
             decoded = cls(runs, changes_from, schema, *(versions or ()))
+            decoded = attrs.evolve(decoded, held=held) if held else decoded
         except DataCorruption as error:
             raise DecodeError(error.reason) from error
         # Sorted again they would encode to other bytes than those that were read.

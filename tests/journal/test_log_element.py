@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, elements
-from tierlog.journal.manifest.element import Element, Held, Kind
+from tierlog.journal.manifest.element import Element, Kind
 from tierlog.journal.operations.log_element import LogElement, LogElementChange
 from tierlog.storage_backends.base.codec import DecodeError, Decoder
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
@@ -59,8 +59,8 @@ def test_w6_a_long_run_list_is_not_logged_again_with_each_element(runs: RunList)
 def test_w6_nor_is_it_where_other_segments_are_held_back() -> None:
     runs = attrs.evolve(RUNS, schema=CONSISTENT_ELEMENT.runs.schema)
     before = attrs.evolve(CONSISTENT_ELEMENT, runs=runs)
-    cycle = attrs.evolve(runs.published([_run(501)], runs.schema), records_to=510)
-    after = attrs.evolve(before, n=before.n + 1, runs=cycle, held=(Held(7, 8),))
+    cycle = runs.published([_run(501)], runs.schema, 501, 510, (7,))
+    after = attrs.evolve(before, n=before.n + 1, runs=cycle)
     head, op = LogElement(before.encode()), LogElement(after.encode())
     change = LogElementChange.between(head, op)
 

@@ -18,6 +18,7 @@ from tierlog.actors.container.segment_rows import NO_RECORD, encode_image_row, i
 from tierlog.actors.container.state import RESIDENT_PREFIXES, ContainerState
 from tierlog.actors.container.writer_rows import WRITER_PREFIX
 from tierlog.journal.operations.segment_image import SegmentStatus, decode_image
+from tierlog.journal.operations.transaction_image import TransactionStatus, decode_transaction
 from tierlog.storage_backends.segments.records.chunk import ChunkRecord, chunk_key
 from tierlog.storage_backends.segments.records.deferred_work import (
     DEFERRED_WORK_PREFIX,
@@ -148,14 +149,23 @@ def broken_records(container: Container) -> Iterator[str]:
 
 
 def _broken_ends(state: ContainerState, entries: Entries) -> Iterator[str]:
-    """Each ended transaction is found by its end, and each end is counted (rule M21)."""
+    """Each ended transaction is found by its end, and each end is counted; open ones are in memory too (rule
+    M21)."""
     ends = [(end_of_key(key.encode()), version) for key, (version, _) in entries.items() if key[:2] == "h:"]
     if len(ends) != state.transactions.ends:
         yield f"{state.transactions.ends} ends of transactions are counted, there are {len(ends)}"
     indexed = {(ended_key(end.target, end.id).decode(), version) for end, version in ends}
-    for key, (version, _) in entries.items():
-        if key.startswith("t:") and (key, version) not in indexed:
+    open_ones = {ended_key(*key).decode(): record for key, record in state.transactions.records.items()}
+    for key, (version, value) in entries.items():
+        if not key.startswith("t:"):
+            continue
+        record = decode_transaction(value)
+        if record.status is TransactionStatus.OPEN:
+            if record != open_ones.pop(key, None):
+                yield f"{key} is the row of an open transaction, and that is not in memory"
+        elif (key, version) not in indexed:
             yield f"{key} at {version} is in no index: it would be remembered for ever"
+    yield from (f"{key} is an open transaction without a row" for key in open_ones)
 
 
 def _broken_spilled(state: ContainerState, entries: Entries) -> Iterator[str]:
@@ -210,10 +220,11 @@ def _broken_segment_rows(state: ContainerState, entries: Entries) -> Iterator[st
         key, image = image_key(sid).decode(), segments.versioned_image(sid)
         row = images.pop(key, None)
         assert image is not None
-        if sid not in segments.unpublished and image[0] <= state.clean_images_to:
-            expected = image[0], encode_image_row(image[1], *state.find_segment_record(sid))
-            if row != expected:
-                yield f"the image of segment {sid:#x} is {expected}, the table has {row}"
+        segment, is_captured = segments.by_id[sid], state.cut is not None and sid in state.cut
+        if sid not in segments.unpublished and not is_captured and state.is_published(segment):
+            expected = encode_image_row(image[1], *state.find_segment_record(sid))
+            if row is None or row[1] != expected:
+                yield f"the image of segment {sid:#x} is {expected!r}, the table has {row}"
     for key in images:
         yield f"{key} is there, and its segment is not"
 

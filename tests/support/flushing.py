@@ -3,7 +3,7 @@ too."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -12,6 +12,7 @@ import attrs
 from support.chunked import RememberingSink, storage_on
 from support.container_parts import NAME, Parts
 from support.table_rows import NO_RUNS
+from tierlog.actors.container.cycle_cut import CycleCut
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState
@@ -30,10 +31,15 @@ FLUSHING = WriterOptions(flush_age=30.0, error_pause=5.0)
 
 
 async def run_cycle(writer: StorageWriter, *, full: bool) -> None:
-    """One cycle, and the end of what it left under way. Raises what ends the writer."""
+    """One cycle, the end of what it left under way, and one attempt to publish it. Raises what ends the
+    writer."""
     try:
         async with anyio.create_task_group() as tasks:
             await writer.cycle(tasks, full=full)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer._publisher.run)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
     except ExceptionGroup as group:
         raise first_leaf(group) from None
 
@@ -53,7 +59,8 @@ class FlushWorld:
     claims: int = 0
     proofs: int = 0
     claim_error: BaseException | None = None
-    published: list[int] = attrs.field(factory=list)
+    published_cuts: list[int] = attrs.field(factory=list)
+    held: Collection[int] = ()
     publish_error: BaseException | None = None
     publish_pause: float = 0.0
     """Seconds that an attempt takes."""
@@ -131,13 +138,25 @@ class FlushWorld:
     async def keep_proven(self) -> None:
         self.proofs += 1
 
-    async def publish(self, cut: int) -> None:
+    def begin_cut(self) -> CycleCut:
+        return CycleCut(self.parts.state)
+
+    async def abandon(self, cut: CycleCut) -> None:
+        cut.close()
+        for _ in cut.give_back():
+            await anyio.lowlevel.checkpoint()
+
+    async def publish(self, cut: CycleCut) -> None:
         error = self.publish_error
         await anyio.sleep(self.publish_pause)
         if error is not None:
             raise error
 
-        self.published.append(cut)
+        for _ in cut.rows():
+            pass
+        cut.close()
+        self.held = cut.held
+        self.published_cuts.append(cut.cut)
 
     # --- CycleObserver ---------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from tierlog.journal.manifest.element import (
     SEGMENTS,
     TRANSACTIONS,
     Element,
-    Held,
     Kind,
     Owner,
     Pin,
@@ -34,6 +33,7 @@ from tierlog.journal.operations.checkpoint import (
     CheckpointPiece,
     CheckpointRows,
 )
+from tierlog.journal.operations.checkpoint_closures import CheckpointClosures, ClosureChange
 from tierlog.journal.operations.commit_metadata import CommitMetadata
 from tierlog.journal.operations.commit_transaction import CommitTransaction
 from tierlog.journal.operations.create_segment import CreateSegment
@@ -115,9 +115,10 @@ ELEMENT_WITH_SEGMENTS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, sc
 ELEMENT_WITH_TRANSACTIONS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=TRANSACTIONS))
 CONSISTENT_ELEMENT = attrs.evolve(
     ELEMENT,
-    runs=attrs.evolve(ELEMENT.runs, schema=CONSISTENT, rows_to=1200, records_to=1204),
+    runs=attrs.evolve(
+        ELEMENT.runs, schema=CONSISTENT, rows_to=1200, records_to=1204, held=(SID, (1 << 64) - 1)
+    ),
     recovery=Recovery(6, 800),
-    held=(Held(SID, 0xFEED), Held(SID + 1, (1 << 64) - 1)),
 )
 
 SAMPLES: dict[str, Operation] = {
@@ -139,6 +140,9 @@ SAMPLES: dict[str, Operation] = {
     ),
     "checkpoint_rows": CheckpointRows(
         9, (Row(b"c:m", 13, b""), Row(b"c:n", 14, None), Row(b"s:1", 12, b"record"))
+    ),
+    "checkpoint_closures": CheckpointClosures(
+        (6 << 32) | 2, (ClosureChange(1201, SID), ClosureChange(1203, SID + 1, SID))
     ),
     "checkpoint_ends": CheckpointEnds(9, 100_000),
     "commit_metadata": CommitMetadata((("s:1", b"record"), ("c:n", None), ("c:m", b""))),
@@ -279,15 +283,19 @@ elements = st.builds(
 consistent_elements = st.builds(
     lambda element, runs, more, recovery, held: attrs.evolve(
         element,
-        runs=attrs.evolve(runs, rows_to=min(more, runs.rows_to), records_to=max(more, runs.rows_to)),
+        runs=attrs.evolve(
+            runs,
+            rows_to=min(more, runs.rows_to),
+            records_to=max(more, runs.rows_to),
+            held=tuple(sorted(held)),
+        ),
         recovery=recovery,
-        held=tuple(Held(*each) for each in sorted(held.items())),
     ),
     elements,
     _run_lists(_counts, st.just(CONSISTENT)),
     _counts,
     st.builds(Recovery, st.integers(0, EPOCH_MAX), _counts),
-    st.dictionaries(u64, u64, max_size=3),
+    st.sets(u64, max_size=3),
 )
 _copied = st.builds(Copied, u32, u32)
 
@@ -323,6 +331,11 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(ForgetRows, blobs),
     st.builds(SpillWriters, u64, st.lists(writer, max_size=3).map(tuple)),
     st.builds(ForgetSegment, u64),
+    st.builds(
+        CheckpointClosures,
+        u64,
+        st.lists(st.builds(ClosureChange, u64, u64, u64), max_size=3).map(tuple),
+    ),
     st.builds(CheckpointEnds, u64, u64),
     st.builds(
         ForgetEnds,

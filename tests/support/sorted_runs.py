@@ -12,7 +12,6 @@ from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.sorted_runs.block import rows_of_block
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.encoder import EncodedRun, RunEncoder
-from tierlog.storage_backends.sorted_runs.memtable import unpublished_rows
 from tierlog.storage_backends.sorted_runs.part_checksum import part_checksum
 from tierlog.storage_backends.sorted_runs.put import encode_run, put_run
 from tierlog.storage_backends.sorted_runs.reader import RunReader, RunSource, StoredRuns
@@ -106,8 +105,8 @@ class TableWorld:
     async def flush(self) -> RunEntry | None:
         """One cycle: the memtable becomes a run."""
         self.cycle += 1
-        rows = unpublished_rows(self.table.freeze(), self.table.runs.rows_to)
-        encoded = await encode_run(lambda: f"runs/{self.cycle}", rows)
+        self.table.freeze_rows()
+        encoded = await encode_run(lambda: f"runs/{self.cycle}", self.table.unpublished_rows())
         if encoded is None:
             return None
 

@@ -27,7 +27,6 @@ from tierlog.journal.operations.import_segment import ImportSegment
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
-from tierlog.storage_backends.sorted_runs.memtable import unpublished_rows
 from tierlog.storage_backends.sorted_runs.merge import MergeOrder
 from tierlog.storage_backends.sorted_runs.merge_helper import merge_here
 from tierlog.storage_backends.sorted_runs.put import encode_run, put_run
@@ -99,8 +98,9 @@ class RunsInMemory:
 
     async def publish(self) -> None:
         table = self.state.table
-        rows = unpublished_rows(table.freeze(), table.runs.rows_to)
-        encoded = await encode_run(lambda: f"runs/{self.cycles + 1}", rows)
+        table.freeze_rows()
+        table.freeze_records()
+        encoded = await encode_run(lambda: f"runs/{self.cycles + 1}", table.unpublished_rows())
         if encoded is not None:
             self.cycles += 1
             run = RunEntry.of(encoded.run, self.cycles, self.cycles)

@@ -59,7 +59,8 @@ def _apply(state: ContainerState, op: CreateSegment) -> None:
     state.count_segment_id(op.sid)
     state.add_segment(SegmentState(op.sid, op.name, op.rolling_size))
     if is_staged(op.name):
-        state.transactions.stage(op.name, op.sid)
+        target = state.transactions.stage(op.name, op.sid)
+        state.closures.note(state.sequence, op.sid, target)
 
 
 def _apply_table(state: ContainerState, op: CreateTable) -> None:

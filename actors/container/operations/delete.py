@@ -45,11 +45,12 @@ def _with_merged(find: Callable[[int], SegmentState], sid: int) -> Iterator[Segm
         left += [merge.source for merge in reversed(segment.merges)]
 
 
-def delete_segment(state: ContainerState, sid: int) -> None:
-    """Delete the segment, and what was merged into it."""
+def delete_segment(state: ContainerState, sid: int, beside: int = 0) -> None:
+    """Delete the segment, and what was merged into it. ``beside``: another segment that the operation
+    changes."""
     # A merged source is known by its id only: after its target nothing else would name it.
     for segment in _with_merged(state.change, sid):
-        state.unname(segment, SegmentStatus.DELETED)
+        state.unname(segment, SegmentStatus.DELETED, beside or sid)
 
 
 def publish_delete(publisher: Publisher, sid: int) -> None:

@@ -184,6 +184,7 @@ async def _first_adopted_chunks(rows: LoggedMetadataStore) -> set[str]:
 
 def _apply(state: ContainerState, op: ImportSegment) -> None:
     state.count_segment_id(op.image.sid)
+    state.closures.note(state.sequence, op.image.sid)
     state.write_records(op.records)
     segment = SegmentState.from_image(op.image)
     # An image is of a durable state, and this one is not durable yet (C1).

@@ -19,6 +19,7 @@ from ....journal.operations.checkpoint import (
     CheckpointPiece,
     CheckpointRows,
 )
+from ....journal.operations.checkpoint_closures import CheckpointClosures
 from ....journal.operations.cycle_complete import CycleComplete
 from ....journal.operations.ended_transactions import CheckpointEnds
 from ....journal.operations.log_element import (
@@ -89,6 +90,7 @@ HANDLERS = (
     OperationHandler(CheckpointPart),
     OperationHandler(CheckpointCounters),
     OperationHandler(CheckpointEnds),
+    OperationHandler(CheckpointClosures),
     OperationHandler(CheckpointImages),
     OperationHandler(CheckpointPiece),
     OperationHandler(CheckpointRows),

@@ -81,7 +81,7 @@ def merge_sources(state: ContainerState, op: MergeSegments | CommitTransaction) 
             raise ValueError(f"merge of {length} bytes from {source!r}")
 
         # Of an empty source there is nothing to splice, so its record is only to be removed.
-        state.unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED)
+        state.unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED, op.target)
         if length:
             target.add_merge(MergedRange(target.length, sid, length))
             target.length += length

@@ -11,6 +11,7 @@ from ....journal.operations.segment_image import SegmentStatus
 from ....storage_backends.base.errors import MetadataConflict
 from ....storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_of_key
 from ....storage_backends.sorted_runs.memtable import version_of
+from ..closures import segment_of_records
 from ..requests import Request
 from .handlers import Decision, OperationHandler, RequestHandler
 
@@ -73,6 +74,8 @@ def _decide(state: ContainerState, request: CommitMetadataRequest) -> Decision:
 
 
 def _apply(state: ContainerState, op: CommitMetadata) -> None:
+    if segment := segment_of_records(key for key, _ in op.writes):
+        state.closures.note(state.sequence, segment)
     state.write_records(op.writes)
     for key, value in op.writes:
         if key.startswith(SEGMENT_PREFIX):
@@ -81,14 +84,15 @@ def _apply(state: ContainerState, op: CommitMetadata) -> None:
 
 def _apply_record(state: ContainerState, sid: int, value: bytes | None) -> None:
     """The segment's record in long-term storage changed: this commit is the flush position (rule F3)."""
-    segment = state.change(sid)
+    segment = state.change_record(sid)
     if value is None:
         segment.has_record = False
+        segment.recorded = state.sequence
         if segment.status is SegmentStatus.MERGED:
             state.remove_segment(sid)  # its chunks belong to the target's record now
         return
 
-    segment.load_record(value)
+    segment.load_record(state.sequence, value)
     segment.drop_flushed_merges()
     if segment.is_clean:
         state.segments.unlist_dirty(segment)
@@ -112,7 +116,7 @@ def _publish_record(publisher: Publisher, sid: int) -> None:
 
 
 def _apply_forget(state: ContainerState, op: ForgetSegment) -> None:
-    state.change(op.sid)
+    state.change_record(op.sid)
     state.remove_segment(op.sid)
 
 

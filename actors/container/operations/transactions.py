@@ -428,7 +428,7 @@ def _committed_info(request: BeginTransactionRequest, token: TransactionToken) -
 
 
 def _apply_begin(state: ContainerState, op: BeginTransaction) -> None:
-    state.transactions.begin(state.segments.by_id[op.target].name, op)
+    state.begin_transaction(state.transactions.begin(state.segments.by_id[op.target].name, op))
 
 
 def _apply_commit(state: ContainerState, op: CommitTransaction) -> None:
@@ -439,14 +439,14 @@ def _apply_commit(state: ContainerState, op: CommitTransaction) -> None:
 
     merge_sources(state, op)
     for sid in op.dropped:
-        delete_segment(state, sid)
+        delete_segment(state, sid, op.target)
 
 
 def _apply_abort(state: ContainerState, op: AbortTransaction) -> None:
     # A change of the target: it stays in memory until its end is durable and published.
     state.end_transaction(state.transactions.abort(state.change(op.target).name, op))
     for sid in op.dropped:
-        delete_segment(state, sid)
+        delete_segment(state, sid, op.target)
 
 
 def _apply_forget(state: ContainerState, op: ForgetEnds) -> None:

@@ -44,7 +44,7 @@ KIB = 1 << 10
 ROW_BYTES = 30_000
 HARD_BYTES = 64 * KIB
 PARKED = 3
-FROZEN = 8
+FROZEN = 10
 """Memtables that wait for their run, at most (rule M12)."""
 TIGHT = attrs.evolve(
     OPTIONS,
@@ -182,8 +182,8 @@ class Pressure:
                 await self.append(name, b"")
             await anyio.sleep(0)
 
-    async def change_until_eight_memtables_wait(self) -> None:
-        while len(self.owner.container.state.table.frozen) < FROZEN:
+    async def change_until_memtables_wait(self) -> None:
+        while not self.owner.container.state.table.frozen:
             await self.append("hot/1", b"y")
             await anyio.sleep(0.001)
         self.reached.add("frozen")
@@ -265,7 +265,7 @@ async def press(pressure: Pressure, trouble: Trouble, release: Callable[[], None
                 clients.start_soon(pressure.read_all_of_a_large_one)
                 clients.start_soon(pressure.flush)
             if "frozen" in trouble.reaches:
-                await pressure.change_until_eight_memtables_wait()
+                await pressure.change_until_memtables_wait()
             if "unflushed" in trouble.reaches:
                 await pressure.append_until_refused()
             await pressure.create_until_refused()

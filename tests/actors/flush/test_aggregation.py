@@ -11,11 +11,13 @@ from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.operations.truncate import TruncateRequest
 from tierlog.actors.flush.aggregation import DataPiece, SegmentFlush, SplicePiece, capture
-from tierlog.journal.operations.segment_image import MergedRange, MergedRanges
+from tierlog.journal.operations.segment_image import MergedRange, MergedRanges, SegmentStatus
 
 
 def plan_of(length: int, *merges: MergedRange) -> SegmentFlush:
-    return SegmentFlush(1, NAME, False, length, 0, False, 1 << 20, MergedRanges.of(merges), 0)
+    return SegmentFlush(
+        1, NAME, SegmentStatus.LIVE, False, length, 0, False, 1 << 20, MergedRanges.of(merges), 0, 0
+    )
 
 
 @pytest.mark.parametrize(

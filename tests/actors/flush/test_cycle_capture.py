@@ -7,7 +7,7 @@ import anyio.lowlevel
 import attrs
 import pytest
 
-from tierlog.actors.flush.aggregation import SegmentFlush
+from tierlog.actors.flush.aggregation import SegmentFlush, capture
 from tierlog.actors.flush.cycle_capture import capture_all
 from tierlog.journal.operations.segment_image import MergedRange, MergedRanges, SegmentStatus
 
@@ -55,7 +55,7 @@ class Capture:
             tasks.start_soon(self._others)
             plans, left_out = await capture_all(
                 list(self.table.values()),
-                CUT,
+                lambda segment: capture(segment, CUT),
                 segment_of=self.table.get,
                 is_under_way=self.under_way.__contains__,
                 leave_out=self.left_out.append,

@@ -119,8 +119,8 @@ async def test_f1_a_segment_that_is_merged_between_the_cut_and_its_capture_is_fl
     await run_cycle(writer_of(world), full=True)
 
     assert not world.between, "the merge came between two slices"
-    assert target.is_flushed == (last == "t")
-    assert target.is_flushed or (source.flushed, source.flushed_sealed) == (1, True)
+    assert target.merges, "it is flushed as of the cut"
+    assert (source.flushed, source.flushed_sealed) == (1, True)
     await run_cycle(writer_of(world), full=True)
     assert (await world.stored(target)).endswith(b"x")
 
@@ -229,12 +229,12 @@ async def test_j5_a_flush_is_answered_once_long_term_storage_records_it() -> Non
 
         world.publish_error = None
         await anyio.sleep(10)
-        assert len(world.published) == 1
+        assert len(world.published_cuts) == 1
         await writer.flush()
-        assert len(world.published) == 1  # it says already that all is flushed
+        assert len(world.published_cuts) == 1  # it says already that all is flushed
         world.parts.do(append(NAME, b"abc"))
         await writer.flush()
-        assert len(world.published) == 2
+        assert len(world.published_cuts) == 2
 
 
 # --- when ---------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ async def test_rows_of_many_runs_and_memory_are_found_at_once(world: TableWorld)
         world.put(key, None if key == b"c" else b"2")
     await world.flush()
     world.put(b"d", b"3")
-    world.table.freeze()
+    world.table.freeze_rows()
     world.put(b"e", b"4")
 
     found = await find_rows(world.capture(), world.reader, [b"a", b"b", b"c", b"d", b"e", b"f"])

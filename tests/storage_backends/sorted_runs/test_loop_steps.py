@@ -45,7 +45,8 @@ async def one_life(folder: Path, longest: LongestSteps) -> None:
     table = Table()
     table.put(rows(ACTIVE))
     with longest.of("freeze"):
-        (frozen,) = table.freeze()
+        table.freeze_rows()
+    (frozen,) = table.frozen
 
     entries = []
     with longest.of("encode"):

@@ -12,7 +12,7 @@ from tierlog.storage_backends.sorted_runs.memtable import (
     SLICE_KEYS,
     Memtable,
     find_conflict,
-    unpublished_rows,
+    newest_rows,
     version_of,
 )
 from tierlog.storage_backends.sorted_runs.rows import ABSENT, Row
@@ -73,7 +73,8 @@ def test_a_version_never_goes_back() -> None:
 def test_a_frozen_memtable_takes_no_rows_and_another_one_does() -> None:
     table = Table()
     table.put([Row(b"a", 1, b"one")])
-    (frozen,) = table.freeze()
+    table.freeze_rows()
+    (frozen,) = table.frozen
     table.put([Row(b"a", 2, b"two")])
 
     with pytest.raises(RuntimeError, match="frozen"):
@@ -85,20 +86,25 @@ def test_a_frozen_memtable_takes_no_rows_and_another_one_does() -> None:
 
 def test_an_empty_memtable_is_not_frozen() -> None:
     table = Table()
-    assert table.freeze() == ()
+    table.freeze_rows()
+    assert table.frozen == ()
     table.put([Row(b"a", 1, b"")])
-    assert len(table.freeze()) == len(table.freeze()) == 1
+    for _ in range(2):
+        table.freeze_rows()
+        assert len(table.frozen) == 1
 
 
 def test_frozen_memtables_become_one_run_of_their_newest_rows() -> None:
     table = Table()
     table.put([Row(b"a", 1, b"recorded")])
-    table.freeze()
+    table.freeze_rows()
     table.put([Row(b"b", 2, b"")])
-    table.freeze()
+    table.freeze_rows()
     table.put([Row(b"b", 3, None), Row(b"c", 4, b"")])
 
-    assert list(unpublished_rows(table.freeze(), rows_to=1)) == [
+    table.use(RunList(changes_from=1))
+    table.freeze_rows()
+    assert list(table.unpublished_rows()) == [
         Row(b"b", 3, None),
         None,
         Row(b"c", 4, b""),
@@ -113,14 +119,14 @@ async def test_m10_rows_that_newer_ones_replace_give_the_loop_turns_too(
     table, turns = Table(), 0
     for memtable in range(8):
         table.put(Row(b"%04d" % number, memtable * 1024 + number + 1, b"") for number in range(1024))
-        table.freeze()
+        table.freeze_rows()
 
     async def count() -> None:
         nonlocal turns
         turns += 1
 
     monkeypatch.setattr(put, "checkpoint", count)
-    rows = unpublished_rows(table.frozen, 0)
+    rows = newest_rows(table.frozen)
     encoded = await put.encode_run(lambda: "runs/1", rows)
     assert encoded is not None
     assert (encoded.run.summary.rows, turns) == (1024, 8 * 1024 // 256)
@@ -153,15 +159,16 @@ def test_m8_a_memtable_that_replay_divides_is_as_if_it_had_been_frozen_there(
     memory = table.memory
 
     for version in sorted((first, second)):
-        list(table.divide(version))
-        assert not list(table.divide(version)), "there is nothing left to move"
+        runs = RunList(rows_to=version, records_to=version)
+        list(table.divide(runs))
+        assert not list(table.divide(runs)), "there is nothing left to move"
     assert {key: table.find_in_memory(key) for key in newest} == newest
     assert table.memory == memory
-    for end in (first, second):
-        rows = [row for row in unpublished_rows(table.freeze(), rows_to=end) if row is not None]
+    table.freeze_rows()
+    for end in sorted((first, second)):
+        table.use(RunList(rows_to=end, records_to=end))
+        rows = [row for row in table.unpublished_rows() if row is not None]
         assert rows == sorted(row for row in newest.values() if row.version > end)
-    table.use(RunList(changes_from=max(first, second)))
-    assert table.rows == sum(row.version > max(first, second) for row in newest.values())
 
 
 def test_m8_clean_rows_leave_memory_in_steps_of_bounded_length() -> None:
@@ -169,7 +176,7 @@ def test_m8_clean_rows_leave_memory_in_steps_of_bounded_length() -> None:
     table.put(Row(b"%04d" % number, number, b"") for number in range(1, 3001))
     table.use(RunList(changes_from=2990))
 
-    assert len(list(table.divide(2990))) > 3000 // SLICE_KEYS
+    assert len(list(table.divide(RunList(changes_from=2990)))) > 3000 // SLICE_KEYS
     assert table.rows == 10
     steps = 1
     while table.free():
@@ -191,7 +198,7 @@ def test_m5_a_closed_view_keeps_no_rows() -> None:
 def test_m5_rows_count_as_memory_until_they_are_published() -> None:
     table = Table()
     table.put([Row(b"a", 1, b"one")])
-    table.freeze()
+    table.freeze_rows()
     table.put([Row(b"b", 2, None)])
 
     assert table.memory == 2 * ROW_MEMORY + len(b"aoneb")

@@ -22,7 +22,7 @@ from tierlog.storage_backends.sorted_runs.compaction import compact
 from tierlog.storage_backends.sorted_runs.compaction_policy import next_merge
 from tierlog.storage_backends.sorted_runs.local_copies import LocalCopies
 from tierlog.storage_backends.sorted_runs.lookup import find_cached, find_rows
-from tierlog.storage_backends.sorted_runs.memtable import find_conflict, unpublished_rows, version_of
+from tierlog.storage_backends.sorted_runs.memtable import find_conflict, version_of
 from tierlog.storage_backends.sorted_runs.merge import MergeOrder, merge_runs
 from tierlog.storage_backends.sorted_runs.put import encode_run, put_run
 from tierlog.storage_backends.sorted_runs.reader import StoredRuns
@@ -92,7 +92,7 @@ class Tables(RuleBasedStateMachine):
 
     @rule()
     def freeze(self) -> None:
-        self.table.freeze()
+        self.table.freeze_rows()
         self.frozen = dict(self.model)
 
     @precondition(lambda self: self.frozen is not None)
@@ -101,7 +101,7 @@ class Tables(RuleBasedStateMachine):
         """One cycle: the frozen memtables become runs, locally first."""
         assert self.frozen is not None
         self.durable, self.frozen = self.frozen, None
-        rows = unpublished_rows(self.table.frozen, self.table.runs.rows_to)
+        rows = self.table.unpublished_rows()
         self.cycle += 1
         runs = []
         while (encoded := self.run(encode_run(self.new_name, rows, run_bytes_max))) is not None:

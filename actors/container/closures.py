@@ -1,0 +1,124 @@
+"""Closures: segments that long-term storage alone must show as of one moment, or not at all (rule F3). Pure.
+
+Some segments are published together: a target and what is merged into it, a transaction's target and what is
+staged for it, segments that had the same name. If the flush of one does not reach its captured state, the
+rows of all of them are held back: the runs keep those of an earlier cycle.
+
+Most rows name their segment in the key. Those that do not have the version of an operation on one segment:
+records of chunks, tombstones of names, ended transactions. So the log of these operations says whose a row
+is. An operation is forgotten once its rows are published."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
+
+from ...journal.operations.checkpoint_closures import ClosureChange
+from ...storage_backends.base.codec import DecodeError, hex_number
+from ...storage_backends.segments.records import DEFERRED_WORK_PREFIX, SEGMENT_PREFIX, is_storage_key
+from ...storage_backends.sorted_runs.rows import Row
+from ..kernel.slices import in_slices
+from .segment_rows import IMAGE_PREFIX, NAME_PREFIX
+
+_HEX_DIGITS = 16
+_HEX_PREFIXES = (b"a:", b"y:", b"v:", IMAGE_PREFIX)
+"""Attributes, writers, marks of removed segments, images: the segment's id follows in hex."""
+_TABLE_PREFIX = b"r:"
+"""Rows of users' tables: the segment's id follows in 8 bytes."""
+_ID_BYTES = 8
+_STEP = 256
+
+
+def is_record(key: bytes) -> bool:
+    """Whether a cycle publishes a row of this key as of its end: a record of long-term storage, or the end of
+    an image, which only a flush puts."""
+    return is_storage_key(key) or key.startswith(IMAGE_PREFIX)
+
+
+def segment_of_records(keys: Iterable[str]) -> int:
+    """The segment whose records a commit changes; 0 if it is of none."""
+    found = 0
+    for key in keys:
+        if key.startswith(SEGMENT_PREFIX):
+            return hex_number(key[len(SEGMENT_PREFIX) :])
+        if key.startswith(DEFERRED_WORK_PREFIX):
+            start = len(DEFERRED_WORK_PREFIX)
+            found = hex_number(key[start : start + _HEX_DIGITS])
+    return found
+
+
+class ClosureLog:
+    """The operations whose rows are not published yet, in the order of their versions."""
+
+    def __init__(self) -> None:
+        self._changes: list[ClosureChange] = []
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def note(self, version: int, segment: int, other: int = 0) -> None:
+        """The operation ``version`` puts rows for ``segment``, which is published together with ``other``."""
+        self._changes.append(ClosureChange(version, segment, other))
+
+    def restore(self, changes: Iterable[ClosureChange]) -> None:
+        """Recovery: those of a checkpoint, which come first."""
+        self._changes += changes
+
+    def changes(self) -> list[ClosureChange]:
+        """All of them."""
+        return self._changes.copy()
+
+    def segment_of(self, version: int) -> int:
+        """Whose rows have this version; 0 if that is in the rows, or unknown because they are published."""
+        at = bisect_left(self._changes, (version,))
+        return self._changes[at].segment if self._has(at, version) else 0
+
+    def _has(self, at: int, version: int) -> bool:
+        return at < len(self._changes) and self._changes[at].version == version
+
+    def changed_after(self, version: int) -> Iterator[int]:
+        """The segments of later operations."""
+        return (change.segment for change in self._changes[bisect_left(self._changes, (version + 1,)) :])
+
+    def closure(self, segments: Collection[int]) -> set[int]:
+        """``segments``, and all that are published together with one of them."""
+        if not segments:
+            return set()
+
+        linked: dict[int, list[int]] = {}
+        for _, segment, other in self._changes:
+            if other:
+                linked.setdefault(segment, []).append(other)
+                linked.setdefault(other, []).append(segment)
+        found, left = set(segments), list(segments)
+        while left:
+            for other in linked.get(left.pop(), ()):
+                if other not in found:
+                    found.add(other)
+                    left.append(other)
+        return found
+
+    def is_held(self, held: Collection[int], row: Row) -> bool:
+        """Whether the row belongs to one of the segments ``held``. Rows that do not decode are of none."""
+        key = row.key
+        try:
+            if key.startswith(_HEX_PREFIXES):
+                return hex_number(key[2 : 2 + _HEX_DIGITS].decode("ascii", "replace")) in held
+            if key.startswith(_TABLE_PREFIX):
+                return int.from_bytes(key[2 : 2 + _ID_BYTES], "big") in held
+            if key.startswith(NAME_PREFIX) and row.value is not None:
+                return int.from_bytes(row.value, "big") in held
+        except DecodeError:
+            return False
+        return self.segment_of(row.version) in held
+
+    def forget(self, version: int, held: Collection[int]) -> Iterator[None]:
+        """The operations up to ``version`` are published, but for those of the segments ``held``. Some in
+        each step; nobody else forgets meanwhile."""
+        kept: list[ClosureChange] = []
+        end = bisect_left(self._changes, (version + 1,))
+        for part in in_slices(range(end if held else 0), _STEP):
+            changes = (self._changes[at] for at in part)
+            kept += (change for change in changes if change.segment in held or change.other in held)
+            yield
+        self._changes[:end] = kept
