@@ -17,6 +17,7 @@ from .handlers import Decision, OperationHandler, RequestHandler
 
 if TYPE_CHECKING:
     from ..publish import Publisher
+    from ..segments import SegmentState
     from ..state import ContainerState
 
 
@@ -74,22 +75,26 @@ def _decide(state: ContainerState, request: CommitMetadataRequest) -> Decision:
 
 
 def _apply(state: ContainerState, op: CommitMetadata) -> None:
-    if segment := segment_of_records(key for key, _ in op.writes):
-        state.closures.note(state.sequence, segment)
+    if changed := segment_of_records(key for key, _ in op.writes):
+        state.closures.note(state.sequence, changed)
+    # Before the write: a cycle that is published may need the present records.
+    segments = [
+        (state.change_record(segment_of_key(key)), value)
+        for key, value in op.writes
+        if key.startswith(SEGMENT_PREFIX)
+    ]
     state.write_records(op.writes)
-    for key, value in op.writes:
-        if key.startswith(SEGMENT_PREFIX):
-            _apply_record(state, segment_of_key(key), value)
+    for segment, value in segments:
+        _apply_record(state, segment, value)
 
 
-def _apply_record(state: ContainerState, sid: int, value: bytes | None) -> None:
+def _apply_record(state: ContainerState, segment: SegmentState, value: bytes | None) -> None:
     """The segment's record in long-term storage changed: this commit is the flush position (rule F3)."""
-    segment = state.change_record(sid)
     if value is None:
         segment.has_record = False
         segment.recorded = state.sequence
         if segment.status is SegmentStatus.MERGED:
-            state.remove_segment(sid)  # its chunks belong to the target's record now
+            state.remove_segment(segment.sid)  # its chunks belong to the target's record now
         return
 
     segment.load_record(state.sequence, value)

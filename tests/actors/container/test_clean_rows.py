@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.container_parts import NAME, Parts
+from tierlog.actors.container.closures import is_record
 from tierlog.actors.container.operations.cold import UnloadRequest
 from tierlog.actors.container.operations.metadata import CommitMetadataRequest
 from tierlog.actors.container.operations.transactions import ForgetTransactionsRequest
@@ -16,7 +17,6 @@ from tierlog.storage_backends.segments.records import (
     deferred_work_key,
     imported_key,
     index_key,
-    is_storage_key,
     released_key,
     segment_key,
 )
@@ -33,20 +33,21 @@ RECORDS = [
     deferred_work_key(7, DeferredWorkKind.DELETE),
     released_key("app/old$offset.0"),
     imported_key("app/old"),
+    "g:7",
 ]
-OTHERS = ["g:7", "n:app/a", "a:7", "y:7", "v:7", "t:app/a", "h:7", "r:7", "w:7", "u:", "p:"]
+OTHERS = ["n:app/a", "a:7", "y:7", "v:7", "t:app/a", "h:7", "r:7", "w:7", "u:", "p:"]
 
 
 @pytest.mark.parametrize("key", RECORDS)
 def test_records_of_long_term_storage_are_clean_up_to_the_end_of_the_cycle(key: str) -> None:
-    assert is_storage_key(key.encode())
+    assert is_record(key.encode())
     assert is_clean(RUNS, Row(key.encode(), 20, b"value"))
     assert not is_clean(RUNS, Row(key.encode(), 21, b"value"))
 
 
 @pytest.mark.parametrize("key", OTHERS)
 def test_all_other_rows_are_clean_up_to_its_cut(key: str) -> None:
-    assert not is_storage_key(key.encode())
+    assert not is_record(key.encode())
     assert is_clean(RUNS, Row(key.encode(), 10, b"value"))
     assert not is_clean(RUNS, Row(key.encode(), 11, b"value"))
 
@@ -60,15 +61,17 @@ def test_rows_of_a_checkpoint_that_the_runs_lack_are_dirty() -> None:
             state.restore_row(Row(f"{key}{version}".encode(), version, b""))
     with state.table.view() as view:
         dirty = [row.key for row in view.dirty_rows() if row is not None]
-    assert dirty == [b"n:app/a11", b"n:app/a20", b"n:app/a21", b"s:000000000000000721"]
+    assert dirty == [b"s:000000000000000721", b"n:app/a11", b"n:app/a20", b"n:app/a21"]
 
 
 def test_a_memtable_stays_until_the_runs_have_all_of_its_rows() -> None:
     table = Table()
-    table.put([Row(b"n:app/a", 11, b""), Row(b"s:7", 20, b"")])
-    table.freeze()
+    table.put([Row(b"n:app/a", 11, b"")])
+    table.freeze_rows()
+    table.put_records([Row(b"s:7", 20, b"")])
+    table.freeze_records()
     table.use(RUNS)
-    assert (table.rows, table.version, table.is_dirty) == (2, 20, True)
+    assert (table.rows, table.version, table.is_dirty) == (1, 20, True)
     table.use(RunList(rows_to=20))
     assert (table.rows, table.is_dirty) == (0, False)
 

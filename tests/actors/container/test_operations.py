@@ -74,6 +74,7 @@ def test_internal_operations_never_make_a_flush_cycle_due() -> None:
         "CheckpointBegin",
         "CheckpointCounters",
         "CheckpointEnd",
+        "CheckpointClosures",
         "CheckpointEnds",
         "CheckpointImages",
         "CheckpointManifest",

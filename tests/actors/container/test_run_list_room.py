@@ -15,7 +15,7 @@ from support.stores import make
 from support.table_rows import fail_merged_runs, fill_up
 from tierlog.actors.container import table_runs
 from tierlog.journal.manifest.chain import read_chain
-from tierlog.journal.manifest.element import ELEMENT_BYTES_MAX
+from tierlog.journal.manifest.element import CONSISTENT, ELEMENT_BYTES_MAX
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import StorageFull, Throttled
 from tierlog.storage_backends.sorted_runs import compaction_policy
@@ -170,7 +170,9 @@ async def test_j2_an_element_that_nobody_could_read_is_not_recorded() -> None:
         ]
         before = owner.container.state.manifest
         with pytest.raises(StorageFull, match=f"at most {ELEMENT_BYTES_MAX} bytes"):
-            await owner.container.ownership.complete_cycle(owner.container.state.sequence, runs)
+            await owner.container.ownership.complete_cycle(
+                owner.container.state.sequence, lambda before: before.published(runs, CONSISTENT)
+            )
         assert owner.container.state.manifest == before
         await owner.container.ownership.prove_anew()
         assert not (await read_chain(world.chunks, 0)).problems

