@@ -357,13 +357,18 @@ class Checkpointer:
 
 
 def whole_checkpoint(
-    state: ContainerState, count: int, group: int, data: Sequence[Operation] = ()
+    state: ContainerState,
+    count: int,
+    group: int,
+    data: Sequence[Operation] = (),
+    *,
+    size_max: int = _PART_BYTES,
 ) -> tuple[list[Operation], Snapshot, int] | None:
     """The operations of the checkpoint ``count`` of this owner, in one ``group``, with ``data`` before them,
-    its snapshot and its size; None if it is larger than one part."""
+    its snapshot and its size; None if it is larger than ``size_max``."""
     snapshot = state.begin_snapshot()
     # One part, whatever the number of its records: only its size is limited.
-    records = snapshot.take(_PART_BYTES, _PART_BYTES)
+    records = snapshot.take(size_max, size_max)
     state.end_snapshot()
     if not snapshot.is_complete:
         return None

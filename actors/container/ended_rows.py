@@ -21,7 +21,7 @@ from ...journal.operations.transaction_image import (
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.sorted_runs.rows import Row
 
-_ENDED_PREFIX, INDEX_PREFIX = b"t:", b"h:"
+TRANSACTION_PREFIX, INDEX_PREFIX = b"t:", b"h:"
 _SEPARATOR = "\0"
 _VERSION_DIGITS = 16
 _INDEX_HEAD = len(INDEX_PREFIX) + _VERSION_DIGITS
@@ -29,7 +29,7 @@ _INDEX_HEAD = len(INDEX_PREFIX) + _VERSION_DIGITS
 
 def ended_prefix(target: str) -> bytes:
     """Before the transactions of all targets whose names begin with ``target``."""
-    return _ENDED_PREFIX + target.encode("utf-8", "surrogatepass")
+    return TRANSACTION_PREFIX + target.encode("utf-8", "surrogatepass")
 
 
 def ended_key(target: str, transaction: str) -> bytes:
@@ -77,7 +77,7 @@ def transaction_of_row(row: Row | None) -> TransactionImage | None:
 def split_key(key: bytes) -> tuple[str, str]:
     """Target and id in the key of an ended transaction's row; the id is empty in a prefix. Raises
     ``DecodeError``."""
-    return _split(key[len(_ENDED_PREFIX) :])
+    return _split(key[len(TRANSACTION_PREFIX) :])
 
 
 def end_of_key(key: bytes) -> TransactionEnd:

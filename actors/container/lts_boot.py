@@ -19,23 +19,30 @@ from ...journal.log.contract import DurableDataLog
 from ...journal.manifest.chain import StoredElement, element_name, list_elements
 from ...journal.manifest.element import Element, Kind, Owner
 from ...journal.operations.cycle_complete import CycleComplete
+from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.log_element import LogElement
+from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkExists, StoreMismatch
+from ...storage_backends.base.errors import ChunkExists, StoreMismatch, TooLarge
+from ...storage_backends.base.transactions import is_staged, staged_prefix
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY, Reason, UnconfirmedRecord
+from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.reader import RunReader
-from ...storage_backends.sorted_runs.rows import Row
-from ...storage_backends.sorted_runs.table import Table
+from ...storage_backends.sorted_runs.rows import Row, decoded
+from ...storage_backends.sorted_runs.table import Table, TableView
 from .checkpoint import log_checkpoint, whole_checkpoint
 from .confirmation import JUMP
-from .ended_rows import INDEX_PREFIX
+from .ended_rows import INDEX_PREFIX, TRANSACTION_PREFIX, transaction_of_row
 from .manifest_state import ManifestState
 from .published_check import Published, check_published, pages_of_rows
+from .segment_rows import image_key, load_of_row, loaded, name_key, sid_of_row
 from .state import HISTORY_KEY, ContainerState
 
 _RESIDENT = (CLAIM_PREFIX, UNCONFIRMED_KEY, HISTORY_KEY)
 """The prefixes of records that a log has besides those of its segments."""
+_CHECKPOINT_BYTES = 32 << 20
+"""A group of the log has at most 64 MiB."""
 
 
 @attrs.frozen(eq=False)
@@ -51,6 +58,9 @@ class LtsBoot:
     """What ``chosen`` publishes. With an inconsistency there is no boot (rule R3)."""
     ends: int
     """How many ended transactions are known."""
+    open: Sequence[TransactionImage]
+    loads: Sequence[LoadSegment]
+    """The targets of open transactions, and what is staged for them: these are always in memory."""
     records: Sequence[Row]
 
     @property
@@ -85,6 +95,13 @@ class LtsBoot:
         state.know_elements(ManifestState(claim))
         for row in self.records:
             state.restore_row(row)
+        for record in self.open:
+            state.transactions.restore(record)
+        for load in self.loads:
+            segment = loaded(load)
+            state.load_segment(segment, load.record_version, load.record)
+            if is_staged(segment.name):
+                state.transactions.stage(segment.name, segment.sid)
         state.live_segments, state.transactions.ends = self.published.segments, self.ends
         # There may be rows of attributes and of writers: code that does not know them must refuse the log.
         state.has_spilled = True
@@ -92,8 +109,12 @@ class LtsBoot:
         state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
         state.begin_history(history)
         state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
-        made = whole_checkpoint(state, 1, log.next_group)
-        assert made is not None  # a few records
+        made = whole_checkpoint(state, 1, log.next_group, size_max=_CHECKPOINT_BYTES)
+        if made is None:
+            raise TooLarge(
+                f"the open transactions of container {self.container} and their {len(self.loads)} segments "
+                f"take more than {_CHECKPOINT_BYTES >> 20} MiB"
+            )
         await log_checkpoint(state, log, made[0])
         return claim
 
@@ -104,7 +125,7 @@ async def read_boot(container: int, newest: StoredElement, chosen: Element, runs
     table.use(chosen.runs)
     with table.view() as view:
         published = await check_published(view, runs)
-        ends, records = 0, list[Row]()
+        ends, records, transactions = 0, list[Row](), list[TransactionImage]()
         async with aclosing(pages_of_rows(view, runs, INDEX_PREFIX)) as pages:
             async for rows in pages:
                 ends += len(rows)
@@ -112,7 +133,27 @@ async def read_boot(container: int, newest: StoredElement, chosen: Element, runs
             async with aclosing(pages_of_rows(view, runs, prefix.encode())) as pages:
                 async for rows in pages:
                     records += rows
-    return LtsBoot(container, newest, chosen, published, ends, records)
+        async with aclosing(pages_of_rows(view, runs, TRANSACTION_PREFIX)) as pages:
+            async for rows in pages:
+                known = (decoded(transaction_of_row, row, row.key) for row in rows)
+                transactions += (each for each in known if each and each.status is TransactionStatus.OPEN)
+        loads = await _loads_of(view, runs, transactions)
+    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records)
+
+
+async def _loads_of(
+    view: TableView, runs: RunReader, transactions: Sequence[TransactionImage]
+) -> list[LoadSegment]:
+    """The segments of open transactions."""
+    sids = {record.sid for record in transactions}
+    for record in transactions:
+        prefix = name_key(staged_prefix(record.target, record.id))
+        async with aclosing(pages_of_rows(view, runs, prefix)) as pages:
+            async for rows in pages:
+                sids.update(sid for row in rows if (sid := decoded(sid_of_row, row, row.key)) is not None)
+    found = await find_rows(view, runs, [image_key(sid) for sid in sorted(sids)])
+    loads = (decoded(load_of_row, row, key) for key, row in found.items())
+    return [load for load in loads if load is not None]
 
 
 async def claim_chain(chunks: ChunkStorage, container: int, op: LogElement) -> None:

@@ -1,11 +1,12 @@
 """Whether the rows that one element publishes are one state of each segment: what a boot from long-term
 storage alone may begin with. The check itself is pure.
 
-A full cycle publishes the images of segments as of a later moment than their records and other rows, if they
-changed meanwhile. The state is consistent if that made no difference: each image agrees with its record, no
-merge is pending, no transaction is open, names and ids match, and each chain of chunks is as long as its
-record says. An image that is later than the rows which were frozen for the run got their greatest version:
-with such a version it may lack what is in no run yet (``may_be_later``)."""
+A full cycle publishes each segment as of one moment (rule F3), so this finds damage, and what earlier versions
+published: images as of a later moment than records and other rows. Each image must agree with its record, no
+merge may be pending, staged segments need their open transaction, names and ids must match, and each chain of
+chunks must be as long as its record says. In runs of earlier versions an image that is later than the rows
+which were frozen for the run has their greatest version: with such a version it may lack what is in no run
+(``may_be_later``)."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ from anyio.lowlevel import checkpoint
 
 from ...journal.manifest.element import CONSISTENT
 from ...journal.operations.segment_image import SegmentImage, SegmentStatus, decode_image
+from ...journal.operations.transaction_image import TransactionStatus
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
-from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.base.transactions import is_staged, split_staged
 from ...storage_backends.segments.records import (
     DEFERRED_WORK_PREFIX,
     SEGMENT_PREFIX,
@@ -38,6 +40,7 @@ from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from ..kernel.slices import in_slices
+from .ended_rows import TRANSACTION_PREFIX, transaction_of_row
 from .segment_rows import IMAGE_PREFIX, NAME_PREFIX, load_of_row, name_of_key, sid_of_row
 from .segments import SegmentState
 
@@ -90,6 +93,8 @@ class PublishedCheck:
         self._records: dict[int, SegmentRecord] = {}
         self._chunks: dict[str, _Chunk] = {}
         self._work: list[DeferredWorkRecord] = []
+        self._open: dict[tuple[str, str], int] = {}
+        """Of open transactions, the ids of their targets."""
         self._found: list[Inconsistency] = []
         self._kinds: dict[bytes, Callable[[Row, bytes], None]] = {
             IMAGE_PREFIX: self._add_image,
@@ -97,6 +102,7 @@ class PublishedCheck:
             SEGMENT_PREFIX.encode(): self._add_record,
             CHUNK_PREFIX.encode(): self._add_chunk,
             DEFERRED_WORK_PREFIX.encode(): self._add_work,
+            TRANSACTION_PREFIX: self._add_transaction,
         }
 
     @property
@@ -150,6 +156,12 @@ class PublishedCheck:
         if work.kind in OWN_CHAIN:
             self._work.append(work)
 
+    def _add_transaction(self, row: Row, value: bytes) -> None:
+        record = transaction_of_row(row)
+        assert record is not None
+        if record.status is TransactionStatus.OPEN:
+            self._open[record.target, record.id] = record.sid
+
     def finish(self) -> Iterator[Inconsistency | None]:
         """What does not fit together, in no order; None after each step. Once."""
         yield from self._found
@@ -167,6 +179,9 @@ class PublishedCheck:
                 yield Inconsistency(shown, "it has a record in long-term storage and no image")
             start = record.first_chunk_start
             yield from self._walk(shown, record.first_chunk, record.chunk_count, record.length - start)
+        for (target, transaction), sid in self._open.items():
+            if sid not in self._images:
+                yield Inconsistency(target, f"its transaction {transaction!r} is open, and it has no image")
         for work in self._work:
             yield from self._walk(f"({work.segment:016x})", work.chunk, work.chunks)
         for number, name in enumerate(self._chunks, 1):
@@ -177,6 +192,8 @@ class PublishedCheck:
     def _check_image(self, sid: int, image: _Image) -> Iterator[str]:
         if image.problem:
             yield image.problem
+        if is_staged(image.name) and split_staged(image.name) not in self._open:
+            yield "it is staged for a transaction that is not open"
         names = self._names.get(sid, [])
         if names != [image.name]:
             yield f"its image has this name, and the names of its id are {names}"
@@ -222,7 +239,7 @@ def _problem_of(image: SegmentImage) -> str:
         return f"it is {image.status.name.lower()}, and that is not complete in long-term storage"
     if image.merges:
         return f"of {len(image.merges)} merges its record in long-term storage has nothing yet"
-    return "it belongs to an open transaction, which only the log knows" if is_staged(image.name) else ""
+    return ""
 
 
 def _text(key: bytes) -> str:

@@ -153,6 +153,11 @@ def staged_name(target: str, transaction_id: str, part: object) -> str:
     return f"{target}{_SEPARATOR}{check_transaction_id(transaction_id)}.{part}"
 
 
+def staged_prefix(target: str, transaction_id: str) -> str:
+    """Before the names of all that is staged for a transaction."""
+    return f"{target}{_SEPARATOR}{transaction_id}."
+
+
 def is_staged(name: str) -> bool:
     """Whether ``name`` is the name of a staged segment."""
     return _SEPARATOR in name

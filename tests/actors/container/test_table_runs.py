@@ -216,7 +216,7 @@ async def test_m12_without_room_for_a_run_a_cycle_completes_and_a_later_one_publ
 
         disk.capacity = world.chunks.script = None
         await fill(owner, "later")
-        assert (table.rows, len(runs_of(owner))) == (0, 2)
+        assert (table.rows, len(runs_of(owner))) == (0, 1)
         await check(owner, *NAMES[1:], "later")
         await anyio.sleep(600)
         assert runs_in(world) == runs_of(owner)
