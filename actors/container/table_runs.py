@@ -183,6 +183,13 @@ class TableRuns:
         this call are garbage. After an error call it again."""
         await self._ownership.keep_proven()
         await self.sort_out()  # of an element that the owner before recorded, perhaps
+        if self._is_recorded(cut):  # by an earlier attempt, maybe without runs
+            if self._state.manifest.intent is not None:
+                await self._ownership.complete_cycle(cut.cut)
+            await self.abandon_cycle(cut)
+            await self.sort_out()
+            return
+
         runs: list[RunEntry] = []
         replaced = len(self._replaced)
         failure: TierlogError | None = None
@@ -209,6 +216,12 @@ class TableRuns:
         self._garbage.release(self._replaced[:replaced])
         del self._replaced[:replaced]
         self._wake.set()
+
+    def _is_recorded(self, cut: CycleCut) -> bool:
+        """Whether an element of this owner records the cycle."""
+        manifest = self._state.manifest
+        elements = (op.element for op in (manifest.head, manifest.intent) if op is not None)
+        return any(each.epoch == self._state.epoch and each.progress.cut >= cut.cut for each in elements)
 
     @staticmethod
     def _published(runs: Sequence[RunEntry], cut: CycleCut, before: RunList) -> RunList:

@@ -326,7 +326,7 @@ class StorageWriter:
         cut = self._source.begin_cut() if full and not self._publisher.is_busy else None
         sequence, plans = await self._capture(cut, full=full)
         is_empty = not plans
-        await self._flush_to(tasks, plans, full=full)
+        is_claimed = await self._flush_to(tasks, plans, full=full)
         await clear_in_slices(plans)
         await self._run_deferred(tasks)
         steps = self._unrecorded_steps
@@ -349,6 +349,9 @@ class StorageWriter:
             self._observer.cycle_completed(number)
             self._report_progress()
         if full:
+            if cut is not None and not is_claimed:
+                await self._source.abandon(cut)
+                cut = None
             await self._end_full_cycle(cut, unreached, failed, attempt, progressed=progressed)
 
     def _begin_cycle(self) -> None:
@@ -396,10 +399,10 @@ class StorageWriter:
                 await anyio.lowlevel.checkpoint()
         return sequence, plans
 
-    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush], *, full: bool) -> None:
-        """Flush what was captured."""
+    async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush], *, full: bool) -> bool:
+        """Flush what was captured. Returns whether this owner may write to long-term storage."""
         if not plans:
-            return
+            return True
 
         # A capture includes operations that are not durable yet. A crash may still undo those, and long-term
         # storage must not have them then (C1).
@@ -412,12 +415,13 @@ class StorageWriter:
             plans = await self._make_room_unclaimed(plans, error)
         except TierlogError as error:
             await self._flushes.fail((plan.sid for plan in plans), error)
-            return
+            return False
 
         if self._flusher.has_spilled:
             await self._flush_spilled(tasks, plans)
         if plans:
             await self._flushes.run(tasks, plans)
+        return True
 
     async def _flush_spilled(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush]) -> None:
         """Flush what is not in memory (rule F8). What is late, or waits for late ones, leaves ``plans``."""

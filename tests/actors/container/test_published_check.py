@@ -83,7 +83,7 @@ def sound() -> dict[bytes, Row]:
         *map(record_row, RECORDS.values()),
         *map(record_row, CHUNKS.values()),
         *map(record_row, WORK),
-        Row(b"t:target\0id", 5, b"of another kind"),
+        Row(b"h:0000000000000005target\0id", 5, b"of another kind"),
     ]
     return {row.key: row for row in rows}
 
@@ -101,7 +101,7 @@ def test_a_sound_state_passes_in_any_order() -> None:
     assert check([]) == []
 
 
-NOT_NEEDED = {b"t:target\0id", WORK[2].key.encode()}
+NOT_NEEDED = {b"h:0000000000000005target\0id", WORK[2].key.encode()}
 
 
 @pytest.mark.parametrize("key", sorted(sound().keys() - NOT_NEEDED))
@@ -158,7 +158,7 @@ def with_record(record: SegmentRecord | ChunkRecord) -> list[Row]:
         (
             [*sound().values(), image_row(IMAGES[EMPTY]._replace(sid=8, name="t#txn.a.0"))],
             "t#txn.a.0",
-            "it belongs to an open transaction",
+            "it is staged for a transaction that is not open",
         ),
         (
             with_record(attrs.evolve(CHUNKS["c2"], length=19)),

@@ -16,6 +16,7 @@ import anyio
 import attrs
 import pytest
 
+from support.container_world import read_all
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.patience import scaled
 from support.stores_of_all_kinds import during_a_flush, fill
@@ -24,8 +25,10 @@ from tierlog import (
     DataCorruption,
     InvalidArgument,
     SegmentStore,
+    StagedPart,
     StoreConfig,
     StoreMismatch,
+    TransactionState,
     Unavailable,
     open_store,
 )
@@ -334,7 +337,7 @@ async def refused(folder: Path, message: str) -> None:
     assert fingerprint(folder) == before
 
 
-async def test_r3_a_segment_that_changed_during_the_flush_is_refused_until_the_next_one(
+async def test_r3_a_segment_that_changed_during_the_flush_is_recovered_as_of_its_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data"
@@ -345,21 +348,38 @@ async def test_r3_a_segment_that_changed_during_the_flush_is_refused_until_the_n
         await store.flush()
         shutil.copytree(folder / "lts", tmp_path / "early" / "lts")
         await store.flush()
-    await refused(tmp_path / "early", "target: its image has length 11, .* 6")
     lose_logs(folder)
-    await recovered(folder)
-    async with opened(folder) as store:
-        assert await store.read("target", 0, 100) == b"beforeafter"
+    for recovered_folder, content in ((tmp_path / "early", b"before"), (folder, b"beforeafter")):
+        await recovered(recovered_folder)
+        async with opened(recovered_folder) as store:
+            assert await store.read("target", 0, 100) == content
 
 
-async def test_r3_an_open_transaction_is_refused(tmp_path: Path) -> None:
+async def test_r3_an_open_transaction_is_recovered_and_can_be_committed(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        await store.create_segment("s")
-        await store.begin_transaction("s", "t")
-        await store.append(await store.stage_segment("s", "t", "0"), b"staged")
+        for name in ("s", "other"):
+            await store.create_segment(name)
+        await store.append("s", b"first ")
+        await store.begin_transaction("s", "t", lease=60)
+        staged = await store.stage_segment("s", "t", "0")
+        await store.append(staged, b"staged")
+        await store.begin_transaction("other", "aborted")
+        await store.abort_transaction("other", "aborted")
         await store.flush()
+        await store.append(staged, b" and lost")
     lose_logs(tmp_path)
-    await refused(tmp_path, "open transaction")
+    await recovered(tmp_path)
+    for _ in range(2):
+        async with opened(tmp_path) as store:
+            info = await store.transaction_info("s", "t")
+            assert (info.state, info.staged) == (TransactionState.OPEN, (StagedPart(staged, 6),))
+            assert 0 < info.expires_in <= 60
+            assert (await store.transaction_info("other", "aborted")).state is TransactionState.ABORTED
+    async with opened(tmp_path) as store:
+        await store.commit_transaction("s", "t", [StagedPart(staged, 6)])
+        await store.flush()
+        assert await read_all(store, "s") == b"first staged"
+        assert await store.list_segments() == ["other", "s"]
 
 
 async def test_r2_a_damaged_newest_element_is_refused(tmp_path: Path) -> None:

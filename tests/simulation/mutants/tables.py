@@ -7,16 +7,16 @@ from typing import Any
 
 import attrs
 
+from tierlog.actors.container.closures import ClosureLog
+from tierlog.actors.container.cycle_cut import CycleCut
 from tierlog.actors.container.ended_rows import ended_key
 from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.manifest_state import ManifestState
 from tierlog.actors.container.parked import ParkedRequests
 from tierlog.actors.container.row_removal import RowRemoval
-from tierlog.actors.container.segment_rows import ImageRows
 from tierlog.actors.container.segments import NotLoaded, SegmentState
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.table_runs import TableRuns
-from tierlog.journal.manifest.element import TRANSACTIONS
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.base.transactions import is_staged
@@ -70,9 +70,9 @@ def tombstones_go_while_older_runs_have_the_row(plant: Planter) -> None:
 def rows_are_clean_before_their_element_counts(plant: Planter) -> None:
     """After a crash, or a failed flush, records are lost that only a run without an element has."""
 
-    async def write(original: Any, self: TableRuns, dirty: Any, runs: list[RunEntry]) -> bool:
-        has_room: bool = await original(self, dirty, runs)
-        self._state.table.use(self._state.table.runs.published(runs, TRANSACTIONS))
+    async def write(original: Any, self: TableRuns, cut: CycleCut, runs: list[RunEntry]) -> bool:
+        has_room: bool = await original(self, cut, runs)
+        self._state.table.use(self._published(runs, cut, self._state.table.runs))
         return has_room
 
     plant(TableRuns._write_rows, write)
@@ -102,12 +102,34 @@ def runs_in_use_are_collected(plant: Planter) -> None:
 def image_that_changed_meanwhile_is_clean(plant: Planter) -> None:
     """A segment that was appended to while its run was written keeps an old image in the runs."""
 
-    def row(original: Any, self: ImageRows, sid: int) -> Any:
+    def row(original: Any, self: CycleCut, sid: int) -> Any:
         found = original(self, sid)
-        self._segments.unpublished.pop(sid, None)
+        self._state.segments.unpublished.pop(sid, None)
         return found
 
-    plant(ImageRows._row, row)
+    plant(CycleCut._image_row, row)
+
+
+@mutant("F1")
+def image_is_of_the_moment_of_its_encoding(plant: Planter) -> None:
+    """Long-term storage alone has segments that are longer than their bytes, and writers ahead of them."""
+    plant(CycleCut.before_change, lambda original, self, segment: None)
+
+
+@mutant("F3")
+def what_is_not_flushed_to_the_cut_is_published(plant: Planter) -> None:
+    """A segment that failed has an image that its record does not agree with."""
+
+    def finish(original: Any, self: CycleCut, unreached: Any) -> None:
+        original(self, ())
+
+    plant(CycleCut.finish, finish)
+
+
+@mutant("F3")
+def sources_are_published_without_their_target(plant: Planter) -> None:
+    """Long-term storage alone has merged bytes twice, or not at all."""
+    plant(ClosureLog.closure, lambda original, self, segments: set(segments))
 
 
 @mutant("C4")
