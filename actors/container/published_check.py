@@ -2,11 +2,11 @@
 storage alone may begin with. The check itself is pure.
 
 A full cycle publishes each segment as of one moment (rule F3), so this finds damage, and what earlier
-versions published: images as of a later moment than records and other rows. Each image must agree with its record, no
-merge may be pending, staged segments need their open transaction, names and ids must match, and each chain of
-chunks must be as long as its record says. In runs of earlier versions an image that is later than the rows
-which were frozen for the run has their greatest version: with such a version it may lack what is in no run
-(``may_be_later``)."""
+versions published: images as of a later moment than records and other rows. Each image must agree with its
+record, no merge may be pending, staged segments need their open transaction, names and ids must match, and
+each chain of chunks must be as long as its record says. In runs of earlier versions an image that is later
+than the rows which were frozen for the run has their greatest version: with such a version it may lack what
+is in no run (``may_be_later``)."""
 
 from __future__ import annotations
 

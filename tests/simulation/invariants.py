@@ -24,8 +24,9 @@ from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.base.transactions import is_staged, split_staged
 from tierlog.storage_backends.segments.records import chunk_key
 from tierlog.storage_backends.segments.records.imported import imported_key
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
-from .records import broken_records
+from .records import broken_publication, broken_records
 from .services import ServiceLog
 
 Predicate = Callable[[Container], Iterator[str]]
@@ -323,6 +324,7 @@ class Watch:
         self._names: dict[tuple[int, int], str] = {}
         """Names by container and segment id: an id means one segment forever."""
         self._records: dict[tuple[int, int], int] = {}
+        self._runs: dict[int, RunList] = {}
         self.checks = 0
 
     def check(self, container: Container) -> None:
@@ -371,6 +373,11 @@ class Watch:
         self._records[key] = newest
         for breach in broken_records(container):
             raise _broken(container, "the records of long-term storage describe whole segments", breach)
+        runs = container.state.table.runs
+        if self._runs.get(container.index) != runs:
+            self._runs[container.index] = runs
+            for breach in broken_publication(container):
+                raise _broken(container, "long-term storage alone has one state of each segment", breach)
 
 
 class _Moment:

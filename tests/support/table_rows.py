@@ -114,11 +114,16 @@ def records_of(container: Container) -> Records:
     moment = table.version, table.runs
     known = _seen.get(container)
     if known is None or known[0] != moment:
-        rows: dict[bytes, Row] = {}
-        for run in table.runs:
-            _add(rows, _decoded(run, _Content(container.disk.runs, run)))
-        known = _seen[container] = moment, _records(container.state, rows)
+        known = _seen[container] = moment, _records(container.state, published_rows(container))
     return known[1]
+
+
+def published_rows(container: Container) -> dict[bytes, Row]:
+    """The newest row of each key in the runs: what long-term storage alone has."""
+    rows: dict[bytes, Row] = {}
+    for run in container.state.table.runs:
+        _add(rows, _decoded(run, _Content(container.disk.runs, run)))
+    return rows
 
 
 def records_in_memory(state: ContainerState) -> Records:

@@ -1,0 +1,124 @@
+"""What full flush cycles publish: one state of each segment, without those that could not be flushed (rules
+F1 to F3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+from simulation.records import broken_publication
+
+from support.container_world import ContainerWorld, Owner, virtual_time
+from support.stores import make
+from support.table_rows import published_rows
+from tierlog import AttributeUpdate, AttributeUpdateKind, Unavailable
+from tierlog.actors.container.segment_rows import IMAGE_PREFIX, load_of_row
+from tierlog.journal.operations.segment_image import decode_image
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+
+def published(owner: Owner) -> dict[str, int]:
+    """The lengths of the segments that the runs have."""
+    rows = published_rows(owner.container)
+    loads = (load_of_row(row) for key, row in rows.items() if key.startswith(IMAGE_PREFIX))
+    images = (decode_image(load.image) for load in loads if load is not None)
+    return {image.name: image.length for image in images}
+
+
+def fails(owner: Owner, *names: str) -> Callable[[Call], Fault | None]:
+    """Writes to chunks of these segments fail."""
+    folders = [f"{owner.container.segments.require(name).sid:016x}" for name in names]
+
+    def script(call: Call) -> Fault | None:
+        is_write = call.verb in ("create", "write", "create_with_content")
+        return Fault(FaultKind.BEFORE) if is_write and call.name.split("/")[2] in folders else None
+
+    return script
+
+
+async def test_f3_a_segment_that_fails_holds_back_nobody_else() -> None:
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        for name in ("bad", "good"):
+            await make(owner.store, name, b"first")
+        await owner.store.flush()
+        world.chunks.script = fails(owner, "bad")
+        for name in ("bad", "good"):
+            await owner.store.append(name, b" second")
+        await owner.store.update_attributes("bad", [AttributeUpdate("a", 1, AttributeUpdateKind.REPLACE)])
+        await anyio.sleep(40)
+        with pytest.raises(Unavailable):
+            await owner.store.flush()
+        await anyio.sleep(40)
+        sid = owner.container.segments.require("bad").sid
+        assert published(owner) == {"bad": 5, "good": 12}
+        assert owner.container.state.table.runs.held == (sid,)
+        assert owner.container.statistics().table.held_segments == 1
+        assert not list(broken_publication(owner.container))
+        await owner.checkpoint()
+        await owner.store.append("good", b" third")
+        await owner.crash()
+        # The next owner holds it back as well, and publishes it once it can be flushed.
+        owner = await world.start(tasks)
+        await anyio.sleep(80)
+        assert published(owner) == {"bad": 5, "good": 18}
+        world.chunks.script = None
+        await owner.store.flush()
+        assert published(owner) == {"bad": 12, "good": 18}
+        assert owner.container.state.table.runs.held == ()
+        assert owner.container.state.table.rows == 0
+        assert not list(broken_publication(owner.container))
+        await owner.stop()
+
+
+async def test_f3_a_merge_whose_target_fails_is_held_back_with_its_sources() -> None:
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        for name in ("target", "a", "b"):
+            await make(owner.store, name, name.encode())
+        for name in ("a", "b"):
+            await owner.store.seal_segment(name)
+        await owner.store.flush()
+        before = published(owner)
+        world.chunks.script = fails(owner, "target", "a", "b")
+        await owner.store.merge_segments("target", ["a"])
+        await owner.store.append("target", b"between")
+        await owner.store.merge_segments("target", ["b"])
+        await owner.store.create_segment("a")
+        await make(owner.store, "other", b"o")
+        await anyio.sleep(80)
+        # The first source may be spliced already.
+        assert published(owner) == {**before, "other": 1}
+        assert not list(broken_publication(owner.container))
+        await owner.crash()
+        owner = await world.start(tasks)
+        await anyio.sleep(80)
+        assert published(owner) == {**before, "other": 1}
+        world.chunks.script = None
+        await owner.store.flush()
+        assert published(owner) == {"target": 15, "a": 0, "other": 1}
+        assert not list(broken_publication(owner.container))
+        await owner.stop()
+
+
+async def test_f3_what_is_held_back_for_a_late_segment_is_published_at_its_end() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        for name in ("late", "good"):
+            await make(owner.store, name, name.encode())
+        sid = owner.container.segments.require("late").sid
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=20.0)
+            if call.verb == "create_with_content" and f"/{sid:016x}/" in call.name
+            else None
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(owner.store.flush)
+            await anyio.sleep(10)
+            assert published(owner) == {"good": 4}
+        assert published(owner) == {"good": 4, "late": 4}
