@@ -1,4 +1,4 @@
-"""Closures: segments that long-term storage alone must show as of one moment, or not at all (rule F3). Pure.
+"""Closures: segments that long-term storage alone must show as of one moment, or not at all (rule F10). Pure.
 
 Some segments are published together: a target and what is merged into it, a transaction's target and what is
 staged for it, segments that had the same name. If the flush of one does not reach its captured state, the

@@ -1,4 +1,4 @@
-"""The cut of a flush cycle: what its run will say of each segment (rules F1 to F3). Sync.
+"""The cut of a flush cycle: what its run will say of each segment (rules F1 and F10). Sync.
 
 The cut is one step: the table of the segments that are not published is taken, and the memtable frozen. From
 then on a segment is saved before its first change. So flushes and the run see all segments as of the cut,
@@ -102,7 +102,7 @@ class CycleCut:
         """The cycle ends. ``unreached``: the segments whose flush did not reach the cut."""
         state = self._state
         self.end = state.sequence
-        # F3: a segment whose records are committed and which has no image at the cut: an import.
+        # F10: a segment whose records are committed and which has no image at the cut: an import.
         imported = self._created.keys() & set(state.closures.changed_after(self.cut))
         self.held = state.closures.closure({*unreached, *imported})
         state.table.freeze_records(self.end)

@@ -1,7 +1,7 @@
 """Whether the rows that one element publishes are one state of each segment: what a boot from long-term
 storage alone may begin with. The check itself is pure.
 
-A full cycle publishes each segment as of one moment (rule F3), so this finds damage, and what earlier
+A full cycle publishes each segment as of one moment (rule F10), so this finds damage, and what earlier
 versions published: images as of a later moment than records and other rows. Each image must agree with its
 record, no merge may be pending, staged segments need their open transaction, names and ids must match, and
 each chain of chunks must be as long as its record says. In runs of earlier versions an image that is later

@@ -626,13 +626,13 @@ class ContainerState:
         self.manifest = manifest
         if manifest.runs.schema >= TRANSACTIONS:
             self.recovered_ends = None
-        # So are those whose rows are held back (rule F3).
+        # So are those whose rows are held back (rule F10).
         for sid in manifest.runs.held:
             if sid in self.segments:
                 self.segments.unpublished[sid] = None
 
     def hold_back(self) -> Iterator[None]:
-        """Of what the runs should have, keep what is held back (rule F3), and forget the operations whose
+        """Of what the runs should have, keep what is held back (rule F10), and forget the operations whose
         rows they have. Some in each step."""
         runs = self.table.runs
         held = frozenset(runs.held)

@@ -8,7 +8,7 @@ deletion (the collector).
 A cycle: fix the cut and capture what is to be flushed; wait until that is durable; claim long-term storage
 (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. A full cycle is then
 published in long-term storage, alongside the next cycles (``cycle_publisher.py``), without the segments whose
-flush did not reach the cut (rule F3). A full cycle that begins meanwhile flushes, and publishes nothing. A
+flush did not reach the cut (rule F10). A full cycle that begins meanwhile flushes, and publishes nothing. A
 segment that fails does not stop the cycle: its metadata keeps its flushed length (rule F4), it is tried again
 in a later cycle, and a requested flush gets its error. One that hangs does not hold it up (rule F7). Only
 ``NotOwner``, and a claim that is not this owner's, end the writer.
@@ -70,7 +70,7 @@ class FlushCut(Protocol):
     @property
     def held(self) -> Collection[int]:
         """After ``finish``: the segments that are held back, with those that are published together with
-        them (rule F3)."""
+        them (rule F10)."""
         ...
 
     def flush_of(self, segment: Any) -> SegmentFlush | None:
@@ -332,7 +332,7 @@ class StorageWriter:
         steps = self._unrecorded_steps
         progressed = bool(self._flushes.done or steps or self._room_made)
         # All in one step: what a late flush commits from here on, and its error, count for the next cycle
-        # (F2, F3).
+        # (F2, F10).
         failed = self._flushes.take_errors()
         unreached, self._unreached, self._full_cut = self._unreached, ShardedDict(), None
         if cut is not None:
@@ -472,7 +472,7 @@ class StorageWriter:
             self._callers.fail(next(iter(failed.values())), self._late_attempt)
         if self._late_attempt and not self._is_late:
             self._late_attempt = 0
-            self._requested = True  # what was held back for it can be published (F3)
+            self._requested = True  # what was held back for it can be published (F10)
         self._report_progress()
         self._wake.set()
 

@@ -1,5 +1,5 @@
 """CheckpointClosures: which segments changed records or names since the last flush cycle was published, and
-which of them belong together (rule F3). Without it an opening could not hold back what an unfinished flush
+which of them belong together (rule F10). Without it an opening could not hold back what an unfinished flush
 committed before the checkpoint.
 
 Layout: ``id u64, count u32, count times (version u64, segment u64, other u64)``.

@@ -40,7 +40,7 @@ class RunList:
     """Those that are records of long-term storage, up to this version. It grows with every cycle that has a
     run: rows that a view had in memory may have left it once this number is another one."""
     held: tuple[int, ...] = ()
-    """Ids, ascending, of segments that are held back (rule F3): the runs have their rows as of an earlier
+    """Ids, ascending, of segments that are held back (rule F10): the runs have their rows as of an earlier
     cycle, whatever the two numbers are."""
 
     @rows_to.default

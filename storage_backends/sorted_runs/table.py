@@ -1,7 +1,7 @@
 """A table: memtables that take rows, frozen ones on their way to runs, and the run list.
 
 Records of long-term storage have a memtable of their own: a flush cycle publishes the records up to its end,
-and all other rows up to its cut (rule F2). No key is in both kinds.
+and all other rows up to its cut (rule F10). No key is in both kinds.
 
 Every method is synchronous. ``view`` captures all of it in one step; the I/O that a lookup needs comes after,
 on the captured view (``lookup.py``, ``scan.py``), and no later change disturbs it (rule M3).
@@ -70,7 +70,7 @@ class Table:
         """Memtables whose rows the runs have, but for those that are held back: ``hold_back`` sorts them
         out."""
         self._held: Memtable | None = None
-        """The rows of segments that are held back (rule F3)."""
+        """The rows of segments that are held back (rule F10)."""
         self._released: list[Memtable] = []
         """Memtables whose rows are all in runs. Views may still read them; their rows are freed in steps."""
         self.memory = 0

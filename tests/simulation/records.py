@@ -306,7 +306,7 @@ def _broken_indexes(entries: Entries) -> Iterator[str]:
 
 def broken_publication(container: Container) -> Iterator[str]:
     """What is inconsistent in the rows that the runs of a container have, which are all that a boot from
-    long-term storage alone has (rule F3)."""
+    long-term storage alone has (rule F10)."""
     check = PublishedCheck(container.state.table.runs)
     check.add(published_rows(container).values())
     yield from (f"{found.segment}: {found.message}" for found in check.finish() if found is not None)

@@ -1,4 +1,4 @@
-"""What the cut of a cycle captures, and what the run of the cycle has (rules F1 to F3)."""
+"""What the cut of a cycle captures, and what the run of the cycle has (rules F1 and F10)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_f1_names_and_records_are_published_up_to_the_cut_and_the_end() -> None:
     assert late.sid in parts.state.segments
 
 
-def test_f3_what_is_not_flushed_to_the_cut_is_held_back() -> None:
+def test_f10_what_is_not_flushed_to_the_cut_is_held_back() -> None:
     parts = Parts()
     parts.create("a", "b")
     parts.do(append("a", b"1"), append("b", b"2"))
@@ -102,7 +102,7 @@ def test_f3_what_is_not_flushed_to_the_cut_is_held_back() -> None:
 
 
 @pytest.mark.parametrize("unreached", ["target", "source"])
-def test_f3_a_target_and_its_sources_are_held_back_together(unreached: str) -> None:
+def test_f10_a_target_and_its_sources_are_held_back_together(unreached: str) -> None:
     parts = Parts()
     parts.create("target", "source", "other")
     parts.do(append("source", b"s"), SealRequest("source"))
@@ -133,7 +133,7 @@ def test_f3_a_target_and_its_sources_are_held_back_together(unreached: str) -> N
     assert length_in(rows[image_key(target.sid)]) == 1
 
 
-def test_f3_segments_of_one_name_are_held_back_together() -> None:
+def test_f10_segments_of_one_name_are_held_back_together() -> None:
     """Otherwise long-term storage alone would have both of them, or none."""
     parts = Parts()
     first = parts.create()
@@ -150,7 +150,7 @@ def test_f3_segments_of_one_name_are_held_back_together() -> None:
     assert not rows_of(cut)
 
 
-def test_f3_a_segment_that_is_deleted_during_its_flush_keeps_its_earlier_rows() -> None:
+def test_f10_a_segment_that_is_deleted_during_its_flush_keeps_its_earlier_rows() -> None:
     parts = Parts()
     segment = parts.create()
     parts.do(append(NAME, b"abc"))

@@ -114,7 +114,7 @@ def test_a_consistent_element_needs_no_runs() -> None:
     assert Element.decode(element.encode()) == element
 
 
-def test_f3_earlier_code_which_holds_no_rows_back_refuses_an_element_that_may_name_some(
+def test_f10_earlier_code_which_holds_no_rows_back_refuses_an_element_that_may_name_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It would take them for published ones."""

@@ -116,7 +116,7 @@ def image_is_of_the_moment_of_its_encoding(plant: Planter) -> None:
     plant(CycleCut.before_change, lambda original, self, segment: None)
 
 
-@mutant("F3")
+@mutant("F10")
 def what_is_not_flushed_to_the_cut_is_published(plant: Planter) -> None:
     """A segment that failed has an image that its record does not agree with."""
 
@@ -126,7 +126,7 @@ def what_is_not_flushed_to_the_cut_is_published(plant: Planter) -> None:
     plant(CycleCut.finish, finish)
 
 
-@mutant("F3")
+@mutant("F10")
 def sources_are_published_without_their_target(plant: Planter) -> None:
     """Long-term storage alone has merged bytes twice, or not at all."""
     plant(ClosureLog.closure, lambda original, self, segments: set(segments))
