@@ -237,7 +237,7 @@ class OwnService(Service):
                 await self.stop()
         finally:
             with anyio.CancelScope(shield=True):
-                await self._kill_everything()
+                await self.kill_everything()
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
@@ -279,7 +279,13 @@ class OwnService(Service):
             raise RunError(f"the supervisor ended with exit status {code}: see {self.log}")
         raise RunError(f"the service did not stop within {PATIENCE:g} s: see {self.log}")
 
-    async def _kill_everything(self) -> None:
+    def kill_now(self) -> None:
+        """SIGKILL of the supervisor and of all hosts."""
+        for pid in processes_of(self.folder):
+            kill_process(pid)
+
+    async def kill_everything(self) -> None:
+        """SIGKILL until no process is left."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
