@@ -26,7 +26,6 @@ from ..kernel.slices import in_slices, turn_after
 from .aggregation import SegmentFlush
 from .flush_order import FlushOrder
 
-
 _PATIENCE_MAX = 16
 """A cycle waits for a segment that was late again and again up to this many times as long."""
 
