@@ -52,6 +52,9 @@ class CycleCut:
         """The ids of the segments that are held back."""
         self._created: dict[int, None] = {}
         """Segments that were created after the cut."""
+        self._outdated: dict[int, None] = {}
+        """Published segments that changed after the cut before their record did: nothing has their image as
+        of the cut but the runs."""
         self._saved: ShardedDict[int, _Saved] = ShardedDict()
         self._records: ShardedDict[int, tuple[int, bytes]] = ShardedDict()
         """Records as of the end of the cycle, of segments whose record changed since."""
@@ -72,9 +75,16 @@ class CycleCut:
     def before_record_change(self, segment: SegmentState) -> None:
         """The record of the segment is about to change, or the segment to leave the table."""
         sid = segment.sid
-        if self.end and sid in self._changed and sid not in self._records:
-            self.before_change(segment)
-            self._records[sid] = self._state.find_segment_record(sid)
+        if sid in self._changed:
+            if self.end and sid not in self._records:
+                self.before_change(segment)
+                self._records[sid] = self._state.find_segment_record(sid)
+        # The row of the image has the record too (M13): it is published again with this one.
+        elif not self.end and sid not in self._created:
+            if segment.touched <= self.cut:
+                self._changed[sid] = None
+            else:
+                self._outdated[sid] = None
 
     def note_created(self, sid: int) -> None:
         self._created[sid] = None
@@ -104,7 +114,7 @@ class CycleCut:
         self.end = state.sequence
         # F10: a segment whose records are committed and which has no image at the cut: an import.
         imported = self._created.keys() & set(state.closures.changed_after(self.cut))
-        self.held = state.closures.closure({*unreached, *imported})
+        self.held = state.closures.closure({*unreached, *imported, *self._outdated})
         state.table.freeze_records(self.end)
 
     def close(self) -> None:
@@ -156,6 +166,8 @@ class CycleCut:
             is_held or segment.is_listed or segment.touched > self.cut or segment.recorded > self.end
         ):
             state.segments.unpublished[sid] = None
+        else:
+            state.segments.unpublished.pop(sid, None)  # listed for the record that this run has
         saved = self._saved.get(sid)
         if saved is None:
             if segment is None:

@@ -484,10 +484,16 @@ class ContainerState:
 
     def forget_ends(self, ends: Iterable[TransactionEnd]) -> None:
         """The present operation removes the rows of ended transactions."""
-        version = self.sequence
+        version, first = self.sequence, 0
         for end in ends:
             self.transactions.ends -= 1
-            self.table.put((Row(index_key(end.version, end.target, end.id), version, None),))
+            key = index_key(end.version, end.target, end.id)
+            # F10: a tombstone waits with the row that it removes.
+            row = self.table.find_in_memory(key)
+            if row is not None and (target := self.closures.segment_of(row.version)):
+                first = first or target
+                self.closures.note(version, target, first)
+            self.table.put((Row(key, version, None),))
             if end.is_newest:
                 self.table.put((Row(ended_key(end.target, end.id), version, None),))
                 if self.recovered_ends is not None:

@@ -26,6 +26,9 @@ from ..kernel.slices import in_slices, turn_after
 from .aggregation import SegmentFlush
 from .flush_order import FlushOrder
 
+_PATIENCE_MAX = 16
+"""A cycle waits for a segment that was late again and again up to this many times as long."""
+
 
 @attrs.define(eq=False, repr=False)
 class _Flush:
@@ -73,6 +76,8 @@ class FlushTasks:
         self._order = FlushOrder()
         self._under_way: dict[int, _Flush] = {}
         self._late = 0
+        self._patience: dict[int, float] = {}
+        """For how many seconds a cycle waits for segments that were late the last time."""
         self._is_cautious = False
         self._ended = anyio.Event()
         self.done = 0
@@ -116,7 +121,8 @@ class FlushTasks:
         while True:
             # The slot first: what is taken from the order must be begun.
             while self._has_slot() and (sid := order.take()) is not None:
-                flush = self._under_way[sid] = _Flush(anyio.current_time() + self._deadline)
+                seconds = self._patience.get(sid, self._deadline)
+                flush = self._under_way[sid] = _Flush(anyio.current_time() + seconds)
                 tasks.start_soon(self._run_one, left.pop(sid), flush)
             if order.is_done:
                 break
@@ -176,6 +182,9 @@ class FlushTasks:
             if not flush.is_late and flush.late_at <= now:
                 flush.is_late = True
                 self._late += 1
+                # F7: or a segment whose flushes take long would be held back for good.
+                waited = self._patience.get(sid, self._deadline)
+                self._patience[sid] = min(2 * waited, _PATIENCE_MAX * self._deadline)
                 left += [sid, *self._order.give_up(sid)]
 
         return left
@@ -184,6 +193,8 @@ class FlushTasks:
         error = await self._flush(plan)
         del self._under_way[plan.sid]
         if error is None:
+            if not flush.is_late:
+                self._patience.pop(plan.sid, None)
             self.done += 1
             self._is_cautious = False
             # It may be that of a late flush of the segment, which has ended since the last cycle.

@@ -122,10 +122,10 @@ class Table:
         self._put(self._records, rows)
 
     def put_held(self, rows: Iterable[Row]) -> None:
-        """Recovery: add rows that were held back."""
-        if self._held is None:
-            self._held = Memtable()
-        self._put(self._held, rows)
+        """Recovery: add rows that were held back. A row may come twice, because a checkpoint has resident
+        ones besides."""
+        held = self._held = Memtable() if self._held is None else self._held
+        self._put(held, (row for row in rows if held.newest(row.key) is None))
 
     def _put(self, memtable: Memtable, rows: Iterable[Row]) -> None:
         before = memtable.memory

@@ -77,6 +77,41 @@ def test_f1_names_and_records_are_published_up_to_the_cut_and_the_end() -> None:
     assert late.sid in parts.state.segments
 
 
+def test_m13_a_segment_whose_record_changes_during_the_cycle_is_published_with_it() -> None:
+    """Chunks are joined while it is clean: its image had an old record, with which it was loaded later."""
+    parts = Parts()
+    segment = parts.create()
+    cut = CycleCut(parts.state)
+    parts.flush(NAME, length=0)
+    cut.finish(())
+    rows_of(cut)
+    count(cut, parts)
+    assert parts.state.is_published(segment)
+    cut = CycleCut(parts.state)
+    parts.flush(NAME, length=0)
+    record = parts.state.find_segment_record(segment.sid)
+    cut.finish(())
+    load = load_of_row(rows_of(cut)[image_key(segment.sid)])
+    assert load is not None
+    assert (load.record_version, load.record) == record
+
+
+def test_f10_a_published_segment_that_changes_before_its_record_does_is_held_back() -> None:
+    parts = Parts()
+    segment = parts.create()
+    cut = CycleCut(parts.state)
+    parts.flush(NAME, length=0)
+    cut.finish(())
+    rows_of(cut)
+    count(cut, parts)
+    cut = CycleCut(parts.state)
+    parts.do(append(NAME, b"later"))
+    parts.flush(NAME, length=0)
+    cut.finish(())
+    assert set(cut.held) == {segment.sid}
+    assert not rows_of(cut)
+
+
 def test_f10_what_is_not_flushed_to_the_cut_is_held_back() -> None:
     parts = Parts()
     parts.create("a", "b")

@@ -123,3 +123,23 @@ async def test_f10_what_is_held_back_for_a_late_segment_is_published_at_its_end(
             await anyio.sleep(10)
             assert published(owner) == {"good": 4}
         assert published(owner) == {"good": 4, "late": 4}
+
+
+async def test_f7_a_segment_whose_flushes_always_take_long_is_published_in_the_end() -> None:
+    """Each cycle ended before its flush, and the next one began with a later cut."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        for name in ("slow", "other"):
+            await make(owner.store, name, b"")
+        sid = owner.container.segments.require("slow").sid
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.DELAY, seconds=3.0)
+            if call.verb in ("write", "create_with_content") and f"/{sid:016x}/" in call.name
+            else None
+        )
+        for _ in range(200):
+            for name in ("slow", "other"):
+                await owner.store.append(name, b"x")
+            await anyio.sleep(1)
+        assert published(owner).get("slow", 0) > 100
+        assert not list(broken_publication(owner.container))
