@@ -30,7 +30,7 @@ from chaos_parts.campaign import Options, Run, check_leftovers
 from chaos_parts.command_line import carry_out, make_parser, parse_options, settings
 from chaos_parts.ledger import Writer
 from chaos_parts.lts_loads import Events, Load, Merges, Rows, Transactions, compare_events
-from chaos_parts.processes import PATIENCE, RunError
+from chaos_parts.processes import RunError
 from chaos_parts.report import Report
 from chaos_parts.service import TIERLOG, OwnService, Service
 from chaos_parts.writers import segment_names
