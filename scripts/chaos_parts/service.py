@@ -279,10 +279,12 @@ class OwnService(Service):
             raise RunError(f"the supervisor ended with exit status {code}: see {self.log}")
         raise RunError(f"the service did not stop within {PATIENCE:g} s: see {self.log}")
 
-    def kill_now(self) -> None:
-        """SIGKILL of the supervisor and of all hosts."""
-        for pid in processes_of(self.folder):
+    def kill_now(self) -> int:
+        """SIGKILL of the supervisor and of all hosts; returns how many processes that are."""
+        pids = processes_of(self.folder)
+        for pid in pids:
             kill_process(pid)
+        return len(pids)
 
     async def kill_everything(self) -> None:
         """SIGKILL until no process is left."""
