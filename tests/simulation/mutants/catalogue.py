@@ -18,10 +18,11 @@ from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState
+from tierlog.actors.container.snapshot import Snapshot
 from tierlog.actors.container.sources import (
     ContainerCollectorSource,
 )
-from tierlog.actors.container.state import ContainerState, Snapshot
+from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.tombstones import Tombstones
 from tierlog.actors.flush import cycle_capture
 from tierlog.actors.flush.aggregation import capture
