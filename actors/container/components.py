@@ -82,9 +82,12 @@ def build_components(container: Container) -> ContainerComponents:
         ownership.keep_proven,
         whole_chunks=not can_append,
     )
-    writer = StorageWriter(
-        view, flusher, storage, collector, ownership.prove, table_runs.complete_cycle, options.writer
-    )
+
+    async def publish(cut: int) -> None:
+        await table_runs.complete_cycle(cut)
+        collector.published()
+
+    writer = StorageWriter(view, flusher, storage, ownership.prove, publish, options.writer)
     leases = Leases(state, container.runs, container.ask_internal, writer.flush, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
     publisher = Publisher(

@@ -298,7 +298,7 @@ class Container:
                 # In a group of their own, which ends before the pipeline: what the helpers log goes through
                 # it.
                 helpers.start_soon(protect(components.writer.run), last_full_cut)
-                helpers.start_soon(protect(components.collector.run), components.writer.request_cycle)
+                helpers.start_soon(protect(components.collector.run), components.writer.request_element)
                 helpers.start_soon(components.read_ahead.run)
                 helpers.start_soon(protect(components.checkpointer.run), lambda: self._checkpoint_due)
                 helpers.start_soon(protect(components.leases.run))

@@ -29,17 +29,25 @@ class CyclePublisher:
         self.completed = -1
         """The cut of the newest complete cycle."""
         self._published = -1
+        self._is_wanted = False
+        """Whether an element is due although no later cycle is complete."""
         self._waiting: list[tuple[int, Reply[None]]] = []
         self._wake = anyio.Event()
 
     @property
     def is_due(self) -> bool:
-        """Whether a complete cycle is not published yet."""
-        return self.completed > self._published
+        """Whether a complete cycle, or rows that something waits for, are not published yet."""
+        return self._is_wanted or self.completed > self._published
 
     def complete(self, cut: int) -> None:
         """A full cycle with this cut is complete in the log. Cuts never decrease."""
         self.completed = cut
+        self._wake.set()
+
+    def publish_rows(self, cut: int) -> None:
+        """The rows in memory are wanted in an element. ``cut``: of the newest full cycle."""
+        self.completed = max(self.completed, cut)
+        self._is_wanted = True
         self._wake.set()
 
     def answer(self, reply: Reply[None]) -> None:
@@ -66,6 +74,7 @@ class CyclePublisher:
             # Only the newest: each element replaces the one before it, so one for every cycle would cost more
             # creations and promise nothing more (J5).
             cut, asked = self.completed, len(self._waiting)
+            was_wanted, self._is_wanted = self._is_wanted, False
             try:
                 await self._publish(cut)
             except CLAIM_REFUSED:
@@ -73,6 +82,7 @@ class CyclePublisher:
             except TierlogError as error:
                 # The outage may last for hours: who asked before the attempt gets its error. The element is
                 # tried again for later callers.
+                self._is_wanted |= was_wanted
                 failed, self._waiting = self._waiting[:asked], self._waiting[asked:]
                 for _, reply in failed:
                     reply.fail(error)

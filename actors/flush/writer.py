@@ -85,11 +85,6 @@ class FlushSource(Protocol):
     async def log(self, op: Operation) -> object: ...
 
 
-class CycleObserver(Protocol):
-    def cycle_begins(self, cycle: int) -> None: ...
-    def cycle_completed(self, cycle: int) -> None: ...
-
-
 @attrs.frozen
 class WriterOptions:
     flush_age: float = 30.0
@@ -148,7 +143,6 @@ class StorageWriter:
         source: FlushSource,
         flusher: SegmentFlusher,
         storage: DeferredWorkStorage,
-        observer: CycleObserver,
         claim: Callable[[float], Awaitable[None]],
         publish: Callable[[int], Awaitable[None]],
         options: WriterOptions,
@@ -159,7 +153,6 @@ class StorageWriter:
         self._source = source
         self._flusher = flusher
         self._storage = storage
-        self._observer = observer
         self._claim = claim
         self._publisher = CyclePublisher(publish, storage.retry_in, options.error_pause)
         self._options = options
@@ -187,7 +180,7 @@ class StorageWriter:
         """Steps of deferred work that a ``CycleComplete`` covers."""
         self._cut = self._cycle = 0
         self._is_begun = False
-        """Whether the collector knows of cycle ``_cycle`` already: it began when the last one ended."""
+        """Whether cycle ``_cycle`` began when the last one ended, because of late work."""
         self._room_made = False
         """Whether a truncation was committed alone since the last ``CycleComplete``, to make room."""
         self._due: ShardedDict[int, None] = ShardedDict()
@@ -202,6 +195,8 @@ class StorageWriter:
         """Segments whose last flush failed (rule F4)."""
         self._waiting: list[_Caller] = []
         self._requested = False
+        self._element_requested = False
+        """Whether the next full cycle has an element for the rows that wait, complete or not (rule G6)."""
         self._stopped: TierlogError | None = None
         self._dirty_since: float | None = None
         self._not_before = 0.0
@@ -234,6 +229,11 @@ class StorageWriter:
         """Make a full cycle due now."""
         self._requested = True
         self._wake.set()
+
+    def request_element(self) -> None:
+        """Make a full cycle due now, and an element with the rows that wait in memory (rule G6)."""
+        self._element_requested = True
+        self.request_cycle()
 
     async def flush(self) -> None:
         """Return when a full cycle is complete whose cut is at or after everything acked so far. Raises the
@@ -323,7 +323,6 @@ class StorageWriter:
                 self._recorded_cut, is_full = settled, True
             record = CycleComplete(self._source.epoch, number, self._recorded_cut, is_full)
             await self._source.log(record)
-            self._observer.cycle_completed(number)
             self._report_progress()
             # F5: the store's own operations need no element: an idle store creates none.
             changed = progressed or self._source.client_sequence > self._publisher.completed
@@ -334,15 +333,23 @@ class StorageWriter:
                 self._publisher.complete(self._recorded_cut)
         if full:
             self._end_full_cycle(cut, failed, is_whole=is_whole)
+            self._give_element()
         else:
             self._complete_full_cycle(failed)
+
+    def _give_element(self) -> None:
+        """Publish rows that deletions wait for, also if segments failed: those of a full storage fail until
+        something is deleted (rule G6)."""
+        if self._element_requested:
+            self._element_requested = False
+            if self._source.has_unpublished_rows:
+                self._publisher.publish_rows(self._cut)
 
     def _begin_cycle(self) -> None:
         """Everything that is committed from now on belongs to the next ``CycleComplete`` (rule F2)."""
         if not self._is_begun:
             self._cycle += 1
             self._is_begun = True
-            self._observer.cycle_begins(self._cycle)
 
     def _end_cycle(self) -> int:
         """The number of the cycle that ends. What late flushes commit belongs to the next one."""

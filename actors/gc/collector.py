@@ -10,12 +10,15 @@ names found no room in the queue, which is bounded (rule G2). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
+A chunk is deleted only when long-term storage alone does not name it any more: no row of its record is left in
+memory, so the newest element that counts has its removal (rule G6). Those that wait for this ask for an
+element.
+
 Order (rules G1, J9): decide by durable state; create an element of the chain, because of a folder and
 its copy neither may delete what the other needs (if each name had its element at an earlier attempt, check
 the chain; without room for an element, wait); append a barrier to the log; delete only once that is
-durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). Nothing is deleted
-before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done. A failed delete is
-tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One slow or
+durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). A missing chunk is done.
+A failed delete is tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One slow or
 failing name does not hold up the others of its batch (rule G2).
 
 Cancellation and crash: the next owner finds what was not deleted in its listing or in the records, and
@@ -86,6 +89,9 @@ class CollectorStatistics:
         metadata=counter("Names given up because too many deletions failed; the next opening finds them.")
     )
     orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found by listings."))
+    unpublished: int = attrs.field(
+        metadata=gauge("Names that wait until an element records that no segment has them.")
+    )
     unconfirmed: int = attrs.field(
         metadata=gauge("1 while nothing is deleted because an operator has not confirmed the container.")
     )
@@ -121,6 +127,10 @@ class CollectorSource(Protocol):
     @property
     def referenced(self) -> KnownNames:
         """The names of chunks in metadata, and of runs in elements."""
+        ...
+
+    def is_unpublished(self, name: str) -> bool:
+        """Whether the chunk's record changed and no element that counts has the change (rule G6)."""
         ...
 
     @property
@@ -202,8 +212,10 @@ class Collector:
         self._retry_later = RetryLater(options.retry_pause, options.retry_pause_max, options.names_max)
         self._unlogged: dict[str, TierlogError] = {}
         self._open: ShardedDict[str, None] = ShardedDict()
-        self._cycle = 0
-        self._completed = 0
+        self._unpublished: list[Garbage] = []
+        """What waits for an element that counts (rule G6)."""
+        self._asks_at = 0.0
+        """When an element may be asked for again."""
         self._wake = anyio.Event()
         self._listings: list[float] = []
         """When the next listings are due."""
@@ -231,9 +243,7 @@ class Collector:
         due = anyio.current_time() + self._options.delay
         for name in names:
             self._open.pop(name, None)
-            # F2: the commit that dropped it belongs to this cycle.
-            self._add(Garbage(name, due, self._cycle))
-
+            self._add(Garbage(name, due))
         if names:
             self._wake.set()
 
@@ -249,30 +259,31 @@ class Collector:
 
     # --- the writer's side -----------------------------------------------------------------------
 
-    def cycle_begins(self, cycle: int) -> None:
-        self._cycle = cycle
-
-    def cycle_completed(self, cycle: int) -> None:
-        self._completed = cycle
+    def published(self) -> None:
+        """An element counts that a flush cycle has made."""
+        for garbage in self._unpublished:
+            self._queue.put(garbage)
+        self._unpublished = []
         self._wake.set()
 
     # --- collecting ------------------------------------------------------------------------------
 
-    async def run(self, request_cycle: Callable[[], None]) -> None:
+    async def run(self, request_element: Callable[[], None]) -> None:
         """Find what dead owners left, then delete what becomes ready, until cancelled.
 
-        ``request_cycle()`` asks for a flush cycle: chunks of dead owners wait for one.
+        ``request_element()`` asks for an element with the rows that no element has yet; ``published`` is
+        called then.
         """
         await self._source.wait_confirmed()
         # From records, so it needs no listing and works while long-term storage is down.
-        await self._take_over(await self._released_names(), request_cycle)
+        await self._take_over(await self._released_names())
         begin = anyio.current_time()
         self._listings = [begin + seconds for seconds in self._options.listings]
         while True:
             await self._source.wait_confirmed()
             self._wake = anyio.Event()
             # If long-term storage does not answer, the end of a later cycle is the moment to list it.
-            if self._is_listing_due() and await self._find_orphans(request_cycle):
+            if self._is_listing_due() and await self._find_orphans():
                 now = anyio.current_time()
                 self._listings = [at for at in self._listings if at > now]
             await self._begin_round()
@@ -281,6 +292,7 @@ class Collector:
                 self._log_failures()
                 continue
 
+            self._ask_for_element(request_element)
             with anyio.move_on_after(self._wait_seconds()):
                 await self._wake.wait()
 
@@ -316,29 +328,28 @@ class Collector:
         """The next batch, taken in slices: two heaps make each name expensive. A name that is not referenced
         stays so until it is deleted: its transaction is over, and imports refuse released files (rules S2,
         S19)."""
-        now, completed, found = anyio.current_time(), self._completed, list[Garbage]()
-        while len(found) < self._options.batch:
-            limit = min(_TAKEN, self._options.batch - len(found))
-            taken = self._queue.take(now, completed, limit)
-            if not taken and self._queue.next_due() > now:
-                break
-
+        now, found = anyio.current_time(), list[Garbage]()
+        while len(found) < self._options.batch and self._queue.next_due() <= now:
+            taken = self._queue.take(now, min(_TAKEN, self._options.batch - len(found)))
             referenced = await self._referenced_among([garbage.name for garbage in taken])
             for garbage in taken:
-                if is_ready(
-                    garbage,
-                    now=now,
-                    completed_cycle=completed,
-                    referenced=referenced,
-                    in_transaction=self._open,
-                ):
-                    found.append(garbage)
+                if is_ready(garbage, now=now, referenced=referenced, in_transaction=self._open):
+                    # G6: what a boot from long-term storage alone still names must be there.
+                    is_unpublished = self._source.is_unpublished(garbage.name)
+                    (self._unpublished if is_unpublished else found).append(garbage)
                 else:
                     # Referenced or of a transaction under way, for now. Dropped, it would be found by the
                     # next opening only.
                     self._queue.put(attrs.evolve(garbage, due=now + self._pause))
             await anyio.lowlevel.checkpoint()
         return found
+
+    def _ask_for_element(self, request_element: Callable[[], None]) -> None:
+        """Once in a while for all that waits: there may be no room for the rows (F5)."""
+        now = anyio.current_time()
+        if self._unpublished and now >= self._asks_at:
+            self._asks_at = now + self._pause
+            request_element()
 
     async def _referenced_among(self, names: Sequence[str]) -> Collection[str]:
         """The names among ``names`` that are referenced; all of them if that cannot be read now."""
@@ -380,13 +391,15 @@ class Collector:
             await anyio.lowlevel.checkpoint()
 
     def _wait_seconds(self) -> float:
-        """Seconds until the next delay is over, or the next round of failed deletions is due. The end of a
-        cycle wakes what waits for it."""
+        """Seconds until the next delay is over, or the next round of failed deletions is due. An element that
+        counts wakes what waits for it."""
         now = anyio.current_time()
-        listings = [at for at in self._listings if at > now]
-        return max(0.0, min([self._retry_later.due, self._queue.next_due(), *listings]) - now)
+        times = [at for at in self._listings if at > now]
+        if self._unpublished:
+            times.append(self._asks_at)
+        return max(0.0, min([self._retry_later.due, self._queue.next_due(), *times]) - now)
 
-    async def _find_orphans(self, request_cycle: Callable[[], None]) -> bool:
+    async def _find_orphans(self) -> bool:
         """List what dead owners left, and what found no room; False if long-term storage does not answer, or
         is newer than the log."""
         source = self._source
@@ -411,29 +424,24 @@ class Collector:
             self._has_left_out |= left_out
             return False
 
-        await self._take_over(names, request_cycle)
+        await self._take_over(names)
         return True
 
-    async def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
-        """Queue chunks and files that were found. They may belong to a cycle that was never completed, so
-        they wait for one of this owner's (rule F2)."""
-        # An empty listing must not request a cycle: an idle store stays quiet (F5).
+    async def _take_over(self, names: Sequence[str]) -> None:
+        """Queue chunks and files that were found."""
         if not names:
             return
 
         _log.info("gc_orphans_found", prefix=self._source.prefixes[0], count=len(names))
         self._orphans += len(names)
         now = anyio.current_time()
-        # The crash may have lost the ``CycleComplete`` that would have allowed the deletion.
-        after_cycle = self._completed + 1
         for part in in_slices(names):
             for name in part:
                 # G2: else each of many brief ownerships would leave the runs that it merged.
                 due = now if is_run(name) else now + self._options.delay
-                self._add(Garbage(name, due, after_cycle))
+                self._add(Garbage(name, due))
             await anyio.lowlevel.checkpoint()
         self._wake.set()
-        request_cycle()
 
     async def _list_garbage(self) -> list[str]:
         """The chunks that are garbage and not known yet, as many as there is room for. Filters while it
@@ -595,5 +603,6 @@ class Collector:
             retry_later=len(self._retry_later),
             given_up=self._given_up,
             orphans_found=self._orphans,
+            unpublished=len(self._unpublished),
             unconfirmed=int(not self._source.is_confirmed),
         )

@@ -481,7 +481,14 @@ class StoreOpener:
     async def _own_chunks(self) -> ChunkStorage:
         """The chunk storage at this folder's chunk location."""
         location = await locate_chunks(self.files, self.folder, self.config, self.world)
-        return make_chunk_storage(location, self.files, self.folder, self.world, create=False)
+        return make_chunk_storage(
+            location,
+            self.files,
+            self.folder,
+            self.world,
+            create=False,
+            reserve_bytes=self.config.storage.reserve,
+        )
 
     async def _prepare_folder(self) -> None:
         # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).
