@@ -82,9 +82,7 @@ def make_chunk_storage(
     store's own objects (rule S21). Raises ``ConfigError`` if what S3 needs is
     not installed."""
     if not location.chunks:
-        return FileSystemChunkStorage(
-            files, folder.chunks, world, create=create, reserve_bytes=reserve_bytes
-        )
+        return FileSystemChunkStorage(files, folder.chunks, world, create=create, reserve_bytes=reserve_bytes)
 
     _require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkStorage

@@ -1,5 +1,5 @@
-"""The collector: delay, barrier, elements, retries, orphans and released files, on virtual time (rules G1, G2,
-G3, G6)."""
+"""The collector: delay, barrier, elements, retries, orphans and released files, on virtual time (rules G1,
+G2, G3, G6)."""
 
 from __future__ import annotations
 
