@@ -10,16 +10,16 @@ names found no room in the queue, which is bounded (rule G2). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
-A chunk is deleted only when long-term storage alone does not name it any more: no row of its record is left in
-memory, so the newest element that counts has its removal (rule G6). Those that wait for this ask for an
+A chunk is deleted only when long-term storage alone does not name it any more: no row of its record is left
+in memory, so the newest element that counts has its removal (rule G6). Those that wait for this ask for an
 element.
 
 Order (rules G1, J9): decide by durable state; create an element of the chain, because of a folder and
 its copy neither may delete what the other needs (if each name had its element at an earlier attempt, check
 the chain; without room for an element, wait); append a barrier to the log; delete only once that is
 durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). A missing chunk is done.
-A failed delete is tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One slow or
-failing name does not hold up the others of its batch (rule G2).
+A failed delete is tried again, ``attempts`` times after the delay and then ever more rarely
+(``retry_later.py``). One slow or failing name does not hold up the others of its batch (rule G2).
 
 Cancellation and crash: the next owner finds what was not deleted in its listing or in the records, and
 removes records whose file is gone."""
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
+from itertools import islice
 from typing import Protocol
 
 import anyio
@@ -43,6 +44,7 @@ from ..telemetry.logging import get_logger
 from .garbage_queue import GarbageQueue
 from .retry_later import RetryLater
 from .rules import Garbage, creator_of, is_ready, is_run, orphans
+from .tasks import GcTask, TaskState, task_of
 
 _log = get_logger("gc")
 
@@ -92,6 +94,7 @@ class CollectorStatistics:
     unpublished: int = attrs.field(
         metadata=gauge("Names that wait until an element records that no segment has them.")
     )
+    paused: int = attrs.field(metadata=gauge("1 while an operator has paused garbage collection."))
     unconfirmed: int = attrs.field(
         metadata=gauge("1 while nothing is deleted because an operator has not confirmed the container.")
     )
@@ -214,6 +217,7 @@ class Collector:
         self._open: ShardedDict[str, None] = ShardedDict()
         self._unpublished: list[Garbage] = []
         """What waits for an element that counts (rule G6)."""
+        self.is_paused = False
         self._asks_at = 0.0
         """When an element may be asked for again."""
         self._wake = anyio.Event()
@@ -266,6 +270,50 @@ class Collector:
         self._unpublished = []
         self._wake.set()
 
+    # --- for operators ---------------------------------------------------------------------------
+
+    def tasks(self, limit: int) -> list[GcTask]:
+        """Some of the names that wait for their deletion."""
+        now = anyio.current_time()
+        unpublished = {garbage.name for garbage in self._unpublished}
+        is_confirmed = self._source.is_confirmed
+        states = {True: TaskState.ELEMENT, False: TaskState.DELAY}
+        return [
+            task_of(each, states[each.name in unpublished] if is_confirmed else TaskState.CONFIRMATION, now)
+            for each in self._queue.some(limit)
+        ]
+
+    def failed_tasks(self, limit: int) -> list[GcTask]:
+        """Some of the names whose deletion failed repeatedly, in order."""
+        now = anyio.current_time()
+        return [task_of(each, TaskState.FAILED, now) for each in islice(self._retry_later, limit)]
+
+    def retry_failed(self) -> int:
+        """Try what failed again now; returns how many names."""
+        self._retry_later.make_due(anyio.current_time())
+        self._wake.set()
+        return len(self._retry_later)
+
+    def purge_failed(self) -> int:
+        """Forget what failed; returns how many names. A listing finds those that are still there."""
+        count = len(self._retry_later)
+        self._given_up += count
+        self._retry_later.clear()
+        return count
+
+    def pause(self) -> None:
+        """Begin no deletion and no listing until ``resume``; a batch under way goes on."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self._wake.set()
+
+    def list_soon(self) -> None:
+        """List long-term storage now, and once more as later listings are due (rule G5)."""
+        self._listings.insert(0, anyio.current_time())
+        self._wake.set()
+
     # --- collecting ------------------------------------------------------------------------------
 
     async def run(self, request_element: Callable[[], None]) -> None:
@@ -282,6 +330,10 @@ class Collector:
         while True:
             await self._source.wait_confirmed()
             self._wake = anyio.Event()
+            if self.is_paused:
+                await self._wake.wait()
+                continue
+
             # If long-term storage does not answer, the end of a later cycle is the moment to list it.
             if self._is_listing_due() and await self._find_orphans():
                 now = anyio.current_time()
@@ -570,13 +622,14 @@ class Collector:
         if attempts >= self._options.attempts:
             self._queue.drop(garbage.name)
             self._attempts.pop(garbage.name, None)
-            self._keep_for_retry(garbage, error, is_first=attempts == self._options.attempts)
+            failed = attrs.evolve(garbage, error=str(error))
+            self._keep_for_retry(failed, error, is_first=attempts == self._options.attempts)
             return
 
         self._retried += 1
         self._attempts[garbage.name] = attempts
         later = anyio.current_time() + self._pause * attempts
-        self._queue.put(attrs.evolve(garbage, due=later))
+        self._queue.put(attrs.evolve(garbage, due=later, error=str(error)))
 
     def _keep_for_retry(self, garbage: Garbage, error: TierlogError, *, is_first: bool) -> None:
         if is_first:
@@ -604,5 +657,6 @@ class Collector:
             given_up=self._given_up,
             orphans_found=self._orphans,
             unpublished=len(self._unpublished),
+            paused=int(self.is_paused),
             unconfirmed=int(not self._source.is_confirmed),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 
 from ...storage_backends.base.sharded_dict import ShardedDict
 from .rules import Garbage
@@ -31,6 +31,9 @@ class GarbageQueue:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
+
+    def some(self, limit: int) -> list[Garbage]:
+        return [self._entries[name] for name in islice(self._entries, limit)]
 
     def put(self, garbage: Garbage) -> None:
         self._entries[garbage.name] = garbage

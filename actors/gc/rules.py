@@ -21,6 +21,8 @@ class Garbage:
     name: str
     due: float
     """Monotonic seconds of this ownership. The delay protects readers that still have the name."""
+    error: str = ""
+    """Why its newest attempt failed."""
     is_proven: bool = False
     """Whether an element of this owner has counted since it was found to be garbage (rule J9)."""
 

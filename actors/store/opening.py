@@ -289,8 +289,8 @@ async def open_store(
     ``config`` is ``StoreConfig()`` by default. ``storage`` is a chunk storage of your own, instead.
 
     ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner. It
-    then deletes no chunk until an operator confirms it: ``tierlog chunks confirm``. ``span`` is called around
-    every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own.
+    then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. ``span`` is called
+    around every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own.
     ``world`` and ``files`` are for simulations.
 
     Raises:

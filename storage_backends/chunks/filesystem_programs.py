@@ -141,8 +141,8 @@ def keep_reserve(root: str, size: int, new_id: Callable[[], str]) -> Program[Non
         yield from discard(temporary)
         if error.errno in FULL:
             raise StorageFull(
-                f"long-term storage has no room: the {size} bytes of {path}, which the store's own objects "
-                f"used, come first. Delete or truncate segments, or free space"
+                f"long-term storage has no room: the store's own objects need the {size} bytes of {path} "
+                f"first. Delete or truncate segments, or free space"
             ) from error
 
 

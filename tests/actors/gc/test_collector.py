@@ -13,6 +13,7 @@ import pytest
 from support.container_world import virtual_time
 from support.loop_steps import LongestSteps
 from tierlog.actors.gc.collector import Collector, CollectorOptions, GarbageTotal
+from tierlog.actors.gc.tasks import TaskState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import StorageFull, TierlogError, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
@@ -612,3 +613,58 @@ async def test_g3_records_that_cannot_be_read_after_the_deletions_stay_and_end_n
         assert collector.statistics().deleted == 1
         assert list(world.released.recorded) == [FILE]
     assert sum("gc_records_unreadable" in record.getMessage() for record in caplog.records) == 1
+
+
+# --- operators ----------------------------------------------------------------------------------
+
+
+async def test_a_paused_collector_deletes_and_lists_nothing_until_it_goes_on() -> None:
+    async with collecting(chunk(1), chunk(2)) as (world, collector):
+        collector.pause()
+        collector.release([chunk(1), chunk(2)])
+        await anyio.sleep(100_000)
+        assert (await world.left(), world.barriers) == ([chunk(1), chunk(2)], [])
+        assert collector.statistics().paused == 1
+        collector.resume()
+        await anyio.wait_all_tasks_blocked()
+        assert (await world.left(), collector.statistics().paused) == ([], 0)
+
+
+async def test_what_failed_is_listed_with_its_error_and_tried_again_on_request() -> None:
+    async with collecting(chunk(1)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1)])
+        await anyio.sleep(10_000)
+        [task] = collector.failed_tasks(10)
+        assert (task.kind, task.name, task.state) == ("delete chunk", chunk(1), TaskState.FAILED)
+        assert "scripted" in task.error
+
+        world.chunks.script = None
+        assert collector.retry_failed() == 1
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == []
+        assert collector.failed_tasks(10) == []
+
+
+async def test_what_failed_is_forgotten_on_request_and_found_by_a_sweep() -> None:
+    async with collecting(chunk(1, 1)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        await anyio.sleep(10_000)
+        assert collector.purge_failed() == 1
+        assert collector.statistics().retry_later == 0
+        world.chunks.script = None
+        await anyio.sleep(10_000)
+        assert await world.left() == [chunk(1, 1)]
+        collector.list_soon()
+        await anyio.sleep(61)
+        assert await world.left() == []
+
+
+async def test_tasks_say_what_they_wait_for() -> None:
+    async with collecting(chunk(1), chunk(2), unpublished={chunk(1)}) as (_, collector):
+        collector.release([chunk(1)])
+        await anyio.sleep(61)
+        collector.release([chunk(2)])
+        waiting, delayed = collector.tasks(10)
+        assert (waiting.name, waiting.state, waiting.seconds) == (chunk(1), TaskState.ELEMENT, 0.0)
+        assert (delayed.name, delayed.state, delayed.seconds) == (chunk(2), TaskState.DELAY, 60.0)

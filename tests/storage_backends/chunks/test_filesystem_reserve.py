@@ -69,9 +69,9 @@ async def test_s21_users_chunks_wait_until_the_reserve_is_back() -> None:
     names = await fill(storage)
     await storage.create_with_content(ELEMENT, [bytes(8 * KIB)])
     for each in (storage, other):
-        with pytest.raises(StorageFull, match="come first"):
+        with pytest.raises(StorageFull, match="need the"):
             await each.create_with_content("containers/0000/new", [b"x"])
-        with pytest.raises(StorageFull, match="come first"):
+        with pytest.raises(StorageFull, match="need the"):
             await each.write(names[0], 16 * KIB, [b"x"])
     await storage.delete(names[0])
     await storage.delete(names[1])
