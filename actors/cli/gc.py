@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -123,29 +124,11 @@ def sweep(
     itself after it has been open for 24 hours. `tierlog chunks ls --unreferenced` shows the names.
     """
     from ..container.container import Container
-    from ..maintenance.report import list_garbage
-
-    async def find_garbage() -> list[ContainerGarbage]:
-        if url is not None:
-            check_no_take_over(take_over)
-            return await _ask_garbage(url)
-
-        async with viewing(data) as view:
-            return await list_garbage(view)
 
     # Read-only, so that a "no" to the question has fenced nobody.
-    found = execute(find_garbage)
-    if not json:
-        rows = [
-            (each.container, each.chunks, output.show_bytes(each.bytes), each.reason or "-") for each in found
-        ]
-        output.print_table(("container", "unreferenced", "size", "waits for confirmation because"), rows)
-        output.print_lines(_endangered(found, asks_service=url is not None))
+    found = execute(lambda: _find_garbage(data, url, take_over=take_over))
+    _show_garbage(found, is_last=not confirm, json=json, asks_service=url is not None)
     if not confirm or not found:
-        if json:
-            output.print_json([output.as_json(each) for each in found])
-        elif not found:
-            output.print_lines(["nothing to sweep"])
         return
 
     chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)
@@ -175,6 +158,33 @@ def sweep(
         output.print_lines(
             [f"confirmed {containers}: they delete it while the store is open, after `gc.delay`"]
         )
+
+
+async def _find_garbage(data: Path, url: str | None, *, take_over: bool) -> list[ContainerGarbage]:
+    from ..maintenance.report import list_garbage
+
+    if url is not None:
+        check_no_take_over(take_over)
+        return await _ask_garbage(url)
+
+    async with viewing(data) as view:
+        return await list_garbage(view)
+
+
+def _show_garbage(found: list[ContainerGarbage], *, is_last: bool, json: bool, asks_service: bool) -> None:
+    """``is_last``: nothing is printed after it."""
+    if json:
+        if is_last or not found:
+            output.print_json([output.as_json(each) for each in found])
+        return
+
+    rows = [
+        (each.container, each.chunks, output.show_bytes(each.bytes), each.reason or "-") for each in found
+    ]
+    output.print_table(("container", "unreferenced", "size", "waits for confirmation because"), rows)
+    output.print_lines(_endangered(found, asks_service=asks_service))
+    if not found:
+        output.print_lines(["nothing to sweep"])
 
 
 def _endangered(found: list[ContainerGarbage], *, asks_service: bool) -> list[str]:
@@ -229,7 +239,7 @@ async def _ask_garbage(url: str) -> list[ContainerGarbage]:
     return [msgspec.convert(each, ContainerGarbage) for each in answers if each["reason"] or each["chunks"]]
 
 
-async def _reports(data: str, url: str | None, limit: int) -> list[GcReport]:
+async def _reports(data: Path, url: str | None, limit: int) -> list[GcReport]:
     from ..maintenance.garbage import reports_of
 
     if url is not None:
@@ -264,7 +274,9 @@ def _order(action: GcAction, url: str, container: int | None, *, json: bool) -> 
 
         indexes = range(await _count_containers(url)) if container is None else (container,)
         return [
-            await ask_service(url, "POST", f"/v1/containers/{index}/gc", {"action": action}, kind=GcDone)
+            await ask_service(
+                url, "POST", f"/v1/containers/{index}/gc-order", {"action": action}, kind=GcDone
+            )
             for index in indexes
         ]
 

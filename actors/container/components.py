@@ -82,11 +82,7 @@ def build_components(container: Container) -> ContainerComponents:
         ownership.keep_proven,
         whole_chunks=not can_append,
     )
-
-    async def publish(cut: int) -> None:
-        await table_runs.complete_cycle(cut)
-        collector.published()
-
+    publish = _publishing(table_runs, collector)
     writer = StorageWriter(view, flusher, storage, ownership.prove, publish, options.writer)
     leases = Leases(state, container.runs, container.ask_internal, writer.flush, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
@@ -129,6 +125,14 @@ def build_components(container: Container) -> ContainerComponents:
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
         shorten_images=_shortening(container),
     )
+
+
+def _publishing(table_runs: TableRuns, collector: Collector) -> Callable[[int], Awaitable[None]]:
+    async def publish(cut: int) -> None:
+        await table_runs.complete_cycle(cut)
+        collector.published()
+
+    return publish
 
 
 def _shortening(container: Container) -> Callable[[], Awaitable[None]]:

@@ -63,7 +63,7 @@ def _task_bodies(tasks: Iterable[GcTask]) -> list[GcTaskBody]:
 
 @endpoint(
     "POST",
-    f"{paths.CONTAINERS}/{{container}}/gc",
+    f"{paths.CONTAINERS}/{{container}}/gc-order",
     "gc-order",
     NoSuchContainer,
     NotOwner,
