@@ -77,7 +77,15 @@ class CollectorOptions:
 @attrs.frozen
 class CollectorStatistics:
     queued: int = attrs.field(metadata=gauge("Names that wait for deletion."))
+    released: int = attrs.field(metadata=counter("Names that this owner has released for deletion."))
     deleted: int = attrs.field(metadata=counter("Chunks deleted."))
+    attempts: int = attrs.field(metadata=counter("Deletions tried."))
+    seconds: float = attrs.field(
+        metadata=counter("Seconds from release to deletion, summed over the chunks deleted.")
+    )
+    postponed: int = attrs.field(
+        metadata=counter("Names examined that are still referenced, or of a transaction under way.")
+    )
     already_gone: int = attrs.field(
         metadata=counter("Chunks that were missing when they were to be deleted.")
     )
@@ -232,6 +240,8 @@ class Collector:
         self._lacks_records = False
         """Whether records could not be read when they were last looked up."""
         self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
+        self._released = self._tried = self._postponed = 0
+        self._seconds = 0.0
 
     # --- GarbageSink -----------------------------------------------------------------------------
 
@@ -244,10 +254,11 @@ class Collector:
             self._open.pop(name, None)
 
     def release(self, names: Sequence[str]) -> None:
-        due = anyio.current_time() + self._options.delay
+        now = anyio.current_time()
+        self._released += len(names)
         for name in names:
             self._open.pop(name, None)
-            self._add(Garbage(name, due))
+            self._add(Garbage(name, now + self._options.delay, now))
         if names:
             self._wake.set()
 
@@ -390,6 +401,7 @@ class Collector:
                     is_unpublished = self._source.is_unpublished(garbage.name)
                     (self._unpublished if is_unpublished else found).append(garbage)
                 else:
+                    self._postponed += 1
                     # Referenced or of a transaction under way, for now. Dropped, it would be found by the
                     # next opening only.
                     self._queue.put(attrs.evolve(garbage, due=now + self._pause))
@@ -491,7 +503,7 @@ class Collector:
             for name in part:
                 # G2: else each of many brief ownerships would leave the runs that it merged.
                 due = now if is_run(name) else now + self._options.delay
-                self._add(Garbage(name, due))
+                self._add(Garbage(name, due, now))
             await anyio.lowlevel.checkpoint()
         self._wake.set()
 
@@ -601,6 +613,7 @@ class Collector:
     async def _delete_each(self, names: Iterator[Garbage], done: list[str]) -> None:
         """Delete what is left of ``names``, which other tasks take from as well."""
         for garbage in names:
+            self._tried += 1
             try:
                 await self._chunks.delete(garbage.name)
             except ChunkNotFound:
@@ -610,6 +623,7 @@ class Collector:
                 continue
             else:
                 self._deleted += 1
+                self._seconds += anyio.current_time() - garbage.since
 
             # A chunk that is gone counts as well: storage has answered.
             self._retry_later.reset_pause(anyio.current_time())
@@ -650,7 +664,11 @@ class Collector:
     def statistics(self) -> CollectorStatistics:
         return CollectorStatistics(
             queued=len(self._queue),
+            released=self._released,
             deleted=self._deleted,
+            attempts=self._tried,
+            seconds=self._seconds,
+            postponed=self._postponed,
             already_gone=self._gone,
             retried=self._retried,
             retry_later=len(self._retry_later),

@@ -21,6 +21,8 @@ class Garbage:
     name: str
     due: float
     """Monotonic seconds of this ownership. The delay protects readers that still have the name."""
+    since: float = 0.0
+    """When it was released or found, as ``due``."""
     error: str = ""
     """Why its newest attempt failed."""
     is_proven: bool = False

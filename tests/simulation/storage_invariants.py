@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from support.live_segments import live_ids
-from support.table_rows import records_of
+from support.table_rows import published_records, records_of
 from tierlog.actors.container.container import Container
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX
 from tierlog.journal.manifest.chain import element_name, journal_prefix, runs_prefix
@@ -142,6 +142,14 @@ def check_stored(
         raise Broken(
             f"it does not hold that what metadata refers to is stored\nmissing: {', '.join(missing)}"
         )
+
+    for container in containers:
+        named = {key[2:] for key in published_records(container) if key.startswith("c:")}
+        if lost := sorted(named - set(contents)):
+            raise Broken(
+                f"it does not hold that the chunks are there that long-term storage alone names\n"
+                f"container {container.index}: {', '.join(lost)}"
+            )
 
     for breach in legacy.breaches(containers, contents, shown):
         raise Broken(

@@ -668,3 +668,15 @@ async def test_tasks_say_what_they_wait_for() -> None:
         waiting, delayed = collector.tasks(10)
         assert (waiting.name, waiting.state, waiting.seconds) == (chunk(1), TaskState.ELEMENT, 0.0)
         assert (delayed.name, delayed.state, delayed.seconds) == (chunk(2), TaskState.DELAY, 60.0)
+
+
+async def test_attempts_postponements_and_the_time_to_complete_are_counted() -> None:
+    async with collecting(chunk(1), chunk(2), referenced={chunk(2)}) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1), chunk(2)])
+        await anyio.sleep(61)
+        world.chunks.script = None
+        await anyio.sleep(60)
+        found = collector.statistics()
+        assert (found.released, found.deleted, found.attempts, found.postponed) == (2, 1, 2, 2)
+        assert found.seconds == pytest.approx(120, abs=1)
