@@ -121,18 +121,6 @@ def records_of(container: Container) -> Records:
     return known[1]
 
 
-def published_records(container: Container) -> Records:
-    """The records that the runs alone have: what is left if the log is lost."""
-    rows: dict[bytes, Row] = {}
-    for run in container.state.table.runs:
-        _add(rows, _decoded(run, _Content(container.disk.runs, run)))
-    return {
-        key.decode(errors="surrogateescape"): (row.version, row.value)
-        for key, row in sorted(rows.items())
-        if row.value is not None
-    }
-
-
 def records_in_memory(state: ContainerState) -> Records:
     """The records of a state that has no runs."""
     assert not state.table.runs.runs

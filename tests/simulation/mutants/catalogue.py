@@ -418,12 +418,6 @@ def chunks_go_before_an_element_shows_it(plant: Planter) -> None:
     plant(ContainerCollectorSource.is_unpublished, lambda original, self, name: False)
 
 
-@mutant("G6")
-def no_element_is_asked_for(plant: Planter) -> None:
-    """What deferred work of an idle store has released stays for ever."""
-    plant(Collector._ask_for_element, lambda original, self, request_element: None)
-
-
 @mutant("G4", copies=True)
 def unconfirmed_container_collects(plant: Planter) -> None:
     """An adopted folder deletes every chunk that it does not know."""
