@@ -12,7 +12,6 @@ from tierlog.actors.container.sources import ContainerManifestSource
 from tierlog.actors.flush.cycle_publisher import CyclePublisher
 from tierlog.journal.operations.log_element import CheckpointManifest, LogElement, LogElementChange
 from tierlog.journal.operations.operation import Operation
-from tierlog.storage_backends.base.errors import StorageFull
 
 from .planting import Planter, mutant
 
@@ -86,19 +85,6 @@ def chain_is_checked_only_once(plant: Planter) -> None:
 
     plant(StorageOwnership._check_chain, check)
     plant(StorageOwnership._advance, advance)
-
-
-@mutant("J9", copies=True)
-def full_storage_needs_no_proof(plant: Planter) -> None:
-    """Where there is no room for an element, a copy without one loses what it acknowledged."""
-
-    async def prove(original: Any, self: StorageOwnership) -> None:
-        try:
-            await original(self)
-        except StorageFull:
-            await self._check_chain()
-
-    plant(StorageOwnership.prove_anew, prove)
 
 
 @mutant("J6", copies=True)
