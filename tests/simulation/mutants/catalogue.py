@@ -413,6 +413,12 @@ def references_are_ignored(plant: Planter) -> None:
     )
 
 
+@mutant("G6")
+def chunks_go_before_an_element_shows_it(plant: Planter) -> None:
+    """If the log is lost then, long-term storage alone has segments whose chunks are missing."""
+    plant(ContainerCollectorSource.is_unpublished, lambda original, self, name: False)
+
+
 @mutant("G4", copies=True)
 def unconfirmed_container_collects(plant: Planter) -> None:
     """An adopted folder deletes every chunk that it does not know."""
