@@ -228,9 +228,8 @@ class StorageWriter:
         self._requested = self._element_requested = False
         """``_element_requested``: deletions wait for an element that has the rows in memory (rule G6)."""
         self._dirty_since: float | None = None
-        self._not_before = 0.0
+        self._not_before, self._flushed_bytes = 0.0, 0
         self._wake = anyio.Event()
-        self._flushed_bytes = 0
         self.progress = anyio.Event()
         """Set and replaced after each cycle and round, when memory was freed."""
 
