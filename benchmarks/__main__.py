@@ -22,6 +22,7 @@ from rich.console import Console
 from benchmarks import (
     appends,
     chain,
+    garbage,
     history,
     http_parked,
     metadata,
@@ -50,6 +51,7 @@ MODULES = (
     starting,
     segments,
     chain,
+    garbage,
     service,
     http_parked,
     s3,

@@ -167,8 +167,9 @@ def test_every_script_exists(script: str) -> None:
     assert os.access(ROOT / "scripts" / script, os.X_OK)
 
 
-def test_every_test_that_stands_for_a_mechanism_exists() -> None:
-    named = set(re.findall(r"\btest_\w+", (ROOT / "docs" / "pdp-34.md").read_text(encoding="utf-8")))
+@pytest.mark.parametrize("page", ["pdp-34.md", "pdp-53.md"])
+def test_every_test_that_stands_for_a_mechanism_exists(page: str) -> None:
+    named = set(re.findall(r"\btest_\w+", (ROOT / "docs" / page).read_text(encoding="utf-8")))
     files = list((ROOT / "tests").rglob("test_*.py"))
     there = {path.stem for path in files}.union(
         *(re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")) for path in files)

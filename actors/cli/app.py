@@ -12,6 +12,7 @@ from . import (
     chunks,
     container,
     folder,
+    gc,
     journal,
     lts,
     recover,
@@ -79,7 +80,11 @@ _add(_transactions, _READ, transactions.ls, transactions.show)
 _add(_transactions, _WRITE, transactions.abort)
 _chunks = _group("chunks", "List, verify and defragment chunks in long-term storage.")
 _add(_chunks, _READ, chunks.ls, chunks.layout, chunks.verify)
-_add(_chunks, _WRITE, chunks.defrag, chunks.confirm)
+_add(_chunks, _WRITE, chunks.defrag)
+_gc = _group("gc", "Watch, pause and repair garbage collection; sweep long-term storage.")
+_add(_gc, _READ, gc.status, gc.ls, gc.failed)
+_add(_gc, _SERVICE, gc.retry, gc.purge, gc.pause, gc.resume)
+_add(_gc, _WRITE, gc.sweep)
 _journal = _group("journal", "List, show and verify the journals in long-term storage.")
 _add(_journal, _READ, journal.ls, journal.show, journal.verify)
 _lts = _group("lts", "List, read and verify what long-term storage alone has, without logs.")

@@ -1,23 +1,19 @@
-"""Commands about chunks in long-term storage: list, lay out, verify, defragment, confirm deletions."""
+"""Commands about chunks in long-term storage: list, lay out, verify, defragment."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...storage_backends.base.errors import WrongSegmentKind
 from . import output
-from .options import DEFAULT_DATA, Config, Data, Json, Name, Names, Service, TakeOver, check_selection
-from .running import FAILED, ask_service, check_no_take_over, execute, fail, lengths_of, owning, viewing
+from .options import DEFAULT_DATA, Config, Data, Json, Name, Names, TakeOver, check_selection
+from .running import FAILED, execute, lengths_of, owning, viewing
 
 if TYPE_CHECKING:
     from ...storage_backends.segments.operations.defrag import DefragResult
-    from ..maintenance.report import ListedChunk, SegmentLayout, UnconfirmedContainer, VerifyReport
-
-_COUNT_SECONDS = 600.0
-"""For a service to list the chunks of one container."""
+    from ..maintenance.report import ListedChunk, SegmentLayout, VerifyReport
 
 
 def ls(
@@ -177,122 +173,3 @@ def _show(report: VerifyReport) -> None:
     screen.print(f"read {chunks} of {segments} with {output.show_bytes(report.bytes)}")
     result = "sound" if report.sound else f"not sound, problems: {len(report.problems)}"
     screen.print(result, style="green" if report.sound else "red")
-
-
-def confirm(
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, for scripts.")] = False,
-    json: Json = False,
-    data: Data = DEFAULT_DATA,
-    config: Config = None,
-    take_over: TakeOver = False,
-    url: Service = None,
-) -> None:
-    """Let a store that was adopted, restored or moved delete the chunks that it does not know.
-
-    Such a store deletes no unknown chunk, because another folder may need it: for data newer than a backup,
-    or because this folder is a copy of that one. Confirm the store once it is clear that no other folder will
-    be used with this long-term storage. The command first shows what would be deleted, which cannot be
-    brought back. Backups that need some of it become unusable, such as those newer than a restored one: to
-    keep them, do not confirm. It is deleted while the store is open, after the setting gc.delay. A moved
-    folder confirms itself after it has been open for 24 hours.
-    """
-    from ..container.container import Container
-    from ..maintenance.report import list_unconfirmed
-
-    async def find_unconfirmed() -> list[UnconfirmedContainer]:
-        if url is not None:
-            check_no_take_over(take_over)
-            return await _ask_unconfirmed(url)
-
-        async with viewing(data) as view:
-            return await list_unconfirmed(view)
-
-    # Read-only, so that a "no" to the question has fenced nobody.
-    found = execute(find_unconfirmed)
-    if not json:
-        rows = [(each.container, each.chunks, output.show_bytes(each.bytes), each.reason) for each in found]
-        output.print_table(("container", "unreferenced", "size", "reason"), rows)
-        output.print_lines(_endangered(found, asks_service=url is not None))
-    if not found:
-        output.print_json([]) if json else output.print_lines(["nothing to confirm"])
-        return
-
-    chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)
-    question = (
-        f"Let the store delete {output.count(chunks, 'unreferenced object')}, {output.show_bytes(size)}?"
-    )
-    if not yes:
-        # --json is for scripts, which cannot answer.
-        _check_agreed(question, asks=not json)
-
-    async def command() -> None:
-        if url is not None:
-            for each in found:
-                await ask_service(url, "POST", f"/v1/containers/{each.container}/confirm")
-            return
-
-        async with owning(data, config, take_over=take_over) as store:
-            for each in found:
-                # Only what was shown: others may have become unconfirmed since.
-                await store.on_container(each.container, Container.confirm)
-
-    execute(command)
-    if json:
-        output.print_json([output.as_json(each) for each in found])
-    else:
-        containers = output.count(len(found), "container")
-        output.print_lines(
-            [f"confirmed {containers}: they delete it while the store is open, after `gc.delay`"]
-        )
-
-
-def _endangered(found: list[UnconfirmedContainer], *, asks_service: bool) -> list[str]:
-    """What is known of the backups that need what would be deleted."""
-    if not found:
-        return []
-
-    backups = sorted({backup for each in found for backup in each.backups})
-    lines = [f"backup {each} needs some of this, and cannot be restored without it" for each in backups]
-    others = "Backups" if asks_service else "Backups in other folders (`tierlog backup --to`)"
-    warning = (
-        f"{others} are not looked at: those newer than a restored one need some of this too. To keep them "
-        f"usable, do not confirm: until then nothing of it is deleted"
-    )
-    return [*lines, warning]
-
-
-def _check_agreed(question: str, *, asks: bool) -> None:
-    """Ask on the terminal. No answer, from a script's stdin at its end, does not confirm."""
-    try:
-        # On stderr: stdout may be a pipe.
-        if asks and sys.stdin.isatty():
-            if typer.confirm(question, err=True):
-                return
-        elif asks and (answer := sys.stdin.readline()):
-            sys.stderr.write(f"{question} {answer.rstrip()}\n")
-            if answer.strip().lower() in ("y", "yes"):
-                return
-        else:
-            asks = False  # A script asks nobody.
-    except typer.Abort:
-        sys.stderr.write("\n")
-        asks = False
-    fail("nothing was confirmed" if asks else "not confirmed: add --yes")
-
-
-async def _ask_unconfirmed(url: str) -> list[UnconfirmedContainer]:
-    """``list_unconfirmed`` of a running service."""
-    import msgspec
-
-    from ..gateway.wire.bodies import ContainerMap, Unconfirmed
-    from ..maintenance.report import UnconfirmedContainer
-
-    # The supervisor has the map, and redirects what is asked of a container to its host.
-    count = len((await ask_service(url, "GET", "/v1/containers", kind=ContainerMap))["containers"])
-    answers = [
-        await ask_service(
-            url, "GET", f"/v1/containers/{index}/unconfirmed", kind=Unconfirmed, seconds=_COUNT_SECONDS
-        )
-        for index in range(count)
-    ]
-    return [msgspec.convert(each, UnconfirmedContainer) for each in answers if each["reason"]]

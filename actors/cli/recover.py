@@ -33,7 +33,7 @@ def recover(
 
     Anything later is lost, and so are open transactions. What cannot be recovered as of one moment is
     refused: `tierlog lts verify` shows why, and `tierlog lts cat` reads what is there. Chunks that only the
-    lost logs knew are kept until `tierlog chunks confirm`. An old folder of the store can no longer be
+    lost logs knew are kept until `tierlog gc sweep --confirm`. An old folder of the store can no longer be
     opened.
     """
     if not from_lts:
@@ -61,7 +61,7 @@ def _show(recovered: RecoveredStore) -> None:
     output.print_lines(
         [
             f"{output.count(recovered.segments, 'segment')}, as of these cycles; anything later is unknown",
-            "chunks that only the lost logs knew are kept until `tierlog chunks confirm`",
+            "chunks that only the lost logs knew are kept until `tierlog gc sweep --confirm`",
         ]
     )
 

@@ -139,7 +139,7 @@ def _unconfirmed(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
     found = [str(each["container"]) for each in status["containers"] if each["unconfirmed"]]
-    advice = "delete no chunks until `tierlog chunks confirm` allows it; `tierlog doctor` shows why"
+    advice = "delete no chunks until `tierlog gc sweep --confirm` allows it; `tierlog doctor` shows why"
     return [Text(f"\nunconfirmed containers ({', '.join(found)}) {advice}", style="yellow")] if found else []
 
 

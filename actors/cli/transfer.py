@@ -331,7 +331,7 @@ def restore(
     """Restore a store from a backup and its long-term storage, into a folder without logs (wal/).
 
     Everything newer than the backup is lost, and so are transactions. Chunks of lost segments are kept until
-    `tierlog chunks confirm`; `tierlog chunks ls --unreferenced` lists them. Segments get new ids. An old
+    `tierlog gc sweep --confirm`; `tierlog chunks ls --unreferenced` lists them. Segments get new ids. An old
     folder of the store can no longer be opened.
     """
     from ...storage_backends.files.local import LocalFiles
@@ -374,7 +374,7 @@ def _show_restored(report: RestoreReport) -> None:
     lines = [_extent(report)]
     lines.append(
         f"as of {output.show_time(report.created_ms)}; everything newer is lost, and its chunks are kept "
-        f"until `tierlog chunks confirm`"
+        f"until `tierlog gc sweep --confirm`"
     )
     if report.unflushed:
         lines.append(f"lost with the old logs: {output.count(report.unflushed, 'unflushed byte')}")

@@ -49,7 +49,8 @@ from ..read.unflushed import UnflushedBytes
 from .operations.cold import unload
 from .requests import LogRequest, Request, SnapshotRequest
 from .segments import SegmentState
-from .state import NO_CYCLE, ContainerState, Records, Snapshot
+from .snapshot import Records, Snapshot
+from .state import NO_CYCLE, ContainerState
 
 TAG_CHECKPOINT_END = 1
 """The tag of a group with a ``CheckpointEnd``: recovery finds it without decoding payloads."""

@@ -19,6 +19,7 @@ from ..read.unflushed import UnflushedBytes
 from .admission import Admission
 from .attributes import shorten_images
 from .checkpoint import Checkpointer
+from .cycle_cut import CycleCut
 from .imports import SegmentImporter
 from .leases import Leases
 from .loader import Loader
@@ -82,9 +83,8 @@ def build_components(container: Container) -> ContainerComponents:
         ownership.keep_proven,
         whole_chunks=not can_append,
     )
-    writer = StorageWriter(
-        view, flusher, storage, collector, ownership.prove, table_runs.complete_cycle, options.writer
-    )
+    publish = _publishing(table_runs, collector)
+    writer = StorageWriter(view, flusher, storage, ownership.prove, publish, options.writer)
     leases = Leases(state, container.runs, container.ask_internal, writer.flush, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
     publisher = Publisher(
@@ -126,6 +126,14 @@ def build_components(container: Container) -> ContainerComponents:
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
         shorten_images=_shortening(container),
     )
+
+
+def _publishing(table_runs: TableRuns, collector: Collector) -> Callable[[CycleCut], Awaitable[None]]:
+    async def publish(cut: CycleCut) -> None:
+        await table_runs.complete_cycle(cut)
+        collector.published()
+
+    return publish
 
 
 def _shortening(container: Container) -> Callable[[], Awaitable[None]]:

@@ -50,7 +50,7 @@ from ...storage_backends.sorted_runs.lookup import find_cached
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.tail import Tail
 from ..flush.writer import WriterOptions
-from ..gc.collector import CollectorOptions, GarbageTotal
+from ..gc.collector import Collector, CollectorOptions, GarbageTotal
 from ..kernel.event_source import Answer, EventSource
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.reply import Reply, fail_all
@@ -298,7 +298,7 @@ class Container:
                 # In a group of their own, which ends before the pipeline: what the helpers log goes through
                 # it.
                 helpers.start_soon(protect(components.writer.run), last_full_cut)
-                helpers.start_soon(protect(components.collector.run), components.writer.request_cycle)
+                helpers.start_soon(protect(components.collector.run), components.writer.request_element)
                 helpers.start_soon(components.read_ahead.run)
                 helpers.start_soon(protect(components.checkpointer.run), lambda: self._checkpoint_due)
                 helpers.start_soon(protect(components.leases.run))
@@ -549,15 +549,20 @@ class Container:
         ``NotOwner``."""
         await self.ownership.ensure()
 
+    @property
+    def collector(self) -> Collector:
+        return self._components.collector
+
     async def count_garbage(self) -> GarbageTotal:
         """What confirming the container lets it delete (rule G4)."""
-        return await self.as_owner(self._components.collector.count_garbage())
+        return await self.as_owner(self.collector.count_garbage())
 
     async def confirm(self) -> None:
         """Let the container delete what it does not know (rule G4). First it puts the runs that long-term
         storage lacks (rule M6), if that is possible now: the operator may have opened it for this only."""
         await self._components.table_runs.put_missing()
         await self.confirmation.confirm()
+        self.collector.list_soon()
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -186,8 +186,12 @@ class ContainerCollectorSource:
         self.prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
         self.referenced = ReferencedNames(container.state, container.metadata)
         self.released = ReleasedRecords(container.metadata)
+        self._table = container.state.table
         self._confirmation = container.confirmation
         self._history = container.history
+
+    def is_unpublished(self, name: str) -> bool:
+        return self._table.find_in_memory(chunk_key(name).encode()) is not None
 
     @property
     def is_confirmed(self) -> bool:

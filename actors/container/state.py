@@ -8,19 +8,14 @@ replay (``operations/``). The pipeline makes operations durable; the tail cache 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any, TypeVar
-
-import attrs
+from typing import TypeVar
 
 from ...journal.manifest.element import TRANSACTIONS
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.ended_transactions import TransactionEnd
 from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus, WriterState
-from ...journal.operations.transaction_image import TransactionImage, encode_transaction
-from ...storage_backends.base.codec import DecodeError
-from ...storage_backends.base.errors import DataCorruption
+from ...journal.operations.transaction_image import TransactionImage
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, AttributeName
 from ...storage_backends.base.sorted_dict import SortedDict
@@ -29,7 +24,7 @@ from ...storage_backends.segments.records import is_storage_key
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_key, segment_of_key
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
-from ...storage_backends.sorted_runs.rows import Row, label_of
+from ...storage_backends.sorted_runs.rows import Row, decoded
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
 from .attribute_rows import attribute_key, attribute_row, value_of
@@ -41,6 +36,7 @@ from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
 from .segment_rows import NO_RECORD, image_key, name_key, name_row, sid_of_row
 from .segments import NotLoaded, SegmentState, SegmentTable
+from .snapshot import Snapshot, is_clean
 from .transaction_table import Key, TransactionTable
 from .writer_rows import state_of, writer_key, writer_row
 
@@ -56,92 +52,6 @@ _HISTORY = b"\x01"
 NO_CYCLE = CycleComplete(0, 0, 0, False)
 _COMPARED_MAX = 512
 """The most keys times runs that one decision looks up."""
-_Item = tuple[str, int, Any]
-"""A record of a snapshot: the list of ``Records`` that it goes to, its size in bytes, and itself."""
-_END: _Item = ("", 0, None)
-
-
-def is_clean(runs: RunList, row: Row) -> bool:
-    """Whether ``runs`` have ``row``, the newest of its key, unless it is held back."""
-    return row.version <= runs.clean_to(is_record=is_record(row.key))
-
-
-@attrs.define(eq=False, repr=False)
-class Records:
-    """Records of a snapshot that are logged together."""
-
-    size: int = 0
-    """The size of all records, in bytes."""
-    images: list[tuple[int, bytes]] = attrs.field(factory=list)
-    """Images with their versions."""
-    rows: list[Row] = attrs.field(factory=list)
-    transactions: list[bytes] = attrs.field(factory=list)
-
-
-class Snapshot:
-    """The state at one sequence, while a checkpoint encodes it in parts. A segment is encoded before its
-    first change (rule C7)."""
-
-    def __init__(self, state: ContainerState) -> None:
-        self.sequence = state.sequence
-        self.cycle = state.cycle
-        self.manifest = state.manifest
-        self.closures = state.closures.changes()
-        self.has_spilled = state.has_spilled
-        self.live_segments = state.live_segments
-        self.ends = state.transactions.ends
-        self.segments = segments = state.segments.freeze()
-        self.table = table = state.table.begin_view()
-        resident, transactions = state.resident.freeze(), state.transactions.records.freeze()
-        clean = (
-            row if is_clean(table.runs, row) else None
-            for row in (Row(key.encode(), version, value) for key, (version, value) in resident)
-        )
-        self._left: Iterator[_Item | None] = chain(
-            (("images", len(entry[1]), entry) for _, entry in segments),
-            (
-                None if row is None else ("rows", len(row.key) + len(row.value or b""), row)
-                for row in chain(clean, table.dirty_rows())
-            ),
-            (
-                ("transactions", len(encoded), encoded)
-                for encoded in (encode_transaction(transaction) for _, transaction in transactions)
-            ),
-        )
-        self._held: _Item | None = None
-        """The record for which the last part had no room."""
-        self.is_complete = False
-        """Whether all records were taken."""
-
-    def take(self, count: int, size: int) -> Records:
-        """Remove the next records, at most ``count``, of ``size`` bytes; a larger one comes alone. Records
-        that do not belong to the snapshot count too, so there may be none although it is not complete."""
-        found = Records()
-        for _ in range(count):
-            item = self._held or next(self._left, _END)
-            if item is _END:
-                self.is_complete = True
-                break
-            if item is None:
-                continue
-
-            kind, record_size, record = self._held = item
-            if found.size and found.size + record_size > size:
-                break
-
-            getattr(found, kind).append(record)
-            found.size += record_size
-            self._held = None
-        return found
-
-
-def _decoded(decode: Callable[[Row | None], T], row: Row | None) -> T:
-    """Raises ``DataCorruption``."""
-    try:
-        return decode(row)
-    except DecodeError as error:
-        name = "" if row is None else label_of(row.key)
-        raise DataCorruption(f"a row of the system table does not decode: {error}", file=name) from error
 
 
 FindCached = Callable[[RunList, bytes], tuple[bool, Row | None]]
@@ -361,11 +271,8 @@ class ContainerState:
             else:
                 found[name] = value
         if keys:
-            try:
-                for key, row in self._find_rows(segment.name, keys).items():
-                    found[keys[key]] = value_of(row)
-            except DecodeError as error:
-                raise DataCorruption(f"an attribute of {segment!r} does not decode: {error}") from error
+            for key, row in self._find_rows(segment.name, keys).items():
+                found[keys[key]] = decoded(value_of, row, key)
         return found
 
     # --- writers (rule M20) ------------------------------------------------------------------------
@@ -394,12 +301,9 @@ class ContainerState:
             elif segment.has_writer_rows:
                 keys[writer_key(segment.sid, writer)] = writer
         if keys:
-            try:
-                for key, row in self._find_rows(segment.name, keys).items():
-                    if row is not None and row.value is not None:
-                        found[keys[key]] = state_of(row.value)
-            except DecodeError as error:
-                raise DataCorruption(f"a writer of {segment!r} does not decode: {error}") from error
+            for key, row in self._find_rows(segment.name, keys).items():
+                if row is not None and row.value is not None:
+                    found[keys[key]] = decoded(state_of, row.value, key)
         return found
 
     def _find_rows(self, name: str, keys: Iterable[bytes]) -> dict[bytes, Row | None]:
@@ -431,7 +335,7 @@ class ContainerState:
         record = self.transactions.records.get((target, transaction))
         if record is None:
             key = ended_key(target, transaction)
-            record = _decoded(ended_of_row, self._find_rows(target, (key,))[key])
+            record = decoded(ended_of_row, self._find_rows(target, (key,))[key], key)
         return None if record is None or (sid is not None and sid != record.sid) else record
 
     def find_transaction_of(self, staged: str) -> TransactionImage | None:
@@ -442,7 +346,7 @@ class ContainerState:
         if record is None:
             key, name = ended_key(target, transaction), name_key(target)
             rows = self._find_rows(staged, (key, name))
-            record, sid = _decoded(ended_of_row, rows[key]), _decoded(sid_of_row, rows[name])
+            record, sid = decoded(ended_of_row, rows[key], key), decoded(sid_of_row, rows[name], name)
             if record is not None and sid not in (None, record.sid):
                 return None
         return record

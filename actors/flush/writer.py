@@ -122,11 +122,6 @@ class FlushSource(Protocol):
     async def log(self, op: Operation) -> object: ...
 
 
-class CycleObserver(Protocol):
-    def cycle_begins(self, cycle: int) -> None: ...
-    def cycle_completed(self, cycle: int) -> None: ...
-
-
 @attrs.frozen
 class WriterOptions:
     flush_age: float = 30.0
@@ -172,7 +167,6 @@ class StorageWriter:
         source: FlushSource,
         flusher: SegmentFlusher,
         storage: DeferredWorkStorage,
-        observer: CycleObserver,
         claim: Callable[[float], Awaitable[None]],
         publish: Callable[[Any], Awaitable[None]],
         options: WriterOptions,
@@ -183,7 +177,6 @@ class StorageWriter:
         self._source = source
         self._flusher = flusher
         self._storage = storage
-        self._observer = observer
         self._claim = claim
         self._callers = FlushCallers()
         self._publisher: CyclePublisher[FlushCut] = CyclePublisher(
@@ -213,8 +206,6 @@ class StorageWriter:
         self._recorded_steps = 0
         """Steps of deferred work that a ``CycleComplete`` covers."""
         self._cut = self._cycle = 0
-        self._is_begun = False
-        """Whether the collector knows of cycle ``_cycle`` already: it began when the last one ended."""
         self._room_made = False
         """Whether a truncation was committed alone since the last ``CycleComplete``, to make room."""
         self._due: ShardedDict[int, None] = ShardedDict()
@@ -234,11 +225,11 @@ class StorageWriter:
         self._recorded_cut = 0  # Of the newest ``CycleComplete``: cuts only grow.
         self.failures = FlushFailures(source.segment_of)
         """Segments whose last flush failed (rule F4)."""
-        self._requested = False
+        self._requested = self._element_requested = False
+        """``_element_requested``: deletions wait for an element that has the rows in memory (rule G6)."""
         self._dirty_since: float | None = None
-        self._not_before = 0.0
+        self._not_before, self._flushed_bytes = 0.0, 0
         self._wake = anyio.Event()
-        self._flushed_bytes = 0
         self.progress = anyio.Event()
         """Set and replaced after each cycle and round, when memory was freed."""
 
@@ -266,6 +257,12 @@ class StorageWriter:
         """Make a full cycle due now."""
         self._requested = True
         self._wake.set()
+
+    def request_element(self) -> None:
+        """Make a full cycle due now that publishes the rows in memory, also if segments fail: on a full
+        storage they fail until something is deleted (rule G6)."""
+        self._element_requested = True
+        self.request_cycle()
 
     async def flush(self) -> None:
         """Return when a full cycle is complete whose cut is at or after everything acked so far. Raises the
@@ -319,7 +316,7 @@ class StorageWriter:
 
     async def cycle(self, tasks: anyio.abc.TaskGroup, *, full: bool) -> None:
         """One flush cycle. What is late goes on in ``tasks``."""
-        self._begin_cycle()
+        self._cycle += 1
         attempt = self._callers.begin() if full else 0
         # F1: in the step that fixes the cut. What becomes dirty later has a higher sequence and is left to
         # the next cycle.
@@ -337,7 +334,6 @@ class StorageWriter:
         unreached, self._unreached, self._full_cut = self._unreached, ShardedDict(), None
         if cut is not None:
             cut.finish(unreached)
-        number = self._end_cycle()
         await self._note_failures(failed)
         is_whole = full and not unreached and not failed
         if progressed or (is_whole and is_empty):
@@ -345,29 +341,13 @@ class StorageWriter:
             # (rule S7).
             self._recorded_steps += steps
             self._room_made = False
-            await self._source.log(CycleComplete(self._source.epoch, number, sequence, is_whole))
-            self._observer.cycle_completed(number)
+            await self._source.log(CycleComplete(self._source.epoch, self._cycle, sequence, is_whole))
             self._report_progress()
         if full:
             if cut is not None and not is_claimed:
                 await self._source.abandon(cut)
                 cut = None
             await self._end_full_cycle(cut, unreached, failed, attempt, progressed=progressed)
-
-    def _begin_cycle(self) -> None:
-        """Everything that is committed from now on belongs to the next ``CycleComplete`` (rule F2)."""
-        if not self._is_begun:
-            self._cycle += 1
-            self._is_begun = True
-            self._observer.cycle_begins(self._cycle)
-
-    def _end_cycle(self) -> int:
-        """The number of the cycle that ends. What late flushes commit belongs to the next one."""
-        number = self._cycle
-        self._is_begun = False
-        if self._flushes.late or self._deferred_is_late:
-            self._begin_cycle()
-        return number
 
     def _is_awaited(self) -> bool:
         """Whether a caller waits for the end of this cycle, or the next one is due: deferred work can wait
@@ -586,15 +566,17 @@ class StorageWriter:
         if self._storage.retry_in():
             return False  # S7
 
+        is_wanted, self._element_requested = self._element_requested or bool(self._callers), False
+        has_rows = self._source.has_unpublished_rows
         now = anyio.current_time()
         # A cycle with failures is repeated after a short pause: what the others changed meanwhile waits.
         if failed and now < self._published_at + self._options.flush_age:
-            return False
+            return is_wanted and has_rows
 
         # F5: the store's own operations need no element: an idle store creates none.
         changed = progressed or self._source.client_sequence > self._published_cut
         # M12: there may be room for them now. What is due takes them along.
-        is_wanted = self._source.has_unpublished_rows and bool(self._callers)
+        is_wanted &= has_rows
         return changed or is_wanted or self._source.refuses_rows or set(self._source.held) > set(cut.held)
 
     def _is_flushed_to(self, cut: int) -> None:

@@ -69,13 +69,20 @@ async def recorded_location(files: Files, folder: StoreFolder) -> ChunkLocation:
 
 
 def make_chunk_storage(
-    location: ChunkLocation, files: Files, folder: StoreFolder, world: World, *, create: bool
+    location: ChunkLocation,
+    files: Files,
+    folder: StoreFolder,
+    world: World,
+    *,
+    create: bool,
+    reserve_bytes: int = 0,
 ) -> ChunkStorage:
     """The chunk storage of an owner, not open yet. ``create``: its opening makes the folder ``lts/`` if that
-    is missing; otherwise that counts as not mounted (rule S20). Raises ``ConfigError`` if what S3 needs is
+    is missing; otherwise that counts as not mounted (rule S20). ``reserve_bytes`` of a folder are for the
+    store's own objects (rule S21). Raises ``ConfigError`` if what S3 needs is
     not installed."""
     if not location.chunks:
-        return FileSystemChunkStorage(files, folder.chunks, world, create=create)
+        return FileSystemChunkStorage(files, folder.chunks, world, create=create, reserve_bytes=reserve_bytes)
 
     _require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkStorage

@@ -10,13 +10,16 @@ names found no room in the queue, which is bounded (rule G2). Files outside
 the container's prefix are not in that listing. A durable record names each of them that was released (rules
 G3, S19); the collector deletes the file and then its record, one commit per batch.
 
+A chunk is deleted only when long-term storage alone does not name it any more: no row of its record is left
+in memory, so the newest element that counts has its removal (rule G6). Those that wait for this ask for an
+element.
+
 Order (rules G1, J9): decide by durable state; create an element of the chain, because of a folder and
 its copy neither may delete what the other needs (if each name had its element at an earlier attempt, check
 the chain; without room for an element, wait); append a barrier to the log; delete only once that is
-durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). Nothing is deleted
-before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done. A failed delete is
-tried again, ``attempts`` times after the delay and then ever more rarely (``retry_later.py``). One slow or
-failing name does not hold up the others of its batch (rule G2).
+durable under this owner's epoch. An unconfirmed container deletes nothing (rule G4). A missing chunk is done.
+A failed delete is tried again, ``attempts`` times after the delay and then ever more rarely
+(``retry_later.py``). One slow or failing name does not hold up the others of its batch (rule G2).
 
 Cancellation and crash: the next owner finds what was not deleted in its listing or in the records, and
 removes records whose file is gone."""
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
+from itertools import islice
 from typing import Protocol
 
 import anyio
@@ -40,6 +44,7 @@ from ..telemetry.logging import get_logger
 from .garbage_queue import GarbageQueue
 from .retry_later import RetryLater
 from .rules import Garbage, creator_of, is_ready, is_run, orphans
+from .tasks import GcTask, TaskState, task_of
 
 _log = get_logger("gc")
 
@@ -72,7 +77,15 @@ class CollectorOptions:
 @attrs.frozen
 class CollectorStatistics:
     queued: int = attrs.field(metadata=gauge("Names that wait for deletion."))
+    released: int = attrs.field(metadata=counter("Names that this owner has released for deletion."))
     deleted: int = attrs.field(metadata=counter("Chunks deleted."))
+    attempts: int = attrs.field(metadata=counter("Deletions tried."))
+    seconds: float = attrs.field(
+        metadata=counter("Seconds from release to deletion, summed over the chunks deleted.")
+    )
+    postponed: int = attrs.field(
+        metadata=counter("Names examined that are still referenced, or of a transaction under way.")
+    )
     already_gone: int = attrs.field(
         metadata=counter("Chunks that were missing when they were to be deleted.")
     )
@@ -86,6 +99,10 @@ class CollectorStatistics:
         metadata=counter("Names given up because too many deletions failed; the next opening finds them.")
     )
     orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found by listings."))
+    unpublished: int = attrs.field(
+        metadata=gauge("Names that wait until an element records that no segment has them.")
+    )
+    paused: int = attrs.field(metadata=gauge("1 while an operator has paused garbage collection."))
     unconfirmed: int = attrs.field(
         metadata=gauge("1 while nothing is deleted because an operator has not confirmed the container.")
     )
@@ -121,6 +138,10 @@ class CollectorSource(Protocol):
     @property
     def referenced(self) -> KnownNames:
         """The names of chunks in metadata, and of runs in elements."""
+        ...
+
+    def is_unpublished(self, name: str) -> bool:
+        """Whether the chunk's record changed and no element that counts has the change (rule G6)."""
         ...
 
     @property
@@ -202,8 +223,11 @@ class Collector:
         self._retry_later = RetryLater(options.retry_pause, options.retry_pause_max, options.names_max)
         self._unlogged: dict[str, TierlogError] = {}
         self._open: ShardedDict[str, None] = ShardedDict()
-        self._cycle = 0
-        self._completed = 0
+        self._unpublished: list[Garbage] = []
+        """What waits for an element that counts (rule G6)."""
+        self.is_paused = False
+        self._asks_at = 0.0
+        """When an element may be asked for again."""
         self._wake = anyio.Event()
         self._listings: list[float] = []
         """When the next listings are due."""
@@ -216,6 +240,8 @@ class Collector:
         self._lacks_records = False
         """Whether records could not be read when they were last looked up."""
         self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
+        self._released = self._tried = self._postponed = 0
+        self._seconds = 0.0
 
     # --- GarbageSink -----------------------------------------------------------------------------
 
@@ -228,12 +254,11 @@ class Collector:
             self._open.pop(name, None)
 
     def release(self, names: Sequence[str]) -> None:
-        due = anyio.current_time() + self._options.delay
+        now = anyio.current_time()
+        self._released += len(names)
         for name in names:
             self._open.pop(name, None)
-            # F2: the commit that dropped it belongs to this cycle.
-            self._add(Garbage(name, due, self._cycle))
-
+            self._add(Garbage(name, now + self._options.delay, now))
         if names:
             self._wake.set()
 
@@ -249,30 +274,79 @@ class Collector:
 
     # --- the writer's side -----------------------------------------------------------------------
 
-    def cycle_begins(self, cycle: int) -> None:
-        self._cycle = cycle
+    def published(self) -> None:
+        """An element counts that a flush cycle has made."""
+        for garbage in self._unpublished:
+            self._queue.put(garbage)
+        self._unpublished = []
+        self._wake.set()
 
-    def cycle_completed(self, cycle: int) -> None:
-        self._completed = cycle
+    # --- for operators ---------------------------------------------------------------------------
+
+    def tasks(self, limit: int) -> list[GcTask]:
+        """Some of the names that wait for their deletion."""
+        now = anyio.current_time()
+        unpublished = {garbage.name for garbage in self._unpublished}
+        is_confirmed = self._source.is_confirmed
+        states = {True: TaskState.ELEMENT, False: TaskState.DELAY}
+        return [
+            task_of(each, states[each.name in unpublished] if is_confirmed else TaskState.CONFIRMATION, now)
+            for each in self._queue.some(limit)
+        ]
+
+    def failed_tasks(self, limit: int) -> list[GcTask]:
+        """Some of the names whose deletion failed repeatedly, in order."""
+        now = anyio.current_time()
+        return [task_of(each, TaskState.FAILED, now) for each in islice(self._retry_later, limit)]
+
+    def retry_failed(self) -> int:
+        """Try what failed again now; returns how many names."""
+        self._retry_later.make_due(anyio.current_time())
+        self._wake.set()
+        return len(self._retry_later)
+
+    def purge_failed(self) -> int:
+        """Forget what failed; returns how many names. A listing finds those that are still there."""
+        count = len(self._retry_later)
+        self._given_up += count
+        self._retry_later.clear()
+        return count
+
+    def pause(self) -> None:
+        """Begin no deletion and no listing until ``resume``; a batch under way goes on."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self._wake.set()
+
+    def list_soon(self) -> None:
+        """List long-term storage now, and once more as later listings are due (rule G5)."""
+        self._listings.insert(0, anyio.current_time())
         self._wake.set()
 
     # --- collecting ------------------------------------------------------------------------------
 
-    async def run(self, request_cycle: Callable[[], None]) -> None:
+    async def run(self, request_element: Callable[[], None]) -> None:
         """Find what dead owners left, then delete what becomes ready, until cancelled.
 
-        ``request_cycle()`` asks for a flush cycle: chunks of dead owners wait for one.
+        ``request_element()`` asks for an element with the rows that no element has yet; ``published`` is
+        called then.
         """
         await self._source.wait_confirmed()
         # From records, so it needs no listing and works while long-term storage is down.
-        await self._take_over(await self._released_names(), request_cycle)
+        await self._take_over(await self._released_names())
         begin = anyio.current_time()
         self._listings = [begin + seconds for seconds in self._options.listings]
         while True:
             await self._source.wait_confirmed()
             self._wake = anyio.Event()
+            if self.is_paused:
+                await self._wake.wait()
+                continue
+
             # If long-term storage does not answer, the end of a later cycle is the moment to list it.
-            if self._is_listing_due() and await self._find_orphans(request_cycle):
+            if self._is_listing_due() and await self._find_orphans():
                 now = anyio.current_time()
                 self._listings = [at for at in self._listings if at > now]
             await self._begin_round()
@@ -281,6 +355,7 @@ class Collector:
                 self._log_failures()
                 continue
 
+            self._ask_for_element(request_element)
             with anyio.move_on_after(self._wait_seconds()):
                 await self._wake.wait()
 
@@ -316,29 +391,29 @@ class Collector:
         """The next batch, taken in slices: two heaps make each name expensive. A name that is not referenced
         stays so until it is deleted: its transaction is over, and imports refuse released files (rules S2,
         S19)."""
-        now, completed, found = anyio.current_time(), self._completed, list[Garbage]()
-        while len(found) < self._options.batch:
-            limit = min(_TAKEN, self._options.batch - len(found))
-            taken = self._queue.take(now, completed, limit)
-            if not taken and self._queue.next_due() > now:
-                break
-
+        now, found = anyio.current_time(), list[Garbage]()
+        while len(found) < self._options.batch and self._queue.next_due() <= now:
+            taken = self._queue.take(now, min(_TAKEN, self._options.batch - len(found)))
             referenced = await self._referenced_among([garbage.name for garbage in taken])
             for garbage in taken:
-                if is_ready(
-                    garbage,
-                    now=now,
-                    completed_cycle=completed,
-                    referenced=referenced,
-                    in_transaction=self._open,
-                ):
-                    found.append(garbage)
+                if is_ready(garbage, now=now, referenced=referenced, in_transaction=self._open):
+                    # G6: what a boot from long-term storage alone still names must be there.
+                    is_unpublished = self._source.is_unpublished(garbage.name)
+                    (self._unpublished if is_unpublished else found).append(garbage)
                 else:
+                    self._postponed += 1
                     # Referenced or of a transaction under way, for now. Dropped, it would be found by the
                     # next opening only.
                     self._queue.put(attrs.evolve(garbage, due=now + self._pause))
             await anyio.lowlevel.checkpoint()
         return found
+
+    def _ask_for_element(self, request_element: Callable[[], None]) -> None:
+        """Once in a while for all that waits: there may be no room for the rows (F5)."""
+        now = anyio.current_time()
+        if self._unpublished and now >= self._asks_at:
+            self._asks_at = now + self._pause
+            request_element()
 
     async def _referenced_among(self, names: Sequence[str]) -> Collection[str]:
         """The names among ``names`` that are referenced; all of them if that cannot be read now."""
@@ -380,13 +455,15 @@ class Collector:
             await anyio.lowlevel.checkpoint()
 
     def _wait_seconds(self) -> float:
-        """Seconds until the next delay is over, or the next round of failed deletions is due. The end of a
-        cycle wakes what waits for it."""
+        """Seconds until the next delay is over, or the next round of failed deletions is due. An element that
+        counts wakes what waits for it."""
         now = anyio.current_time()
-        listings = [at for at in self._listings if at > now]
-        return max(0.0, min([self._retry_later.due, self._queue.next_due(), *listings]) - now)
+        times = [at for at in self._listings if at > now]
+        if self._unpublished:
+            times.append(self._asks_at)
+        return max(0.0, min([self._retry_later.due, self._queue.next_due(), *times]) - now)
 
-    async def _find_orphans(self, request_cycle: Callable[[], None]) -> bool:
+    async def _find_orphans(self) -> bool:
         """List what dead owners left, and what found no room; False if long-term storage does not answer, or
         is newer than the log."""
         source = self._source
@@ -411,29 +488,24 @@ class Collector:
             self._has_left_out |= left_out
             return False
 
-        await self._take_over(names, request_cycle)
+        await self._take_over(names)
         return True
 
-    async def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
-        """Queue chunks and files that were found. They may belong to a cycle that was never completed, so
-        they wait for one of this owner's (rule F2)."""
-        # An empty listing must not request a cycle: an idle store stays quiet (F5).
+    async def _take_over(self, names: Sequence[str]) -> None:
+        """Queue chunks and files that were found."""
         if not names:
             return
 
         _log.info("gc_orphans_found", prefix=self._source.prefixes[0], count=len(names))
         self._orphans += len(names)
         now = anyio.current_time()
-        # The crash may have lost the ``CycleComplete`` that would have allowed the deletion.
-        after_cycle = self._completed + 1
         for part in in_slices(names):
             for name in part:
                 # G2: else each of many brief ownerships would leave the runs that it merged.
                 due = now if is_run(name) else now + self._options.delay
-                self._add(Garbage(name, due, after_cycle))
+                self._add(Garbage(name, due, now))
             await anyio.lowlevel.checkpoint()
         self._wake.set()
-        request_cycle()
 
     async def _list_garbage(self) -> list[str]:
         """The chunks that are garbage and not known yet, as many as there is room for. Filters while it
@@ -541,6 +613,7 @@ class Collector:
     async def _delete_each(self, names: Iterator[Garbage], done: list[str]) -> None:
         """Delete what is left of ``names``, which other tasks take from as well."""
         for garbage in names:
+            self._tried += 1
             try:
                 await self._chunks.delete(garbage.name)
             except ChunkNotFound:
@@ -550,6 +623,7 @@ class Collector:
                 continue
             else:
                 self._deleted += 1
+                self._seconds += anyio.current_time() - garbage.since
 
             # A chunk that is gone counts as well: storage has answered.
             self._retry_later.reset_pause(anyio.current_time())
@@ -562,13 +636,14 @@ class Collector:
         if attempts >= self._options.attempts:
             self._queue.drop(garbage.name)
             self._attempts.pop(garbage.name, None)
-            self._keep_for_retry(garbage, error, is_first=attempts == self._options.attempts)
+            failed = attrs.evolve(garbage, error=str(error))
+            self._keep_for_retry(failed, error, is_first=attempts == self._options.attempts)
             return
 
         self._retried += 1
         self._attempts[garbage.name] = attempts
         later = anyio.current_time() + self._pause * attempts
-        self._queue.put(attrs.evolve(garbage, due=later))
+        self._queue.put(attrs.evolve(garbage, due=later, error=str(error)))
 
     def _keep_for_retry(self, garbage: Garbage, error: TierlogError, *, is_first: bool) -> None:
         if is_first:
@@ -589,11 +664,17 @@ class Collector:
     def statistics(self) -> CollectorStatistics:
         return CollectorStatistics(
             queued=len(self._queue),
+            released=self._released,
             deleted=self._deleted,
+            attempts=self._tried,
+            seconds=self._seconds,
+            postponed=self._postponed,
             already_gone=self._gone,
             retried=self._retried,
             retry_later=len(self._retry_later),
             given_up=self._given_up,
             orphans_found=self._orphans,
+            unpublished=len(self._unpublished),
+            paused=int(self.is_paused),
             unconfirmed=int(not self._source.is_confirmed),
         )

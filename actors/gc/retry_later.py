@@ -7,7 +7,7 @@ quiet. One delete that works shows that long-term storage is healthy, and brings
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ...storage_backends.base.sorted_dict import SortedDict
 from .rules import Garbage
@@ -52,6 +52,18 @@ class RetryLater:
         self._pause = min(self._pause * 2, self._pause_max)
         self.due = float("inf")
         return found
+
+    def __iter__(self) -> Iterator[Garbage]:
+        return iter(self._names.values())
+
+    def make_due(self, now: float) -> None:
+        """Their round is due, and the pauses are short again."""
+        self._pause = self._pause_min
+        if self._names:
+            self.due = now
+
+    def clear(self) -> None:
+        self._names, self.due = SortedDict(), float("inf")
 
     def reset_pause(self, now: float) -> None:
         """A delete worked: begin with the shortest pause again."""

@@ -1,4 +1,4 @@
-"""What is garbage, and when it may be deleted (PDP-53, rules G1, G2 and F2). Pure.
+"""What is garbage, and when it may be deleted (PDP-53, rules G1, G2 and G6). Pure.
 
 A chunk is garbage if durable metadata has no record of it and the transaction that could add one has ended.
 Garbage stays garbage: names are never used twice and no owner adds another's chunk. So a late delete does no
@@ -21,8 +21,10 @@ class Garbage:
     name: str
     due: float
     """Monotonic seconds of this ownership. The delay protects readers that still have the name."""
-    after_cycle: int
-    """The flush cycle of this owner that made it garbage."""
+    since: float = 0.0
+    """When it was released or found, as ``due``."""
+    error: str = ""
+    """Why its newest attempt failed."""
     is_proven: bool = False
     """Whether an element of this owner has counted since it was found to be garbage (rule J9)."""
 
@@ -69,17 +71,11 @@ def is_ready(
     garbage: Garbage,
     *,
     now: float,
-    completed_cycle: int,
     referenced: Container[str],
     in_transaction: Container[str],
 ) -> bool:
     """Whether it may be deleted after a barrier (rule G1)."""
-    return (
-        now >= garbage.due
-        and completed_cycle >= garbage.after_cycle
-        and garbage.name not in referenced
-        and garbage.name not in in_transaction
-    )
+    return now >= garbage.due and garbage.name not in referenced and garbage.name not in in_transaction
 
 
 def orphans(listed: Iterable[tuple[str, int]], *, epoch: int, referenced: Container[str]) -> list[str]:

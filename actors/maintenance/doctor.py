@@ -66,7 +66,7 @@ _WITHOUT_COPY = (
 )
 _ADVICE_HEAD = (
     f"{_WITHOUT_COPY}then open this folder once with `tierlog serve --adopt`, and confirm the container with "
-    f"`tierlog chunks confirm`. Reads and appends go on meanwhile"
+    f"`tierlog gc sweep --confirm`. Reads and appends go on meanwhile"
 )
 _ADVICE_INTENT = (
     f"{_WITHOUT_COPY}the next opening creates it again from this folder's log. Reads and appends go on "

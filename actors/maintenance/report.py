@@ -121,13 +121,14 @@ class VerifyReport:
 
 
 @attrs.frozen
-class UnconfirmedContainer:
-    """A container that deletes nothing until an operator confirms it (rule G4)."""
+class ContainerGarbage:
+    """What a container refers to no longer, or never did."""
 
     container: int
     reason: str
+    """Why it deletes nothing that it does not know until an operator confirms it (rule G4); else empty."""
     chunks: int
-    """The unreferenced objects (``ChunkUse.UNREFERENCED``), which confirming lets it delete."""
+    """The unreferenced objects (``ChunkUse.UNREFERENCED``)."""
     bytes: int
     backups: tuple[str, ...] = ()
     """The backups in long-term storage that need some of them, sorted; a service does not say."""
@@ -283,27 +284,26 @@ async def _verify(
     )
 
 
-async def list_unconfirmed(view: StoreView) -> list[UnconfirmedContainer]:
-    """The unconfirmed containers, with what confirming them lets them delete; also those of a moved folder
-    that was not opened yet. Raises ``StoreMismatch`` if another folder has claimed long-term storage."""
-    found: list[UnconfirmedContainer] = []
+async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
+    """What nothing refers to, by container: all that are unconfirmed, also of a moved folder that was not
+    opened yet, and those that have any. Raises ``StoreMismatch`` if another folder has claimed long-term
+    storage."""
+    found: list[ContainerGarbage] = []
     needed: dict[str, set[str]] | None = None
     for container in view.containers:
-        record, snapshot = await _find_unconfirmed(view, container)
-        if record is not None:
-            if needed is None:
-                needed = await _chunks_of_backups(view)
-            index, needing = await _index_chunks(container.index, snapshot), set[str]()
-            total = await _unreferenced(view, container.index, index, needed, needing)
-            found.append(
-                UnconfirmedContainer(
-                    container.index, record.explanation, total.chunks, total.bytes, tuple(sorted(needing))
-                )
-            )
+        record, snapshot = await find_unconfirmed(view, container)
+        if needed is None:
+            needed = await _chunks_of_backups(view)
+        index, needing = await _index_chunks(container.index, snapshot), set[str]()
+        total = await _unreferenced(view, container.index, index, needed, needing)
+        reason = "" if record is None else record.explanation
+        if reason or total.chunks:
+            backups = tuple(sorted(needing))
+            found.append(ContainerGarbage(container.index, reason, total.chunks, total.bytes, backups))
     return found
 
 
-async def _find_unconfirmed(
+async def find_unconfirmed(
     view: StoreView, container: ContainerView
 ) -> tuple[UnconfirmedRecord | None, ContainerSnapshot]:
     attempts = _ATTEMPTS_MAX

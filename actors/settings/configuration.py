@@ -250,6 +250,13 @@ class StorageConfig:
         0, 0, 1 << 60, "Flushes stop while more space than this is in use; 0 means no limit."
     )
     safe_size_interval: float = _duration(60.0, 0.1, 86_400.0, "How often the space in use is measured.")
+    reserve: int = _size(
+        16 * MiB,
+        0,
+        GiB,
+        "Space in the folder `lts` that only the store's own objects may use, so that a full disk can be "
+        "freed by deleting or truncating segments; 0 reserves none.",
+    )
 
 
 @attrs.frozen(kw_only=True)

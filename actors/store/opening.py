@@ -289,8 +289,8 @@ async def open_store(
     ``config`` is ``StoreConfig()`` by default. ``storage`` is a chunk storage of your own, instead.
 
     ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner. It
-    then deletes no chunk until an operator confirms it: ``tierlog chunks confirm``. ``span`` is called around
-    every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own.
+    then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. ``span`` is called
+    around every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own.
     ``world`` and ``files`` are for simulations.
 
     Raises:
@@ -481,7 +481,14 @@ class StoreOpener:
     async def _own_chunks(self) -> ChunkStorage:
         """The chunk storage at this folder's chunk location."""
         location = await locate_chunks(self.files, self.folder, self.config, self.world)
-        return make_chunk_storage(location, self.files, self.folder, self.world, create=False)
+        return make_chunk_storage(
+            location,
+            self.files,
+            self.folder,
+            self.world,
+            create=False,
+            reserve_bytes=self.config.storage.reserve,
+        )
 
     async def _prepare_folder(self) -> None:
         # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).

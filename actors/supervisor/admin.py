@@ -417,6 +417,16 @@ redirect_unconfirmed = endpoint(
     successes=(),
     is_documented=False,
 )(_redirect_container)
+redirect_gc_queue = endpoint(
+    "GET", f"{paths.CONTAINERS}/{{container}}/gc", "redirect-gc-queue", successes=(), is_documented=False
+)(_redirect_container)
+redirect_gc_order = endpoint(
+    "POST",
+    f"{paths.CONTAINERS}/{{container}}/gc-order",
+    "redirect-gc-order",
+    successes=(),
+    is_documented=False,
+)(_redirect_container)
 redirect_confirm = endpoint(
     "POST",
     f"{paths.CONTAINERS}/{{container}}/confirm",

@@ -32,7 +32,7 @@ import anyio.lowlevel
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, can_begin_chunk_name
-from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable
+from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, StorageFull, Unavailable
 from ..base.files import (
     NOT_A_FILE,
     FileHandle,
@@ -51,6 +51,7 @@ from ..base.files import (
     sync_ancestry,
 )
 from ..base.lock_table import LockTable
+from ..base.names import SYSTEM_SCOPE
 from ..base.world import World
 from .base import BaseChunkStorage, ReadOnlyChunks, bad_offset, size_of
 from .filesystem_programs import (
@@ -62,8 +63,10 @@ from .filesystem_programs import (
     copy_ranges,
     discard,
     identify_root,
+    keep_reserve,
     mapped,
     publish,
+    release_reserve,
     remove,
     with_file,
 )
@@ -77,9 +80,12 @@ _PUBLISH_ATTEMPTS = 8
 class FileSystemChunkStorage(BaseChunkStorage):
     """``root`` is an absolute path; at most 8 calls run at a time; ``world`` provides ids for temporary
     names. Without ``create``, ``open`` does not make the root: one that is missing or has no
-    identification is not mounted (rule S20)."""
+    identification is not mounted (rule S20). ``reserve_bytes`` are kept for the store's own objects (rule
+    S21)."""
 
-    def __init__(self, files: Files, root: str, world: World, *, create: bool = True) -> None:
+    def __init__(
+        self, files: Files, root: str, world: World, *, create: bool = True, reserve_bytes: int = 0
+    ) -> None:
         super().__init__()
         if not root.startswith("/"):
             raise InvalidArgument(f"the root of a chunk storage must be an absolute path, not {root!r}")
@@ -89,6 +95,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         self._root = root.rstrip("/")
         self._world = world
         self._may_create = create
+        self._reserve_bytes = reserve_bytes
         self._folders = Folders(self._root)
         self._making: LockTable[str] = LockTable()
 
@@ -133,6 +140,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         size = size_of(data)
 
         def program(progress: Progress) -> Program[int]:
+            yield from self._keep_reserve(name)
             progress.appends = True
             # The superuser may write to any file, so the permissions are checked here.
             if (yield IsReadOnly(self._path(name))):
@@ -228,6 +236,8 @@ class FileSystemChunkStorage(BaseChunkStorage):
         for entry in entries:
             if entry.name.startswith(TEMPORARY):
                 yield from discard(f"{self._root}/{entry.name}")
+        with suppress(StorageFull):
+            yield from self._keep_reserve()
         if any(entry.name == IDENTIFICATION for entry in entries):
             if any(can_begin_chunk_name(entry.name) for entry in entries):
                 return  # Chunks come after it, so its name is durable.
@@ -236,15 +246,33 @@ class FileSystemChunkStorage(BaseChunkStorage):
             yield from sync_ancestry(self._root)
         yield from identify_root(self._root, self._world.new_id())
 
+    def _keep_reserve(self, name: str = "") -> Program[None]:
+        """Before a chunk of a user's grows (rule S21). Raises ``StorageFull``."""
+        if self._reserve_bytes and not name.startswith(SYSTEM_SCOPE):
+            yield from keep_reserve(self._root, self._reserve_bytes, self._world.new_id)
+
     async def _publish(self, name: str, fill: Callable[[FileHandle], Program[int]]) -> int:
+        try:
+            return await self._publish_once(name, fill)
+        except StorageFull:
+            if not name.startswith(SYSTEM_SCOPE):
+                raise
+            # S21: deleting needs elements and runs.
+            await self._change(name, lambda progress: release_reserve(self._root))
+            return await self._publish_once(name, fill)
+
+    async def _publish_once(self, name: str, fill: Callable[[FileHandle], Program[int]]) -> int:
         path = self._path(name)
         temporary = f"{self._root}/{TEMPORARY}{self._world.new_id()}"
+
+        def program(progress: Progress) -> Program[int]:
+            yield from self._keep_reserve(name)
+            return (yield from publish(path, temporary, fill, self._folders, progress))
+
         for _ in range(_PUBLISH_ATTEMPTS):
             with suppress(FolderRemoved):
                 await self._make_folder(name)
-                return await self._change(
-                    name, lambda progress: publish(path, temporary, fill, self._folders, progress)
-                )
+                return await self._change(name, program)
         raise Unavailable(
             f"{path} was not written, because another process removed its folder, or the temporary file "
             f"{temporary}; write it again"

@@ -30,9 +30,11 @@ from ..base.errors import (
 from ..base.files import (
     FULL,
     NOT_A_FILE,
+    Allocate,
     Close,
     FileHandle,
     IoCall,
+    IsReadOnly,
     IsSameFile,
     Link,
     MakeFolder,
@@ -55,6 +57,8 @@ from .base import bad_offset
 
 TEMPORARY = ".tmp-"
 IDENTIFICATION = ".tierlog-chunks"
+RESERVE = ".tierlog-reserve"
+"""An empty file with blocks that are kept for the store's own objects (rule S21)."""
 _COPY_SIZE = 4 << 20
 T = TypeVar("T")
 
@@ -116,6 +120,41 @@ def identify_root(root: str, new_id: str) -> Program[None]:
     """Also if the identification is there: its creator may have been killed before its sync, or have failed
     (rule W11)."""
     yield from remake_name(f"{root}/{IDENTIFICATION}", f"{root}/{TEMPORARY}{new_id}", b"")
+
+
+def keep_reserve(root: str, size: int, new_id: Callable[[], str]) -> Program[None]:
+    """Make the reserve unless it is there. Raises ``StorageFull`` without room for it (rule S21)."""
+    path = f"{root}/{RESERVE}"
+    try:
+        yield IsReadOnly(path)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            return  # The next call of the caller's own program says what is wrong.
+    else:
+        return
+
+    temporary = f"{root}/{TEMPORARY}{new_id()}"
+    try:
+        yield from with_file(Open(temporary, write=True, create=True), lambda new: _allocate(new, size))
+        yield Rename(temporary, path)
+    except OSError as error:
+        yield from discard(temporary)
+        if error.errno in FULL:
+            raise StorageFull(
+                f"long-term storage has no room: the store's own objects need the {size} bytes of {path} "
+                f"first. Delete or truncate segments, or free space"
+            ) from error
+
+
+def _allocate(handle: FileHandle, size: int) -> Program[None]:
+    yield Allocate(handle, 0, size)
+    yield Sync(handle)
+
+
+def release_reserve(root: str) -> Program[None]:
+    """Free the room of the reserve for an object of the store's own."""
+    with suppress(FileNotFoundError):
+        yield Unlink(f"{root}/{RESERVE}")
 
 
 class FolderRemoved(Exception):

@@ -50,6 +50,8 @@ NAMES = [
     "segments_cold_reads",
     "chain_boot",
     "chain_boot_s3",
+    "gc_delete",
+    "gc_deletions",
     "http_append_1m",
     "http_append_1k",
     "http_append_batches",

@@ -32,6 +32,7 @@ from .model_calls import ImplicitImport, Op
 from .model_transactions import LookUp
 from .plan import Plan
 from .process import Process, ProcessDied
+from .published import PublishedChunks
 from .storage_invariants import ChunkHistory
 from .trace import Trace
 from .world import Site
@@ -76,7 +77,7 @@ class RunState:
             for family, checker in self.checkers.items()
         }
         self.watch = Watch()
-        self.book = ChunkHistory()
+        self.book = ChunkHistory(PublishedChunks(site.chunk_names, site.stored_run).names)
         site.faults.on_chunk_call = self.book.note
         self.counts: Counter[str] = Counter()
         self.current: Process | None = None

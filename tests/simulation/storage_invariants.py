@@ -7,7 +7,7 @@ faults, at what the storage really holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from support.live_segments import live_ids
 from support.table_rows import records_of
@@ -33,12 +33,15 @@ CREATING = ("create", "create_with_content", "concat")
 
 class ChunkHistory:
     """Every call to the chunk storages of all processes: no name is used twice, none changes another's
-    chunk (rule S2), and none makes a chunk before it has begun to claim long-term storage (rule J7).
+    chunk (rule S2), none makes a chunk before it has begun to claim long-term storage (rule J7), and none
+    deletes one that the newest element names (rule G6).
 
     It is called inside the calls, where nothing may be raised: the first breach is kept for ``check``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_published: Callable[[str], bool] = lambda chunk: False) -> None:
+        """``is_published(chunk)``: whether long-term storage alone names it."""
+        self._is_published = is_published
         self._creators: dict[str, int] = {}
         self._deleted: set[tuple[str, int]] = set()
         self._claims: set[tuple[int, str]] = set()
@@ -50,6 +53,11 @@ class ChunkHistory:
             return  # of the legacy layout: each owner imports_on_access it up to date
         if verb == "delete":
             self._deleted.add((name, process))
+            if self._is_published(name):
+                self._note_breach(
+                    f"what long-term storage alone names is there\n{name} is deleted by P{process}, and the "
+                    f"newest element names it"
+                )
         elif verb in CREATING and not name.startswith(SYSTEM):
             # A creation may be retried by the process that began it (rule S2), but not once that process
             # released it. What a zombie makes again after its successor deleted it is left for the next

@@ -222,6 +222,12 @@ class Site:
             return self.disk.content(f"{FOLDER.chunks}/{name}")
         return bytes(self.chunk_state.chunks[name].data)
 
+    def chunk_names(self) -> list[str]:
+        if self.kind.chunks is not ChunksKind.FOLDER:
+            return [name for name, _ in self.chunk_state.chunks.items()]
+
+        return [path.removeprefix(f"{FOLDER.chunks}/") for path in self.disk.files_below(f"{FOLDER.chunks}/")]
+
     def chunk_contents(self) -> dict[str, bytes]:
         """What long-term storage holds under the names of chunks, in name order, past all faults."""
         if self.kind.chunks is not ChunksKind.FOLDER:

@@ -55,7 +55,6 @@ class FlushWorld:
     commit_bytes: int = 0
     """Bytes of the largest commit."""
     logged: list[Operation] = attrs.field(factory=list)
-    cycles: list[tuple[str, int]] = attrs.field(factory=list)
     claims: int = 0
     proofs: int = 0
     claim_error: BaseException | None = None
@@ -158,21 +157,13 @@ class FlushWorld:
         self.held = cut.held
         self.published_cuts.append(cut.cut)
 
-    # --- CycleObserver ---------------------------------------------------------------------------
-
-    def cycle_begins(self, cycle: int) -> None:
-        self.cycles.append(("begins", cycle))
-
-    def cycle_completed(self, cycle: int) -> None:
-        self.cycles.append(("completed", cycle))
-
 
 @asynccontextmanager
 async def running(
     last_cut: int = 0, world: FlushWorld | None = None, options: WriterOptions = FLUSHING
 ) -> AsyncIterator[tuple[FlushWorld, StorageWriter]]:
     world = await (world or FlushWorld()).open()
-    writer = StorageWriter(world, world.flusher, world.storage, world, world.claim, world.publish, options)
+    writer = StorageWriter(world, world.flusher, world.storage, world.claim, world.publish, options)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(writer.run, last_cut)
         await anyio.wait_all_tasks_blocked()

@@ -13,7 +13,6 @@ from simulation.run import run_seed
 SHOWN_FROM = {
     "foreign-element-is-adopted": 1,
     "versions-of-another-history-are-used-again": 1,
-    "full-storage-needs-no-proof": 2,
     "unconfirmed-container-collects": 3,
     "late-puts-are-not-looked-for": 15,
 }

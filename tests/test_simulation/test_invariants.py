@@ -281,3 +281,12 @@ def test_a_zombie_may_try_a_creation_again_that_its_successor_has_collected_mean
     for call in [(1, "create", "a"), (2, "delete", "a"), (1, "create", "a")]:
         book.note(*call)
     book.check()
+
+
+def test_g6_a_deletion_of_what_the_newest_element_names_is_a_breach() -> None:
+    book = ChunkHistory({"containers/0000/1/1-0-a"}.__contains__)
+    book.note(1, "delete", "containers/0000/1/1-0-b")
+    book.check()
+    book.note(1, "delete", "containers/0000/1/1-0-a")
+    with pytest.raises(Broken, match="long-term storage alone names"):
+        book.check()

@@ -94,8 +94,8 @@ async def page(call: Call) -> Answer:
     help="The answer.",
 )
 async def unconfirmed(call: Call) -> Unconfirmed:
-    """Why the container deletes nothing, and how much confirming it lets it delete. Lists its chunks."""
-    index = _checked_container(call)
+    """What nothing refers to, and why the container does not delete it by itself. Lists its chunks."""
+    index = checked_container(call)
     # To list millions of chunks must not outlast the client that asked.
     async with call.while_connected():
         return await call.server.store.on_container(index, _describe_unconfirmed)
@@ -103,11 +103,10 @@ async def unconfirmed(call: Call) -> Unconfirmed:
 
 async def _describe_unconfirmed(container: Container) -> Unconfirmed:
     record = container.confirmation.unconfirmed
-    if record is None:
-        return Unconfirmed(container.index, "", 0, 0)
-
     total = await container.count_garbage()
-    return Unconfirmed(container.index, record.explanation, total.chunks, total.bytes)
+    return Unconfirmed(
+        container.index, "" if record is None else record.explanation, total.chunks, total.bytes
+    )
 
 
 @endpoint(
@@ -122,14 +121,14 @@ async def _describe_unconfirmed(container: Container) -> Unconfirmed:
     help="Done, and durable.",
 )
 async def confirm(call: Call, body: Nothing) -> Empty:
-    """Let the container delete what it does not know. Changes nothing if it is confirmed."""
-    index = _checked_container(call)
+    """Let the container delete what it does not know, and list its chunks again for what it has missed."""
+    index = checked_container(call)
     # Not cancelled if the client goes away: whether it is confirmed must not depend on that.
     await call.server.store.on_container(index, Container.confirm)
     return Empty()
 
 
-def _checked_container(call: Call) -> int:
+def checked_container(call: Call) -> int:
     count = call.server.store.containers
     if call.container >= count:
         raise NoSuchContainer(f"no container {call.container}: the containers are 0 to {count - 1}")

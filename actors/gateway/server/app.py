@@ -19,6 +19,7 @@ from ..wire.bodies import JSON_TYPE, ContainerMap, encode_json
 from ..wire.errors import MethodNotAllowed, NoSuchPath
 from . import (
     admin_handlers,
+    gc_handlers,
     read_handlers,
     table_handlers,
     tails,
@@ -33,7 +34,7 @@ from .middleware import RequestMiddleware
 from .openapi import openapi_document
 
 ENDPOINTS = endpoints_of(
-    write_handlers, read_handlers, tails, transaction_handlers, table_handlers, admin_handlers
+    write_handlers, read_handlers, tails, transaction_handlers, table_handlers, admin_handlers, gc_handlers
 )
 
 VERSION = "1"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -353,8 +353,52 @@ class ContainerStatus(Struct, frozen=True):
     """``active`` if it is served, else why not: for example ``recovering`` or ``quarantined``."""
 
 
+GcAction = Literal["retry", "purge", "pause", "resume"]
+
+
+class GcOrder(RequestBody, frozen=True):
+    """What the garbage collector of a container shall do."""
+
+    action: GcAction
+
+
+class GcDone(Struct, frozen=True):
+    queue: str
+    names: Number
+    """The names that the order applies to."""
+    paused: bool
+
+
+class GcTaskBody(Struct, frozen=True):
+    kind: str
+    name: str
+    state: str
+    """``steps``, ``delay``, ``element``, ``confirmation`` or ``failed``."""
+    seconds: float
+    error: str
+
+
+class GcQueue(Struct, frozen=True):
+    """The tasks of a container's garbage collector."""
+
+    container: Number
+    queue: str
+    failed_queue: str
+    queued: Number
+    unpublished: Number
+    """How many of them wait for an element (rule G6)."""
+    steps: Number
+    """Items of deferred work (rule S11)."""
+    failed: Number
+    paused: bool
+    unconfirmed: str
+    """Empty if the container is confirmed (rule G4)."""
+    tasks: list[GcTaskBody]
+    failed_tasks: list[GcTaskBody]
+
+
 class Unconfirmed(Struct, frozen=True):
-    """Why a container deletes nothing, and what confirming it lets it delete (rule G4)."""
+    """What nothing refers to, and why the container does not delete it by itself (rule G4)."""
 
     container: Number
     reason: str

@@ -189,7 +189,7 @@ def test_g4_what_confirming_lets_go_is_shown_and_nothing_is_confirmed_unasked(
     assert "container 0 deletes no chunks: the folder was adopted" in run("doctor").out
 
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    refused = run("chunks", "confirm")
+    refused = run("gc", "sweep", "--confirm")
     assert "it is a copy or an old backup" in refused.out
     assert f"Let the store delete {len(kept)} unreferenced objects, " in refused.err
     assert refused.code == 1
@@ -203,19 +203,21 @@ def test_g4_a_script_without_yes_confirms_nothing(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" if options else ""))
 
-    refused = run("chunks", "confirm", *options)
+    refused = run("gc", "sweep", "--confirm", *options)
 
     assert (refused.code, refused.err.splitlines()) == (1, ["error: not confirmed: add --yes"])
     assert "deletes no chunks" in run("doctor").out
 
 
 def test_g4_a_script_confirms_with_yes_and_only_once(run: Run, adopted: Path) -> None:
-    [confirmed] = json.loads(run("chunks", "confirm", "--yes", "--json").out)
+    [confirmed] = json.loads(run("gc", "sweep", "--confirm", "--yes", "--json").out)
     assert (confirmed["container"], confirmed["chunks"]) == (0, len(chunks_and_runs(adopted)))
     assert confirmed["bytes"] == sum(path.stat().st_size for path in chunks_and_runs(adopted))
 
     assert "deletes no chunks" not in run("doctor").out
-    assert run("chunks", "confirm").out.splitlines()[-1] == "nothing to confirm"
+    # It waits for its delay now, and nothing else.
+    [left] = json.loads(run("gc", "sweep", "--json").out)
+    assert (left["chunks"], left["reason"]) == (confirmed["chunks"], "")
 
 
 @pytest.fixture
@@ -231,10 +233,10 @@ def test_g4_a_copied_folder_is_unconfirmed_before_its_first_opening(run: Run, co
     assert "container 0 deletes no chunks: the folder was moved from " in run("doctor").out
     assert fingerprint(copied) == before
 
-    [confirmed] = json.loads(run("chunks", "confirm", "--yes", "--json").out)
+    [confirmed] = json.loads(run("gc", "sweep", "--confirm", "--yes", "--json").out)
     assert (confirmed["container"], confirmed["chunks"]) == (0, 1)
     assert "deletes no chunks" not in run("doctor").out
-    assert run("chunks", "confirm", "--yes").out.splitlines()[-1] == "nothing to confirm"
+    assert {each["reason"] for each in json.loads(run("gc", "sweep", "--json").out)} <= {""}
 
 
 def test_m6_to_confirm_a_copy_puts_the_runs_that_long_term_storage_lacks(run: Run, copied: Path) -> None:
@@ -244,7 +246,7 @@ def test_m6_to_confirm_a_copy_puts_the_runs_that_long_term_storage_lacks(run: Ru
     for path in runs:
         path.unlink()
 
-    assert run("chunks", "confirm", "--yes").code == 0
+    assert run("gc", "sweep", "--confirm", "--yes").code == 0
     assert {path: path.read_bytes() for path in runs} == runs
     assert run("doctor").code == 0
 
@@ -253,7 +255,7 @@ def test_what_nothing_refers_to_is_counted_alike_everywhere(run: Run, adopted: P
     listed = json.loads(run("chunks", "ls", "--unreferenced", "--json").out)
     verified = json.loads(run("chunks", "verify", "--json").out)
     [examined] = json.loads(run("doctor", "--json").out)["containers"]
-    [unconfirmed] = json.loads(run("chunks", "confirm", "--yes", "--json").out)
+    [unconfirmed] = json.loads(run("gc", "sweep", "--confirm", "--yes", "--json").out)
     assert any("/runs/" in each["name"] for each in listed)
     assert (unconfirmed["chunks"], unconfirmed["bytes"]) == (
         len(listed),
@@ -272,7 +274,7 @@ def test_g4_a_folder_whose_storage_another_one_claimed_is_refused(run: Run, stor
     run("segment", "append", NAME, "--data-text", "on")
     shutil.rmtree(store / "wal")
     original.rename(store / "wal")
-    refused = run("chunks", "confirm")
+    refused = run("gc", "sweep", "--confirm")
     assert (refused.code, is_one_line(refused.err)) == (1, True)
     assert "was claimed" in refused.err
     assert "--adopt" in refused.err
@@ -289,10 +291,10 @@ def test_g4_backups_that_need_what_would_be_deleted_are_named(
     assert run("restore", "newer").code == 0
 
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    shown = run("chunks", "confirm").out
+    shown = run("gc", "sweep", "--confirm").out
     assert "backup newest needs some of this, and cannot be restored without it" in shown
     assert "backup old " not in shown
     assert "backup newer " not in shown
     assert "in other folders (`tierlog backup --to`) are not looked at" in " ".join(shown.split())
-    found = json.loads(run("chunks", "confirm", "--yes", "--json").out)
+    found = json.loads(run("gc", "sweep", "--confirm", "--yes", "--json").out)
     assert {backup for each in found for backup in each["backups"]} == {"newest"}

@@ -283,7 +283,7 @@ def test_a_damaged_newest_element_is_removed_and_the_container_adopted(run: Run,
     """J11. The advice to adopt comes after the removal, without which adopting does not help."""
     path = elements(store, 0)[-1]
     flip_bit(path, 40)
-    assert re.search("copy.*Without one.*remove it; .*--adopt.*tierlog chunks confirm", advice(run, path))
+    assert re.search("copy.*Without one.*remove it; .*--adopt.*tierlog gc sweep --confirm", advice(run, path))
     assert "newest owner" not in run("doctor").out
 
     path.unlink()

@@ -40,7 +40,7 @@ def test_a_store_is_recovered(run: Run, lost: Path) -> None:
     assert header.split() == ["container", "element", "cycle", "complete", "segments"]
     assert row.split()[:3] + row.split()[-1:] == ["0", "2", "1", "1"]
     assert segments == "1 segment, as of these cycles; anything later is unknown"
-    assert "tierlog chunks confirm" in kept
+    assert "tierlog gc sweep --confirm" in kept
     assert run("segment", "read", "app/events", "--data", str(lost)).out == "0123456789"
 
     again = run("recover", "--from-lts", "--data", str(lost))

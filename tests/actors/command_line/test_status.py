@@ -75,7 +75,7 @@ def test_g4_unconfirmed_containers_are_named_with_what_to_do() -> None:
     first, second = STATUS["containers"]
     status = STATUS | {"containers": [first, second | {"unconfirmed": True}]}
     [line] = [line for line in lines(200, status) if "unconfirmed" in line]
-    assert line.startswith("unconfirmed containers (1) delete no chunks until `tierlog chunks confirm`")
+    assert line.startswith("unconfirmed containers (1) delete no chunks until `tierlog gc sweep --confirm`")
 
 
 def test_v3_closed_containers_are_named_with_what_opens_them() -> None:

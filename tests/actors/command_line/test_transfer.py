@@ -80,7 +80,7 @@ def test_an_import_of_a_name_without_files_advises_no_new_segment(run: Run, lega
 def test_the_help_of_restore_promises_what_a_restored_container_does(run: Run) -> None:
     """G4: it deletes nothing that it does not know until it is confirmed."""
     help_text = " ".join(run("restore", "--help").out.replace("│", " ").split())
-    assert "are kept until tierlog chunks confirm" in help_text
+    assert "are kept until tierlog gc sweep --confirm" in help_text
     assert "deleted" not in help_text
 
 
@@ -125,7 +125,7 @@ def test_a_backup_is_restored(run: Run, folder: Path) -> None:
     done = run("restore", "first", "--deep")
 
     assert (done.code, done.err) == (0, "")
-    assert "everything newer is lost, and its chunks are kept until `tierlog chunks confirm`" in done.out
+    assert "everything newer is lost, and its chunks are kept until `tierlog gc sweep --confirm`" in done.out
     locations = {element["location"] for element in json.loads(run("journal", "ls", "--json").out)}
     assert {location.partition(":")[2] for location in locations} == {str(folder / "wal")}
     assert run("segment", "read", NAME).out == "flushed tail\n"

@@ -9,7 +9,7 @@ from tierlog.actors.container.closures import is_record
 from tierlog.actors.container.operations.cold import UnloadRequest
 from tierlog.actors.container.operations.metadata import CommitMetadataRequest
 from tierlog.actors.container.operations.transactions import ForgetTransactionsRequest
-from tierlog.actors.container.state import is_clean
+from tierlog.actors.container.snapshot import is_clean
 from tierlog.journal.manifest.element import SEGMENTS
 from tierlog.journal.operations.load_segment import UnloadSegments
 from tierlog.storage_backends.segments.records import (

@@ -28,7 +28,9 @@ def rows_of(cut: CycleCut) -> dict[bytes, Row]:
 def count(cut: CycleCut, parts: Parts) -> None:
     """The run of the cycle counts."""
     cut.close()
-    parts.state.table.use(RunList(schema=CONSISTENT, rows_to=cut.cut, records_to=cut.end, held=cut.held))
+    parts.state.table.use(
+        RunList(schema=CONSISTENT, rows_to=cut.cut, records_to=cut.end, held=tuple(cut.held))
+    )
     list(parts.state.hold_back())
 
 

@@ -27,7 +27,7 @@ from tierlog.storage_backends.segments.records import (
     released_key,
     released_names,
 )
-from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
 
 pytestmark = pytest.mark.anyio
 
@@ -128,24 +128,6 @@ async def test_g3_the_next_owner_collects_files_released_before_a_crash(
         if act in (truncate, defrag):
             start = 4 if act is truncate else 0
             assert await read_all(owner.store, NAME, start) == b"0123456789"[start:]
-
-
-async def test_g3_nothing_is_deleted_before_the_next_owner_completes_a_cycle(world: ContainerWorld) -> None:
-    await die_after(world, delete)
-    cycles: list[int] = []
-
-    async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks, EAGER)
-
-        def script(call: Call) -> None:
-            if call.verb == "delete" and call.name in FILES:
-                cycles.append(owner.container.statistics().writer.cycles)
-
-        world.chunks.script = script
-        await until(lambda: not recorded(owner))
-        await owner.stop()
-    assert len(cycles) == 3
-    assert min(cycles) >= 1
 
 
 async def test_g3_a_crash_between_the_delete_and_its_record_is_no_error(world: ContainerWorld) -> None:

@@ -19,7 +19,8 @@ from tierlog.actors.container.operations.truncate import TruncateRequest
 from tierlog.actors.container.operations.writers import ExpireWritersRequest
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState
-from tierlog.actors.container.state import NO_CYCLE, ContainerState, Snapshot
+from tierlog.actors.container.snapshot import Snapshot
+from tierlog.actors.container.state import NO_CYCLE, ContainerState
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart

@@ -216,17 +216,15 @@ async def test_f7_a_flush_during_a_late_flush_returns_soon_after_its_end() -> No
         assert anyio.current_time() - began == pytest.approx(18, abs=0.5)
 
 
-async def test_f2_what_a_late_flush_commits_belongs_to_the_next_cycle() -> None:
-    """The collector must not count it to the cycle that ended without it."""
+async def test_f7_what_a_late_flush_commits_belongs_to_the_next_cycle() -> None:
     async with running() as (world, writer):
         world.parts.create("slow", "other")
         world.parts.do(append("slow", b"x"), append("other", b"y"))
         write_times(world, {"slow": 20.0})
         writer.request_cycle()
         await anyio.sleep(2)
-        assert world.cycles == [("begins", 1), ("begins", 2), ("completed", 1)]
+        assert [op.cycle for op in world.logged if isinstance(op, CycleComplete)] == [1]
 
         await anyio.sleep(60)
-        assert world.cycles[3:] == [("completed", 2)]
         cycles = [(op.cycle, op.full) for op in world.logged if isinstance(op, CycleComplete)]
         assert cycles == [(1, False), (2, True)]

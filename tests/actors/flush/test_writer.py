@@ -33,7 +33,7 @@ DOWN = every(Fault(FaultKind.BEFORE), "create", "write", "create_with_content")
 
 
 def writer_of(world: FlushWorld) -> StorageWriter:
-    return StorageWriter(world, world.flusher, world.storage, world, world.claim, world.publish, FLUSHING)
+    return StorageWriter(world, world.flusher, world.storage, world.claim, world.publish, FLUSHING)
 
 
 def only_fails(world: FlushWorld, *names: str) -> None:
@@ -65,7 +65,7 @@ async def test_the_cut_is_durable_before_anything_is_written() -> None:
     world.parts.do(append(NAME, b"abc"))
     world.chunks.script = script
     await run_cycle(
-        StorageWriter(world, world.flusher, world.storage, world, claim, world.publish, FLUSHING), full=True
+        StorageWriter(world, world.flusher, world.storage, claim, world.publish, FLUSHING), full=True
     )
 
     assert order[0] == "claim after 1 settled", "W8: claimed before the first write"
@@ -133,7 +133,7 @@ async def test_a_segment_deleted_during_its_flush_is_no_failure() -> None:
     async def claim(age: float) -> None:
         world.parts.do(DeleteRequest(NAME))
 
-    writer = StorageWriter(world, world.flusher, world.storage, world, claim, world.publish, FLUSHING)
+    writer = StorageWriter(world, world.flusher, world.storage, claim, world.publish, FLUSHING)
     await run_cycle(writer, full=True)
 
     assert len(completed(world)) == 1
@@ -200,7 +200,6 @@ async def test_a_cycle_without_progress_is_not_logged() -> None:
     await run_cycle(writer_of(world), full=True)
 
     assert completed(world) == []
-    assert world.cycles == [("begins", 1)]
 
 
 async def test_a_claim_that_cannot_be_made_now_fails_the_cycle_only() -> None:

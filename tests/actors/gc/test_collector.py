@@ -1,5 +1,5 @@
-"""The collector: delay, barrier, cycles, retries, orphans and released files, on virtual time (rules G1, G2,
-G3, F2)."""
+"""The collector: delay, barrier, elements, retries, orphans and released files, on virtual time (rules G1,
+G2, G3, G6)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from support.container_world import virtual_time
 from support.loop_steps import LongestSteps
 from tierlog.actors.gc.collector import Collector, CollectorOptions, GarbageTotal
+from tierlog.actors.gc.tasks import TaskState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import StorageFull, TierlogError, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
@@ -81,7 +82,9 @@ class World:
     proofs: int = 0
     checks: int = 0
     confirmed: anyio.Event = attrs.field(factory=_set_event)
+    unpublished: set[str] = attrs.field(factory=set)
     requested: int = 0
+    """How often an element was asked for."""
     compared: list[str] = attrs.field(factory=list)
     """Chunks that were compared with the log, and an empty name at the end of each listing."""
     collector: Collector = attrs.field(init=False)
@@ -121,7 +124,10 @@ class World:
             raise self.barrier_error
         self.barriers.append(anyio.current_time())
 
-    def request_cycle(self) -> None:
+    def is_unpublished(self, name: str) -> bool:
+        return name in self.unpublished
+
+    def request_element(self) -> None:
         self.requested += 1
 
     async def make(self, *names: str) -> None:
@@ -131,14 +137,14 @@ class World:
     async def left(self) -> list[str]:
         return [info.name async for info in self.chunks.inner.list("")]
 
-    def cycle(self, number: int) -> None:
-        self.collector.cycle_begins(number)
-        self.collector.cycle_completed(number)
+    def publish(self) -> None:
+        self.unpublished.clear()
+        self.collector.published()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Collector]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.collector.run, self.request_cycle)
+            tasks.start_soon(self.collector.run, self.request_element)
             await anyio.wait_all_tasks_blocked()
             yield self.collector
             tasks.cancel_scope.cancel()
@@ -270,7 +276,6 @@ async def test_j9_a_name_that_was_proven_needs_only_a_listing_later() -> None:
     async with collecting(chunk(1)) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release([chunk(1)])
-        world.cycle(1)
         world.checks = 0  # one was for the listing of the begin
         await anyio.sleep(61)
         assert (world.proofs, world.checks) == (1, 0)
@@ -295,7 +300,6 @@ async def test_j9_without_room_for_an_element_deletions_wait_with_one_warning(
     full = StorageFull("no room")
     async with collecting(chunk(1), proof_error=full) as (world, collector):
         collector.release([chunk(1)])
-        world.cycle(1)
         await anyio.sleep(86_400)
         assert await world.left() == [chunk(1)]
         assert world.barriers == []
@@ -339,9 +343,9 @@ async def test_names_beyond_the_limit_are_left_to_the_next_opening() -> None:
 
 
 async def collect_all(world: World) -> None:
-    for number in range(1, 12):
+    for _ in range(11):
         await anyio.sleep(61)
-        world.cycle(number)
+        world.publish()
 
 
 async def test_g2_the_queue_is_bounded_and_a_listing_finds_what_had_no_room() -> None:
@@ -393,7 +397,6 @@ async def test_g2_released_files_that_found_no_room_are_found_after_the_containe
                 world.confirmed = anyio.Event()
 
         world.chunks.script = script
-        world.cycle(1)
         await anyio.sleep(200)
         assert listed
         assert len(released.recorded) == 6
@@ -406,7 +409,6 @@ async def test_g2_released_files_that_found_no_room_are_found_after_the_containe
 async def test_g5_a_listing_after_a_failed_check_is_repeated() -> None:
     """Long-term storage may not be mounted: what it lists is neither garbage nor a check of the history."""
     async with collecting(chunk(1, 1), check_error=Unavailable("empty")) as (world, collector):
-        world.cycle(1)
         await anyio.sleep(61)
         assert not world.compared
         assert not collector.statistics().orphans_found
@@ -442,38 +444,60 @@ async def test_leftovers_of_dead_owners_are_found_by_listing() -> None:
     garbage = [chunk(1, EPOCH - 1), chunk(1, 1)]
     async with collecting(*kept, *garbage, referenced={chunk(2, EPOCH - 1)}) as (world, collector):
         assert collector.statistics().orphans_found == 2
-        assert world.requested == 1
-        world.cycle(1)
         await anyio.sleep(61)
 
         assert await world.left() == sorted(kept)
 
 
-async def test_orphans_wait_for_a_complete_cycle_of_this_owner() -> None:
-    """What a dead owner dropped may be in the newest cycle that is complete: F2 holds across owners."""
-    async with collecting(chunk(1, 1)) as (world, _):
-        await anyio.sleep(1000)
-        assert await world.left() == [chunk(1, 1)]
-        world.cycle(1)
+async def test_g6_what_no_element_shows_as_removed_waits_for_one() -> None:
+    """Long-term storage alone still names it. One element is asked for, not one for each."""
+    names = [chunk(1, 1), chunk(2, 1), chunk(3)]
+    async with collecting(*names, unpublished=set(names)) as (world, collector):
+        collector.release([chunk(3)])
+        await anyio.sleep(59)
+        assert world.requested == 0, "nothing else is due before the delay is over"
+        await anyio.sleep(2)
+        assert (world.requested, collector.statistics().unpublished) == (1, 3)
+        assert await world.left() == names
+
+        world.unpublished.discard(chunk(1, 1))
+        collector.published()
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == names[1:]
+        world.publish()
         await anyio.wait_all_tasks_blocked()
         assert await world.left() == []
+        assert collector.statistics().unpublished == 0
 
 
-async def test_g2_runs_of_dead_owners_wait_for_a_cycle_only() -> None:
+async def test_g6_an_element_is_asked_for_again_if_none_comes() -> None:
+    """It had no room for the rows, or long-term storage was down: once a minute, whatever waits."""
+    names = [chunk(1), chunk(2)]
+    async with collecting(*names, unpublished=set(names)) as (world, collector):
+        collector.release(names)
+        await anyio.sleep(10 * 60 + 1)
+        assert world.requested == 10
+        assert world.barriers == []
+        world.publish()
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == []
+        await anyio.sleep(600)
+        assert world.requested == 10
+
+
+async def test_g2_runs_of_dead_owners_go_at_once() -> None:
     """Many brief owners would leave all that they merged. A reader of a run that is missing reads the log
     again (M3)."""
     run, named = (f"_system/containers/0003/runs/{1:016x}-{cycle:016x}-id" for cycle in (1, 2))
     async with collecting(run, named, chunk(1, 1), referenced={named}) as (world, _):
         await anyio.wait_all_tasks_blocked()
-        assert len(await world.left()) == 3
-        world.cycle(1)
-        await anyio.wait_all_tasks_blocked()
         assert await world.left() == sorted([named, chunk(1, 1)])
 
 
-async def test_without_orphans_no_cycle_is_asked_for() -> None:
+async def test_without_orphans_no_element_is_asked_for() -> None:
     """F5: opening a store that is in order writes nothing."""
     async with collecting(chunk(1)) as (world, _):
+        await anyio.sleep(1000)
         assert world.requested == 0
 
 
@@ -485,7 +509,6 @@ FILE = "app/old$offset.0"
 @pytest.mark.parametrize("file", [FILE, "app/runs/1$offset.0"])
 async def test_g3_the_delay_of_this_ownership_holds_for_released_files_too(file: str) -> None:
     async with collecting(file, released=Released({file: None})) as (world, _):
-        world.cycle(1)
         await anyio.sleep(59)
         assert await world.left() == [file]
         await anyio.sleep(2)
@@ -506,7 +529,6 @@ async def test_g3_one_commit_removes_the_records_of_a_batch_of_deleted_files() -
 async def test_g3_a_released_file_that_a_segment_refers_to_stays() -> None:
     """Code that does not know these records may have imported it again."""
     async with collecting(FILE, referenced={FILE}, released=Released({FILE: None})) as (world, _):
-        world.cycle(1)
         await anyio.sleep(1000)
 
         assert await world.left() == [FILE]
@@ -529,7 +551,6 @@ async def test_g4_garbage_is_counted_as_it_is_deleted_after_the_confirmation() -
 
         world.confirmed.set()
         await anyio.wait_all_tasks_blocked()
-        world.cycle(1)
         await anyio.sleep(1000)
         assert sorted(await world.left()) == sorted(kept)
 
@@ -555,7 +576,6 @@ async def test_a_large_batch_is_deleted_in_short_steps() -> None:
         async with collecting(*names, options=attrs.evolve(OPTIONS, batch=len(names))) as (world, collector):
             collector.release(names)
             with longest.of("a batch"):
-                world.cycle(1)
                 await anyio.sleep(OPTIONS.delay + 1)
             assert await world.left() == []
 
@@ -588,9 +608,75 @@ async def test_g3_records_that_cannot_be_read_after_the_deletions_stay_and_end_n
             raise Unavailable("scripted")
 
     async with collecting(FILE, released=Unreadable({FILE: None})) as (world, collector):
-        world.cycle(1)
         await anyio.sleep(200)
         assert await world.left() == []
         assert collector.statistics().deleted == 1
         assert list(world.released.recorded) == [FILE]
     assert sum("gc_records_unreadable" in record.getMessage() for record in caplog.records) == 1
+
+
+# --- operators ----------------------------------------------------------------------------------
+
+
+async def test_a_paused_collector_deletes_and_lists_nothing_until_it_goes_on() -> None:
+    async with collecting(chunk(1), chunk(2)) as (world, collector):
+        collector.pause()
+        collector.release([chunk(1), chunk(2)])
+        await anyio.sleep(100_000)
+        assert (await world.left(), world.barriers) == ([chunk(1), chunk(2)], [])
+        assert collector.statistics().paused == 1
+        collector.resume()
+        await anyio.wait_all_tasks_blocked()
+        assert (await world.left(), collector.statistics().paused) == ([], 0)
+
+
+async def test_what_failed_is_listed_with_its_error_and_tried_again_on_request() -> None:
+    async with collecting(chunk(1)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1)])
+        await anyio.sleep(10_000)
+        [task] = collector.failed_tasks(10)
+        assert (task.kind, task.name, task.state) == ("delete chunk", chunk(1), TaskState.FAILED)
+        assert "scripted" in task.error
+
+        world.chunks.script = None
+        assert collector.retry_failed() == 1
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == []
+        assert collector.failed_tasks(10) == []
+
+
+async def test_what_failed_is_forgotten_on_request_and_found_by_a_sweep() -> None:
+    async with collecting(chunk(1, 1)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        await anyio.sleep(10_000)
+        assert collector.purge_failed() == 1
+        assert collector.statistics().retry_later == 0
+        world.chunks.script = None
+        await anyio.sleep(10_000)
+        assert await world.left() == [chunk(1, 1)]
+        collector.list_soon()
+        await anyio.sleep(61)
+        assert await world.left() == []
+
+
+async def test_tasks_say_what_they_wait_for() -> None:
+    async with collecting(chunk(1), chunk(2), unpublished={chunk(1)}) as (_, collector):
+        collector.release([chunk(1)])
+        await anyio.sleep(61)
+        collector.release([chunk(2)])
+        waiting, delayed = collector.tasks(10)
+        assert (waiting.name, waiting.state, waiting.seconds) == (chunk(1), TaskState.ELEMENT, 0.0)
+        assert (delayed.name, delayed.state, delayed.seconds) == (chunk(2), TaskState.DELAY, 60.0)
+
+
+async def test_attempts_postponements_and_the_time_to_complete_are_counted() -> None:
+    async with collecting(chunk(1), chunk(2), referenced={chunk(2)}) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1), chunk(2)])
+        await anyio.sleep(61)
+        world.chunks.script = None
+        await anyio.sleep(60)
+        found = collector.statistics()
+        assert (found.released, found.deleted, found.attempts, found.postponed) == (2, 1, 2, 2)
+        assert found.seconds == pytest.approx(120, abs=1)

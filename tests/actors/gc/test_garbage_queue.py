@@ -11,12 +11,12 @@ from tierlog.actors.gc.garbage_queue import GarbageQueue
 from tierlog.actors.gc.rules import Garbage
 
 NAMES = st.sampled_from("abcdef")
-GARBAGE = st.builds(Garbage, NAMES, st.integers(0, 9).map(float), st.integers(0, 4))
+GARBAGE = st.builds(Garbage, NAMES, st.integers(0, 9).map(float))
 
 
-@given(st.lists(GARBAGE | NAMES), st.integers(0, 9), st.integers(0, 4), st.integers(1, 8))
-def test_g1_what_is_taken_is_all_whose_delay_is_over_and_whose_cycle_is_complete(
-    changes: list[Garbage | str], now: int, completed: int, limit: int
+@given(st.lists(GARBAGE | NAMES), st.integers(0, 9), st.integers(1, 8))
+def test_g2_what_is_taken_is_all_whose_delay_is_over(
+    changes: list[Garbage | str], now: int, limit: int
 ) -> None:
     """The last entry of a name counts, and what was dropped does not."""
     queue, entries = GarbageQueue(), dict[str, Garbage]()
@@ -29,10 +29,11 @@ def test_g1_what_is_taken_is_all_whose_delay_is_over_and_whose_cycle_is_complete
             entries[change.name] = change
 
     taken: list[Garbage] = []
-    while (some := queue.take(now, completed, limit)) or queue.next_due() <= now:
+    while queue.next_due() <= now:
+        some = queue.take(now, limit)
         assert len(some) <= limit
         taken += some
-    expected = [each for each in entries.values() if each.due <= now and each.after_cycle <= completed]
+    expected = [each for each in entries.values() if each.due <= now]
     assert sorted(taken, key=repr) == sorted(expected, key=repr)
     assert set(queue) == entries.keys(), "taken names are known until they are dropped"
     assert queue.next_due() > now
@@ -42,11 +43,11 @@ def test_the_cost_of_a_step_is_what_it_moves() -> None:
     """It does not visit all names: that took 50 ms at 100,000."""
     queue = GarbageQueue()
     for number in range(100_000):
-        queue.put(Garbage(f"n{number}", 60.0, number % 3))
+        queue.put(Garbage(f"n{number}", 60.0))
     seconds = []
     for _ in range(3):  # a hypervisor's pauses count as the thread's time
         begin = time.thread_time()
         for _ in range(300):
-            assert (queue.take(59.0, 9, 1_000), queue.next_due()) == ([], 60.0)
+            assert (queue.take(59.0, 1_000), queue.next_due()) == ([], 60.0)
         seconds.append(time.thread_time() - begin)
     assert min(seconds) < 0.3

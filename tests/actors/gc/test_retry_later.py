@@ -9,7 +9,7 @@ from tierlog.actors.gc.rules import Garbage
 
 
 def garbage(number: int) -> Garbage:
-    return Garbage(f"name-{number}", 0.0, 0)
+    return Garbage(f"name-{number}", 0.0)
 
 
 def test_names_come_back_together_when_its_round_is_due() -> None:

@@ -1,4 +1,4 @@
-"""What is garbage and when it may go (rules G1, F2): the whole table."""
+"""What is garbage and when it may go (rule G1): the whole table."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from tierlog.actors.gc.rules import Garbage, is_ready, orphans
 NAME = "containers/0000/x"
 
 
-@pytest.mark.parametrize(("late", "completed", "referenced", "open_"), list(product([False, True], repeat=4)))
-def test_a_name_is_deleted_only_when_nothing_uses_it(
-    late: bool, completed: bool, referenced: bool, open_: bool
-) -> None:
-    """G1: delay over, its cycle complete (F2), in no record, in no transaction."""
+@pytest.mark.parametrize(("late", "referenced", "open_"), list(product([False, True], repeat=3)))
+def test_a_name_is_deleted_only_when_nothing_uses_it(late: bool, referenced: bool, open_: bool) -> None:
+    """G1: delay over, in no record, in no transaction."""
     found = is_ready(
-        Garbage(NAME, 100.0, 3),
+        Garbage(NAME, 100.0),
         now=100.0 if late else 99.9,
-        completed_cycle=3 if completed else 2,
         referenced={NAME} if referenced else set(),
         in_transaction={NAME} if open_ else set(),
     )
 
-    assert found == (late and completed and not referenced and not open_)
+    assert found == (late and not referenced and not open_)
 
 
 def test_only_leftovers_of_dead_owners_are_orphans() -> None:

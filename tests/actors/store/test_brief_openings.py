@@ -137,7 +137,7 @@ async def test_w6_files_of_brief_owners_stay_if_the_disk_is_full() -> None:
 
 async def test_w6_a_checkpoint_above_the_reserve_is_not_begun() -> None:
     """It ended each owner on a full disk, until the reserve was used up."""
-    disk = SimulatedDisk(Random(1), capacity=8 << 20)
+    disk = SimulatedDisk(Random(1), capacity=(8 << 20) + StoreConfig().storage.reserve)
     names = [f"a/{number:0100}" for number in range(300)]
 
     # All of them stay in memory: a checkpoint has no others.
@@ -192,7 +192,7 @@ async def test_what_is_left_on_the_disk_is_what_the_reserves_need(tmp_path: Path
     usual = StoreConfig(containers=1)
     for _ in range(30):
         await open_briefly(tmp_path / "data", containers=1, config=usual)
-    assert allocated(tmp_path) < usual.wal.reserve + (1 << 20)
+    assert allocated(tmp_path) < usual.wal.reserve + usual.storage.reserve + (1 << 20)
 
 
 class CountingFiles(LocalFiles):
@@ -257,4 +257,5 @@ def test_w9_fifteen_appends_of_the_command_line_leave_no_more_than_the_reserves(
         ends = [run("segment", "append", "s", "--data-text", "x", *data).out for _ in range(15)]
     assert ends == [f"{number}\n" for number in range(15)]
     usual = StoreConfig()
-    assert allocated(tmp_path) < usual.containers * usual.wal.reserve + (1 << 20)
+    reserves = usual.containers * usual.wal.reserve + usual.storage.reserve
+    assert allocated(tmp_path) < reserves + (1 << 20)

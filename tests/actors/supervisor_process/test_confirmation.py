@@ -57,7 +57,7 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
     size = unknown.stat().st_size + run_file.stat().st_size
     with SyncOwnService(adopted, f"--config={settings}") as service:
         service.settle()
-        confirm = ("chunks", "confirm", f"--url={service.url}")
+        confirm = ("gc", "sweep", "--confirm", f"--url={service.url}")
 
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         refused = run(*confirm)
@@ -72,7 +72,7 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
             lambda: files_of(chunks) == [known] and not run_file.exists(),
             "what the container does not know is deleted",
         )
-        assert run(*confirm).out.splitlines()[-1] == "nothing to confirm"
+        assert run(*confirm).out.splitlines()[-1] == "nothing to sweep"
 
 
 def test_g4_the_requests_are_sent_to_the_containers_host(run: Run, folder: Path) -> None:
@@ -91,5 +91,5 @@ def test_g4_the_requests_are_sent_to_the_containers_host(run: Run, folder: Path)
                 assert service.client.request(method, f"{other}{path}").json()["code"] == "not-owner"
 
         assert service.client.get("/v1/containers/2/unconfirmed").json()["code"] == "no-such-container"
-        refused = run("chunks", "confirm", f"--url={service.url}", "--take-over")
+        refused = run("gc", "sweep", "--confirm", f"--url={service.url}", "--take-over")
         assert (refused.code, is_one_line(refused.err)) == (1, True)

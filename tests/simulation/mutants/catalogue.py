@@ -18,10 +18,11 @@ from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState
+from tierlog.actors.container.snapshot import Snapshot
 from tierlog.actors.container.sources import (
     ContainerCollectorSource,
 )
-from tierlog.actors.container.state import ContainerState, Snapshot
+from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.tombstones import Tombstones
 from tierlog.actors.flush import cycle_capture
 from tierlog.actors.flush.aggregation import capture
@@ -410,6 +411,12 @@ def references_are_ignored(plant: Planter) -> None:
     plant(
         gc_rules.is_ready, lambda original, garbage, **known: original(garbage, **{**known, "referenced": ()})
     )
+
+
+@mutant("G6")
+def chunks_go_before_an_element_shows_it(plant: Planter) -> None:
+    """If the log is lost then, long-term storage alone has segments whose chunks are missing."""
+    plant(ContainerCollectorSource.is_unpublished, lambda original, self, name: False)
 
 
 @mutant("G4", copies=True)

@@ -10,9 +10,9 @@ from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.container.recovery import _CheckpointRecords
 from tierlog.actors.container.sources import ContainerManifestSource
 from tierlog.actors.flush.cycle_publisher import CyclePublisher
+from tierlog.actors.flush.writer import FlushCut
 from tierlog.journal.operations.log_element import CheckpointManifest, LogElement, LogElementChange
 from tierlog.journal.operations.operation import Operation
-from tierlog.storage_backends.base.errors import StorageFull
 
 from .planting import Planter, mutant
 
@@ -38,10 +38,11 @@ def element_is_created_before_it_is_recorded(plant: Planter) -> None:
 def flush_is_answered_before_its_element_counts(plant: Planter) -> None:
     """Long-term storage alone does not have what a flush has returned for."""
 
-    def answer(original: Any, self: CyclePublisher, reply: Any) -> None:
-        reply.resolve(None)
+    def begin(original: Any, self: CyclePublisher[FlushCut], cut: FlushCut) -> None:
+        original(self, cut)
+        self._observer.published(cut)
 
-    plant(CyclePublisher.answer, answer)
+    plant(CyclePublisher.begin, begin)
 
 
 @mutant("J4")
@@ -86,19 +87,6 @@ def chain_is_checked_only_once(plant: Planter) -> None:
 
     plant(StorageOwnership._check_chain, check)
     plant(StorageOwnership._advance, advance)
-
-
-@mutant("J9", copies=True)
-def full_storage_needs_no_proof(plant: Planter) -> None:
-    """Where there is no room for an element, a copy without one loses what it acknowledged."""
-
-    async def prove(original: Any, self: StorageOwnership) -> None:
-        try:
-            await original(self)
-        except StorageFull:
-            await self._check_chain()
-
-    plant(StorageOwnership.prove_anew, prove)
 
 
 @mutant("J6", copies=True)

@@ -1,0 +1,334 @@
+"""Commands about garbage collection: its tasks, those that failed, pause and resume, and the sweep."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import output
+from .options import DEFAULT_DATA, DEFAULT_URL, Config, Data, Json, Service, TakeOver, Url
+from .running import ask_service, check_no_take_over, execute, fail, owning, viewing
+
+if TYPE_CHECKING:
+    from ..gateway.wire.bodies import GcAction
+    from ..gc.tasks import GcReport, GcTask
+    from ..maintenance.report import ContainerGarbage
+
+_COUNT_SECONDS = 600.0
+"""For a service to list the chunks of one container."""
+
+Limit = Annotated[
+    int, typer.Option("--limit", min=1, max=1000, help="At most so many tasks of each container.")
+]
+OnlyContainer = Annotated[
+    int | None,
+    typer.Option("--container", min=0, help="Only this container; default: all.", show_default=False),
+]
+
+
+def status(json: Json = False, data: Data = DEFAULT_DATA, url: Service = None) -> None:
+    """Show how much garbage collection has to do, by container.
+
+    The queue of container 0 is called GC_queue_0. It has the objects that wait for their deletion, each for
+    the setting gc.delay, and then until an element in long-term storage no longer names it. What cannot be
+    deleted after several attempts is in GC_failed_queue_0, and is tried again ever more rarely. Of a folder,
+    this is what its next owner finds; a running owner has more, which only --url shows.
+    """
+    found = execute(lambda: _reports(data, url, 1))
+    if json:
+        output.print_json([_as_json(each) for each in found])
+        return
+
+    rows = [
+        (each.queue, each.queued, each.unpublished, each.steps, each.failed, _state(each)) for each in found
+    ]
+    output.print_table(("queue", "queued", "wait for element", "deferred work", "failed", "state"), rows)
+
+
+def ls(
+    limit: Limit = 100,
+    container: OnlyContainer = None,
+    json: Json = False,
+    data: Data = DEFAULT_DATA,
+    url: Service = None,
+) -> None:
+    """List the tasks of garbage collection, by container.
+
+    Deferred work, which takes apart deleted or truncated segments step by step, and objects to delete. A task
+    waits for: steps, which flush cycles do; its delay; an element that no longer names the object; the
+    confirmation of an adopted, restored or moved store; or the listing of the next owner.
+    """
+    found = execute(lambda: _reports(data, url, limit))
+    _show_tasks([(each, each.tasks) for each in found if container in (None, each.container)], json=json)
+
+
+def failed(
+    limit: Limit = 100, container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False
+) -> None:
+    """List what a running service could not delete after several attempts.
+
+    It is tried again in rounds: after five minutes, then ever more rarely, up to once an hour. The list is in
+    the memory of the container's owner; the next owner begins again.
+    """
+    found = execute(lambda: _reports(DEFAULT_DATA, url, limit))
+    _show_tasks(
+        [(each, each.failed_tasks) for each in found if container in (None, each.container)], json=json
+    )
+
+
+def retry(container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Try to delete now what failed repeatedly."""
+    _order("retry", url, container, json=json)
+
+
+def purge(container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Forget what failed repeatedly. The objects stay; a later sweep or opening finds them again."""
+    _order("purge", url, container, json=json)
+
+
+def pause(container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Begin no more deletions, until `resume` or until the container is opened again.
+
+    A batch under way goes on. Flushes and deferred work go on as well, so the queue grows.
+    """
+    _order("pause", url, container, json=json)
+
+
+def resume(container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Go on with deletions after `pause`."""
+    _order("resume", url, container, json=json)
+
+
+def sweep(
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Let the store delete what was found; asks first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, for scripts.")] = False,
+    json: Json = False,
+    data: Data = DEFAULT_DATA,
+    config: Config = None,
+    take_over: TakeOver = False,
+    url: Service = None,
+) -> None:
+    """List long-term storage and show what nothing refers to. Delete it with --confirm only.
+
+    Most of it goes by itself: it waits for its deletion, or the next opening finds it. But a store that was
+    adopted, restored or moved deletes nothing that it does not know, because another folder may need it: for
+    data newer than a backup, or because this folder is a copy of that one. Confirm such a store once it is
+    clear that no other folder will be used with this long-term storage. What it deletes cannot be brought
+    back. Backups that need some of it become unusable, such as those newer than a restored one: to keep them,
+    do not confirm. It is deleted while the store is open, after the setting gc.delay. A moved folder confirms
+    itself after it has been open for 24 hours. `tierlog chunks ls --unreferenced` shows the names.
+    """
+    from ..container.container import Container
+
+    # Read-only, so that a "no" to the question has fenced nobody.
+    found = execute(lambda: _find_garbage(data, url, take_over=take_over))
+    _show_garbage(found, is_last=not confirm, json=json, asks_service=url is not None)
+    if not confirm or not found:
+        return
+
+    chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)
+    question = (
+        f"Let the store delete {output.count(chunks, 'unreferenced object')}, {output.show_bytes(size)}?"
+    )
+    if not yes:
+        # --json is for scripts, which cannot answer.
+        _check_agreed(question, asks=not json)
+
+    async def command() -> None:
+        if url is not None:
+            for each in found:
+                await ask_service(url, "POST", f"/v1/containers/{each.container}/confirm")
+            return
+
+        async with owning(data, config, take_over=take_over) as store:
+            for each in found:
+                # Only what was shown: others may have become unconfirmed since.
+                await store.on_container(each.container, Container.confirm)
+
+    execute(command)
+    if json:
+        output.print_json([output.as_json(each) for each in found])
+    else:
+        containers = output.count(len(found), "container")
+        output.print_lines(
+            [f"confirmed {containers}: they delete it while the store is open, after `gc.delay`"]
+        )
+
+
+async def _find_garbage(data: Path, url: str | None, *, take_over: bool) -> list[ContainerGarbage]:
+    from ..maintenance.report import list_garbage
+
+    if url is not None:
+        check_no_take_over(take_over)
+        return await _ask_garbage(url)
+
+    async with viewing(data) as view:
+        return await list_garbage(view)
+
+
+def _show_garbage(found: list[ContainerGarbage], *, is_last: bool, json: bool, asks_service: bool) -> None:
+    """``is_last``: nothing is printed after it."""
+    if json:
+        if is_last or not found:
+            output.print_json([output.as_json(each) for each in found])
+        return
+
+    rows = [
+        (each.container, each.chunks, output.show_bytes(each.bytes), each.reason or "-") for each in found
+    ]
+    output.print_table(("container", "unreferenced", "size", "waits for confirmation because"), rows)
+    output.print_lines(_endangered(found, asks_service=asks_service))
+    if not found:
+        output.print_lines(["nothing to sweep"])
+
+
+def _endangered(found: list[ContainerGarbage], *, asks_service: bool) -> list[str]:
+    """What is known of the backups that need what would be deleted."""
+    if not any(each.reason for each in found):
+        return []
+
+    backups = sorted({backup for each in found for backup in each.backups})
+    lines = [f"backup {each} needs some of this, and cannot be restored without it" for each in backups]
+    others = "Backups" if asks_service else "Backups in other folders (`tierlog backup --to`)"
+    warning = (
+        f"{others} are not looked at: those newer than a restored one need some of this too. To keep them "
+        f"usable, do not confirm: until then nothing of it is deleted"
+    )
+    return [*lines, warning]
+
+
+def _check_agreed(question: str, *, asks: bool) -> None:
+    """Ask on the terminal. No answer, from a script's stdin at its end, does not confirm."""
+    try:
+        # On stderr: stdout may be a pipe.
+        if asks and sys.stdin.isatty():
+            if typer.confirm(question, err=True):
+                return
+        elif asks and (answer := sys.stdin.readline()):
+            sys.stderr.write(f"{question} {answer.rstrip()}\n")
+            if answer.strip().lower() in ("y", "yes"):
+                return
+        else:
+            asks = False  # A script asks nobody.
+    except typer.Abort:
+        sys.stderr.write("\n")
+        asks = False
+    fail("nothing was confirmed" if asks else "not confirmed: add --yes")
+
+
+async def _ask_garbage(url: str) -> list[ContainerGarbage]:
+    """``list_garbage`` of a running service."""
+    import msgspec
+
+    from ..gateway.wire.bodies import ContainerMap, Unconfirmed
+    from ..maintenance.report import ContainerGarbage
+
+    # The supervisor has the map, and redirects what is asked of a container to its host.
+    count = len((await ask_service(url, "GET", "/v1/containers", kind=ContainerMap))["containers"])
+    answers = [
+        await ask_service(
+            url, "GET", f"/v1/containers/{index}/unconfirmed", kind=Unconfirmed, seconds=_COUNT_SECONDS
+        )
+        for index in range(count)
+    ]
+    return [msgspec.convert(each, ContainerGarbage) for each in answers if each["reason"] or each["chunks"]]
+
+
+async def _reports(data: Path, url: str | None, limit: int) -> list[GcReport]:
+    from ..maintenance.garbage import reports_of
+
+    if url is not None:
+        return [await _ask_report(url, index, limit) for index in range(await _count_containers(url))]
+
+    async with viewing(data) as view:
+        return await reports_of(view, limit)
+
+
+async def _count_containers(url: str) -> int:
+    from ..gateway.wire.bodies import ContainerMap
+
+    # The supervisor has the map, and redirects what is asked of a container to its host.
+    return len((await ask_service(url, "GET", "/v1/containers", kind=ContainerMap))["containers"])
+
+
+async def _ask_report(url: str, index: int, limit: int) -> GcReport:
+    import msgspec
+
+    from ..gateway.wire.bodies import GcQueue
+    from ..gc.tasks import GcReport
+
+    path = f"/v1/containers/{index}/gc?limit={limit}"
+    return msgspec.convert(await ask_service(url, "GET", path, kind=GcQueue), GcReport)
+
+
+def _order(action: GcAction, url: str, container: int | None, *, json: bool) -> None:
+    """Give each container, or one, the order, and show to how many names it applies."""
+
+    async def command() -> list[dict[str, object]]:
+        from ..gateway.wire.bodies import GcDone
+
+        indexes = range(await _count_containers(url)) if container is None else (container,)
+        return [
+            await ask_service(
+                url, "POST", f"/v1/containers/{index}/gc-order", {"action": action}, kind=GcDone
+            )
+            for index in indexes
+        ]
+
+    done = execute(command)
+    if json:
+        output.print_json(done)
+    else:
+        rows = [(each["queue"], each["names"], "paused" if each["paused"] else "running") for each in done]
+        output.print_table(("queue", "names", "state"), rows)
+
+
+def _state(report: GcReport) -> str:
+    if report.unconfirmed:
+        return f"unconfirmed: {report.unconfirmed}"
+    return "paused" if report.paused else "-"
+
+
+def _show_tasks(found: list[tuple[GcReport, tuple[GcTask, ...]]], *, json: bool) -> None:
+    if json:
+        output.print_json(
+            [
+                {"container": report.container, **output.as_json(task)}
+                for report, tasks in found
+                for task in tasks
+            ]
+        )
+        return
+
+    rows = [
+        (
+            report.container,
+            task.kind,
+            task.name,
+            task.state.value,
+            round(task.seconds) or "-",
+            task.error or "-",
+        )
+        for report, tasks in found
+        for task in tasks
+    ]
+    output.print_table(("container", "task", "of", "waits for", "seconds", "error"), rows)
+
+
+def _as_json(report: GcReport) -> dict[str, object]:
+    return {
+        "queue": report.queue,
+        "failed_queue": report.failed_queue,
+        "container": report.container,
+        "queued": report.queued,
+        "unpublished": report.unpublished,
+        "steps": report.steps,
+        "failed": report.failed,
+        "paused": report.paused,
+        "unconfirmed": report.unconfirmed,
+    }

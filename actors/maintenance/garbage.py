@@ -1,0 +1,48 @@
+"""The garbage collection of a store, for operators: its tasks and what nothing refers to (PDP-53).
+
+An owner has its tasks in memory. Of a folder, or of one that another process has open, the tasks are those of
+the next owner: the deferred work and the released files in records, and the objects in long-term storage that
+nothing refers to."""
+
+from __future__ import annotations
+
+from ...journal.manifest.chain import runs_prefix
+from ...storage_backends.segments.records import DEFERRED_WORK_PREFIX, RELEASED_PREFIX, DeferredWorkRecord
+from ...storage_backends.segments.records.deferred_work import is_of_newer_kind
+from ...storage_backends.segments.transaction import decode_record
+from ..gc.tasks import GcReport, GcTask, TaskState, deferred_tasks, kind_of
+from ..store.read_only import StoreView
+from .report import ChunkUse, find_unconfirmed, list_chunks
+
+
+async def reports_of(view: StoreView, limit: int) -> list[GcReport]:
+    """What the next owner of each container will have to do. Lists long-term storage."""
+    unreferenced = [each for each in await list_chunks(view) if each.use is ChunkUse.UNREFERENCED]
+    reports: list[GcReport] = []
+    for container in view.containers:
+        record, snapshot = await find_unconfirmed(view, container)
+        work: list[DeferredWorkRecord] = []
+        for key, (_, value) in (await snapshot.metadata.records(DEFERRED_WORK_PREFIX)).items():
+            if not is_of_newer_kind(value):
+                work.append(decode_record(DeferredWorkRecord, key, value))
+        released = [
+            key.removeprefix(RELEASED_PREFIX) for key in await snapshot.metadata.scan(RELEASED_PREFIX)
+        ]
+        prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
+        found = {each.name for each in unreferenced if each.name.startswith(prefixes)}.union(released)
+        state = TaskState.LISTING if record is None else TaskState.CONFIRMATION
+        tasks = [*deferred_tasks(work), *(GcTask(kind_of(name), name, state) for name in sorted(found))]
+        reports.append(
+            GcReport(
+                container=container.index,
+                queued=len(found),
+                unpublished=0,
+                steps=len(work),
+                failed=0,
+                paused=False,
+                unconfirmed="" if record is None else record.explanation,
+                tasks=tuple(tasks[:limit]),
+                failed_tasks=(),
+            )
+        )
+    return reports
