@@ -155,7 +155,7 @@ class _Round:
 
     async def confirm(self) -> None:
         """Chunks that only the lost logs knew are deleted from now on."""
-        await self._command("chunks", "confirm", "--yes", "--url", self._service.url)
+        await self._command("gc", "sweep", "--confirm", "--yes", "--url", self._service.url)
 
 
 def _remove(path: Path) -> None:
