@@ -18,12 +18,13 @@ import attrs
 
 from tierlog.actors.container.closures import ClosureLog, is_record
 from tierlog.actors.container.cycle_cut import CycleCut
+from tierlog.actors.container.listed_chain import list_chain
 from tierlog.actors.container.lts_boot import LtsBoot, read_boot
 from tierlog.actors.container.published_check import pages_of_rows
 from tierlog.actors.container.segment_rows import IMAGE_PREFIX, load_of_row
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.store.lts_view import LtsContainer
-from tierlog.journal.manifest.element import CONSISTENT
+from tierlog.journal.manifest.element import CONSISTENT, Element
 from tierlog.journal.manifest.store_record import STORE_RECORD, require_store_record
 from tierlog.journal.operations.segment_image import SegmentStatus
 from tierlog.storage_backends.base.errors import TierlogError
@@ -117,6 +118,10 @@ async def check_alone(containers: int, contents: Mapping[str, bytes], notes: Cut
     try:
         record = await require_store_record(chunks)
         for index in range(containers):
+            listed = (await list_chain(chunks, index)).newest
+            if listed is not None and _has_no_rows(index, listed.element, notes):
+                continue
+
             newest = await LtsContainer(index, chunks, record.store).newest()
             if newest is not None and newest.element.runs.schema >= CONSISTENT:
                 runs = RunReader(StoredRuns(chunks), BlockCache(_CACHE_BYTES))
@@ -128,6 +133,13 @@ async def check_alone(containers: int, contents: Mapping[str, bytes], notes: Cut
     finally:
         await chunks.close()
     return found
+
+
+def _has_no_rows(container: int, element: Element, notes: CutNotes) -> bool:
+    """Whether no cycle has published a row, because none is complete or there was no room (rule M12)."""
+    at_cut = notes.cuts.get((container, element.progress.cut), [])
+    lacked_room = any(noted.images or noted.rows for noted in at_cut)
+    return not element.runs.schema and (not element.progress.cycle or lacked_room)
 
 
 async def _rows(listed: RunList, runs: RunReader) -> dict[bytes, Row]:
