@@ -23,6 +23,8 @@ class Folder:
     fingerprint: Fingerprint
     acked: dict[str, bytes] = attrs.field(factory=dict)
     starts: dict[str, int] = attrs.field(factory=dict)
+    starts_sent: dict[str, int] = attrs.field(factory=dict)
+    """The highest start of a truncation, which may be in doubt."""
     doubts: dict[str, bytes] = attrs.field(factory=dict)
     """What may follow the acked bytes."""
     process: Process | None = None

@@ -18,6 +18,7 @@ from random import Random
 import anyio
 import trio
 
+from tierlog.actors.container.container import Container
 from tierlog.actors.folder.identity import read_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
@@ -35,6 +36,7 @@ from .faults import KINDS, Fault, Kind, Nth, Target, Window
 from .file_layer import SimulatedFiles
 from .invariants import Broken
 from .process import ProcessDied
+from .recovered import recover
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
 from .storage_invariants import left_over
 from .trace import Trace
@@ -65,6 +67,7 @@ class Story(StrEnum):
     TWIN = "a machine that runs twice: same epoch, same fingerprint"
     ADOPTED = "a folder that is adopted while its owner runs"
     NESTED = "merges of merges"
+    RECOVERED = "a store recovered from long-term storage alone"
 
 
 _DISTURBED = ("create", "create_with_content", "write", "concat", "read", "list")
@@ -76,10 +79,14 @@ _LATER = (Story.TWIN, Story.ADOPTED, Story.NESTED)
 
 
 def choose_story(random: Random, seed: int) -> Story:
-    """A seventh of the seeds are ``FULL_COPY``; the others are what they were before it was added."""
-    story = random.choice([story for story in Story if story not in (Story.FULL_COPY, *_LATER)])
+    """A seventh of the seeds are ``FULL_COPY``, an eighth ``RECOVERED``; the others are what they were before
+    these were added."""
+    added = (Story.FULL_COPY, Story.RECOVERED, *_LATER)
+    story = random.choice([story for story in Story if story not in added])
     if seed >= FIRST_LATER:
         return random.choice(_LATER)
+    if Random(f"recovered {seed}").randrange(8) == 0:
+        return Story.RECOVERED
     return Story.FULL_COPY if Random(f"full {seed}").randrange(7) == 0 else story
 
 
@@ -132,6 +139,7 @@ class CopiesRun:
             Story.TWIN: self._run_twice,
             Story.ADOPTED: self._adopt_while_its_owner_runs,
             Story.NESTED: self._nest_merges,
+            Story.RECOVERED: self._recover_again_and_again,
         }
         self._trace.note("story", self.story)
         async with anyio.create_task_group() as self._tasks:
@@ -246,6 +254,73 @@ class CopiesRun:
         await self._create(empty)
         await self._work(empty, self._random.randint(1, 12))
         return [original, empty]
+
+    async def _recover_again_and_again(self, original: Folder) -> list[Folder]:
+        """All but long-term storage is lost. What was flushed is there; of later appends the first ones may
+        be. Then somebody finds the lost logs after all."""
+        folder, lost = original, list[Folder]()
+        for number in range(self._random.randint(1, 3)):
+            await self._flush(folder)
+            flushed = dict(folder.acked), dict(folder.starts)
+            await self._work(folder, self._random.randint(1, 12))
+            if self._random.random() < 0.5:
+                await self._open_without_an_element(folder)
+            used = {each.index: each.state.epoch for each in self._containers(folder)}
+            await self._end(folder)
+            await trio.sleep(1.0)  # a call of a killed process may still take effect
+            recovered = await recover(self.site, folder, f"R{number}", self._random)
+            await self._open(recovered)
+            for container in self._containers(recovered):
+                if container.state.epoch <= used[container.index]:
+                    raise Broken(
+                        f"it does not hold that a recovery takes new epochs\n{container.state.epoch}"
+                    )
+            recovered.check_versions(folder)
+            await self._take_over(recovered, folder, *flushed)
+            await self._expect_refusals(folder)
+            lost.append(folder)
+            folder = recovered
+            await self._work(folder, self._random.randint(0, 6))
+        return [folder]
+
+    def _containers(self, folder: Folder) -> list[Container]:
+        assert folder.process is not None
+        return folder.process.containers()
+
+    async def _open_without_an_element(self, folder: Folder) -> None:
+        """During an outage: the log has a higher epoch than any element."""
+        await self._end(folder)
+        down = Window(1000.0, 1.0)
+        self.site.faults.add(
+            Fault(Target.CHUNKS, Kind.BEFORE, down, ("create_with_content",), part=_ELEMENTS)
+        )
+        await self._open(folder)
+        await self._append(folder, self._random.choice(NAMES))
+        await trio.sleep(0.1)
+
+    async def _take_over(
+        self, recovered: Folder, lost: Folder, acked: dict[str, bytes], starts: dict[str, int]
+    ) -> None:
+        """Whatever ``recovered`` shows is what was acked, if it is at least what was ``acked`` before the
+        flush and at most what ``lost`` has."""
+        self.site.faults.clear()
+        process = recovered.process
+        assert process is not None
+        for name, data in lost.acked.items():
+            most = data + lost.doubts.get(name, b"")
+            found, start = await process.call(lambda store, name=name: _read(store, name))  # type: ignore[misc]
+            end = start + len(found)
+            if not (
+                starts[name] <= start <= lost.starts_sent.get(name, 0)
+                and end >= len(acked[name])
+                and found == most[start:end]
+            ):
+                raise Broken(
+                    f"it does not hold that what was flushed is recovered\n{name} has {start} to {end}; "
+                    f"flushed were {starts[name]} to {len(acked[name])}"
+                )
+            recovered.acked[name], recovered.starts[name] = most[:end], start
+            recovered.starts_sent[name] = start
 
     async def _restore_an_old_backup(self, original: Folder) -> list[Folder]:
         await self._flush(original)
@@ -628,6 +703,7 @@ class CopiesRun:
             folder.acked[name] += folder.doubts.pop(name)
 
     async def _truncate(self, folder: Folder, name: str, start: int) -> None:
+        folder.starts_sent[name] = max(start, folder.starts_sent.get(name, 0))
         if await self._call(folder, lambda store: store.truncate_segment(name, start)):
             folder.starts[name] = start
 
