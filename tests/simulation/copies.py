@@ -288,13 +288,12 @@ class CopiesRun:
         return folder.process.containers()
 
     async def _open_without_an_element(self, folder: Folder) -> None:
-        """During an outage: the log has a higher epoch than any element."""
-        await self._end(folder)
-        down = Window(1000.0, 1.0)
-        self.site.faults.add(
-            Fault(Target.CHUNKS, Kind.BEFORE, down, ("create_with_content",), part=_ELEMENTS)
-        )
-        await self._open(folder)
+        """During an outage, more than once: the log has a higher epoch than any element."""
+        down, verbs = Window(1000.0, 1.0), ("create_with_content",)
+        self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part=_ELEMENTS))
+        for _ in range(3):
+            await self._end(folder)
+            await self._open(folder)
         await self._append(folder, self._random.choice(NAMES))
         await trio.sleep(0.1)
 

@@ -16,7 +16,6 @@ from tierlog.actors.container.manifest_state import ManifestState
 from tierlog.actors.container.parked import ParkedRequests
 from tierlog.actors.container.row_removal import RowRemoval
 from tierlog.actors.container.segments import NotLoaded, SegmentState
-from tierlog.actors.container.sources import ContainerCollectorSource
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.table_runs import TableRuns
 from tierlog.journal.operations.transaction_image import TransactionStatus
@@ -158,12 +157,6 @@ def open_transactions_are_not_published(plant: Planter) -> None:
             yield None if is_open else row
 
     plant(CycleCut.rows, rows)
-
-
-@mutant("G6")
-def chunk_that_the_newest_element_names_is_deleted(plant: Planter) -> None:
-    """What a cycle dropped is missing in long-term storage alone until the next cycle is published."""
-    plant(ContainerCollectorSource.is_unpublished, lambda original, self, name: False)
 
 
 @mutant("R4", copies=True)
