@@ -11,7 +11,6 @@ tried again on the next ownership, within the wait's limit. One whose outcome is
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from random import Random
 from typing import TypeVar
 
@@ -180,8 +179,6 @@ class LocalContainer:
     async def ends_fenced(self) -> bool:
         """Whether another owner has fenced the container. If nothing has noticed that yet, it ends now."""
         if self.active is not None and self.active.is_fenced:
-            with suppress(TierlogError):
-                await self.active.wait_durable()
             await self.wait_ended()
         return self._ended is not None and self._ended.kind is ExitKind.FENCED
 
