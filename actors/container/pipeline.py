@@ -61,6 +61,8 @@ _STEP = 384
 us, a creation 9, a row of a table 3."""
 _LOADED_BYTES = 64 << 10
 """Of the images that are loaded in one step of the event loop, with ``_LOADED_OVERHEAD`` for each."""
+_LOADED_FEW_BYTES = _LOADED_BYTES // 4
+"""The same, if requests are decided in that step."""
 _LOADED_OVERHEAD = 1024
 
 
@@ -306,9 +308,9 @@ class Pipeline:
             yield
 
     def _resume_some(self, loads: deque[LoadSegment], left: deque[Parked], resumed: Resumed) -> None:
-        if loads:
-            self._load_some(loads)
-        else:
+        size = self._load_some(loads)
+        # A few loads and the requests that wait for them are one group: one write of the log.
+        if not loads and size <= _LOADED_FEW_BYTES:
             # What left memory since is in runs that the lookup did not read.
             is_valid = self._state.table.runs.records_to == resumed.records_to
             self._state.looked_up = resumed.known if is_valid else {}
@@ -318,13 +320,15 @@ class Pipeline:
     def _has_ended(self) -> bool:
         return self._closing or self.poisoned
 
-    def _load_some(self, loads: deque[LoadSegment]) -> None:
+    def _load_some(self, loads: deque[LoadSegment]) -> int:
+        """The size of what was loaded."""
         size = 0
         while loads and size < _LOADED_BYTES:
             op = loads.popleft()
             self._state.apply(op)
             self._building.add(op)
             size += _LOADED_OVERHEAD + len(op.image)
+        return size
 
     def _decide_some(self, left: deque[Parked]) -> None:
         work = 0
