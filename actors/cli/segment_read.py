@@ -211,25 +211,25 @@ def list_segments(
     hints: Hints = NO_HINTS,
 ) -> None:
     """List the segments of what ``opened`` opens."""
-    from ...storage_backends.base.segment_pages import pages_of_names
+    from ...storage_backends.base.list_pages import all_pages
 
     async def print_names() -> None:
         async with (
             opened() as view,
-            aclosing(pages_of_names(view.page_of_segments, prefix)) as pages,
+            aclosing(all_pages(view.page_of_segments, prefix)) as pages,
         ):
-            async for names in pages:
-                output.print_lines(names)
+            async for page in pages:
+                output.print_lines(page.names)
 
     async def describe(show: Callable[[list[SegmentInfo]], None]) -> None:
         # A service is asked once for each page of names, and once more for each segment that is described.
         async with (
             opened() as view,
-            aclosing(pages_of_names(view.page_of_segments, prefix)) as pages,
+            aclosing(all_pages(view.page_of_segments, prefix)) as pages,
         ):
-            async for names in pages:
+            async for page in pages:
                 found: list[SegmentInfo] = []
-                for name in names:
+                for name in page.names:
                     with suppress(SegmentNotFound):  # deleted since it was listed
                         found.append(await view.segment_info(name))
                 show(found)

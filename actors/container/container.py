@@ -38,7 +38,7 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.segment_pages import NamesPart
+from ...storage_backends.base.list_pages import Part
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
@@ -479,7 +479,7 @@ class Container:
             await self.wait_durable()
         return number
 
-    async def page_of_segments(self, prefix: str, start: str, limit: int) -> NamesPart:
+    async def page_of_segments(self, prefix: str, start: str, limit: int) -> Part[str]:
         """As ``ColdSegments.page``."""
         # After the view: what it shows is durable then.
         page = await self.as_owner(self.cold.page(prefix, start, limit))

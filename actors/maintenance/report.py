@@ -179,8 +179,8 @@ async def pages_of_chunks(view: StoreView, prefix: str = "") -> AsyncGenerator[l
             while missing and missing[0] < info.name:
                 page.append(known[missing.popleft()])
             if missing and missing[0] == info.name:
-                record = known[missing.popleft()]
-                page.append(attrs.evolve(record, length=info.length, use=ChunkUse.REFERENCED))
+                found = known[missing.popleft()]
+                page.append(attrs.evolve(found, length=info.length, use=ChunkUse.REFERENCED))
             else:
                 page.append(ListedChunk(info.name, info.length, _use_of(info.name, released, runs)))
             if len(page) >= _PAGE:

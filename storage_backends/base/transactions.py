@@ -23,6 +23,8 @@ PARTS_MAX = 16_384
 STAGED_MAX = 4 * PARTS_MAX
 """The default for the most staged segments of an open transaction; those of failed attempts stay until it
 ends."""
+TRANSACTIONS_PAGE_MAX = 256
+"""Transactions in one page of a listing. One with more staged segments than fit ends its page."""
 LEASE_MIN = 1.0
 LEASE_MAX = 30 * 86_400.0
 LEASE_DEFAULT = 3_600.0
@@ -107,6 +109,17 @@ class TransactionInfo:
     """Bytes committed, or staged so far."""
     staged: tuple[StagedPart, ...] = ()
     """The staged segments of an open transaction."""
+
+
+@attrs.frozen
+class TransactionPage:
+    """Transactions, sorted by target and id."""
+
+    transactions: list[TransactionInfo]
+    """Perhaps none: a page ends after some thousand that it does not show as well."""
+    token: str | None
+    """Continues after this page; None if there is nothing more. It stays valid, whatever becomes of the
+    transactions or of the process that gave it."""
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -27,7 +27,7 @@ from support.patience import scaled
 from support.stores import CONFIG, config, follow, make
 from tierlog import ClosedError, InvalidArgument, NotOwner, OutcomeUnknown, SegmentStore, Unavailable
 from tierlog.actors.container.state import ContainerState
-from tierlog.actors.kernel.exits import ExitKind, first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.configuration import SupervisionConfig, TimeoutsConfig
 from tierlog.actors.store import runtime
 from tierlog.journal.operations.append import Append
@@ -262,31 +262,6 @@ async def test_a_second_opening_fences_the_first(tmp_path: Path) -> None:
 
     async with tierlog.open_store(tmp_path, config=CONFIG) as third:
         assert await third.read("s", 0, 10) == b"abcdef"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda store: store.read("s", 0, 3),
-        lambda store: store.list_segments(),
-        lambda store: store.append_starts("s", 0, 3),
-    ],
-    ids=["read", "list", "append_starts"],
-)
-async def test_a_container_that_meets_its_fence_at_a_read_ends_at_once(
-    call: Callable[[SegmentStore], Awaitable[object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It refused everything, and was the active one until its next write."""
-    monkeypatch.setattr(runtime, "_FENCE_CHECK_SECONDS", 3600.0)
-    async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as first:
-        await make(first, "s", b"abc")
-        async with tierlog.open_store(tmp_path, config=CONFIG, take_over=True):
-            with pytest.raises(NotOwner):
-                await call(first)
-            [container] = first.local_containers
-            with anyio.fail_after(scaled(20)):
-                assert (await container.wait_ended()).kind is ExitKind.FENCED
-            assert first.statistics().containers[0].state == "fenced"
 
 
 async def test_an_idle_store_that_was_fenced_notices_it_and_does_not_count_as_the_owner(
