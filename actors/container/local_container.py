@@ -19,6 +19,7 @@ import attrs
 
 from ...storage_backends.base.errors import ClosedError, NotOwner, StorageFull, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, label, state
+from ...storage_backends.base.values import Value
 from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
 from ..kernel.supervision import RestartPolicy, SupervisionEvent, supervise
 from ..telemetry.logging import get_logger
@@ -29,8 +30,8 @@ T = TypeVar("T")
 _log = get_logger("container")
 
 
-@attrs.frozen
-class LocalContainerStatistics:
+@attrs.frozen(eq=False, repr=False)
+class LocalContainerStatistics(Value):
     container: int = attrs.field(metadata=label())
     state: str = attrs.field(
         metadata=state("The container's state: starting, active, recovering, or how it ended.")

@@ -39,6 +39,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter
+from ...storage_backends.base.values import Value
 from ..kernel.event_source import OneShot
 from ..kernel.exits import first_leaf
 from ..kernel.mailbox import Mailbox
@@ -66,16 +67,16 @@ _LOADED_FEW_BYTES = _LOADED_BYTES // 4
 _LOADED_OVERHEAD = 1024
 
 
-@attrs.frozen
-class PipelineStatistics:
+@attrs.frozen(eq=False, repr=False)
+class PipelineStatistics(Value):
     operations: int = attrs.field(metadata=counter("Operations made durable by this owner."))
     groups: int = attrs.field(metadata=counter("Groups made durable by this owner."))
     payload_bytes: int = attrs.field(metadata=counter("Payload bytes made durable by this owner."))
     refused: int = attrs.field(metadata=counter("Requests answered with an error."))
 
 
-@attrs.frozen
-class PipelineOptions:
+@attrs.frozen(eq=False, repr=False)
+class PipelineOptions(Value):
     group_bytes: int = 4 << 20
     """A batch taken from the mailbox ends at about this size. A larger append is a batch of its own."""
     group_count: int = 4096

@@ -76,6 +76,7 @@ from ...storage_backends.base.transactions import (
     is_staged,
     staged_name,
 )
+from ...storage_backends.base.values import Value
 from ...storage_backends.base.verbs import SegmentVerbs
 from ..chunk_io.actor import StorageActorStatistics
 from ..container.attributes import list_attributes
@@ -113,8 +114,8 @@ _EXPIRED_AT_ONCE = 1024
 """Writers that one step of a container expires."""
 
 
-@attrs.frozen
-class StoreStatistics:
+@attrs.frozen(eq=False, repr=False)
+class StoreStatistics(Value):
     """What ``SegmentStore.statistics()`` returns: counters and gauges as of one moment."""
 
     containers: tuple[LocalContainerStatistics, ...]
@@ -123,8 +124,8 @@ class StoreStatistics:
     event_loop: EventLoopStatistics | None = None
 
 
-@attrs.frozen
-class RollingSizes:
+@attrs.frozen(eq=False, repr=False)
+class RollingSizes(Value):
     """Bytes at which a segment's chunks roll."""
 
     default: int

@@ -15,6 +15,7 @@ import attrs
 
 from .errors import InvalidArgument, shown
 from .segments import ATTRIBUTE_MAX, ATTRIBUTE_NAME_BYTES_MAX
+from .values import Value
 
 TRANSACTION_ID_MAX = 96
 PART_NAME_MAX = 64
@@ -45,8 +46,8 @@ class TransactionState(Enum):
     ABORTED = "aborted"
 
 
-@attrs.frozen
-class TransactionToken:
+@attrs.frozen(eq=False, repr=False)
+class TransactionToken(Value):
     """Identifies one commit of one writer. A writer's epochs only rise, and each is committed at most once
     (rule T4).
 
@@ -80,16 +81,16 @@ class TransactionToken:
         return WRITER_ATTRIBUTE + self.writer
 
 
-@attrs.frozen
-class StagedPart:
+@attrs.frozen(eq=False, repr=False)
+class StagedPart(Value):
     """A staged segment to commit: its name, and its length as acked to its writer."""
 
     name: str
     length: int
 
 
-@attrs.frozen
-class TransactionInfo:
+@attrs.frozen(eq=False, repr=False)
+class TransactionInfo(Value):
     """A snapshot of one transaction. Everything in it is durable."""
 
     transaction_id: str
@@ -111,8 +112,8 @@ class TransactionInfo:
     """The staged segments of an open transaction."""
 
 
-@attrs.frozen
-class TransactionPage:
+@attrs.frozen(eq=False, repr=False)
+class TransactionPage(Value):
     """Transactions, sorted by target and id."""
 
     transactions: list[TransactionInfo]
@@ -122,8 +123,8 @@ class TransactionPage:
     transactions or of the process that gave it."""
 
 
-@attrs.frozen
-class CommitResult:
+@attrs.frozen(eq=False, repr=False)
+class CommitResult(Value):
     """What ``commit_transaction`` did."""
 
     applied: bool
