@@ -25,6 +25,8 @@ _LIMITS = PageLimits(256)
 _ROW_BYTES_MAX = 64 << 20
 """Bytes of rows in memory above which the removal waits for a flush cycle: tombstones are rows too."""
 _PAUSE = 0.01
+_HELD_MAX = 65_536
+"""Marks that are remembered until the next attempt; others are tried with each new mark."""
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 30.0, 3600.0
 
 
@@ -113,7 +115,7 @@ class RowRemoval:
                 is_whole = False
             if is_whole:
                 keys.append(mark.key)
-            else:
+            elif len(self._held) < _HELD_MAX:
                 self._held.add(mark.key)
         if keys:
             await self._forget(keys)
