@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         CommitResult,
         StagedPart,
         TransactionInfo,
+        TransactionPage,
         TransactionState,
         TransactionToken,
     )
@@ -117,6 +118,7 @@ _HOMES = {
         "CommitResult",
         "StagedPart",
         "TransactionInfo",
+        "TransactionPage",
         "TransactionState",
         "TransactionToken",
     ),
@@ -174,6 +176,7 @@ __all__ = [
     "TransactionEnded",
     "TransactionInfo",
     "TransactionNotFound",
+    "TransactionPage",
     "TransactionState",
     "TransactionToken",
     "Unavailable",

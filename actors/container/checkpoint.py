@@ -42,6 +42,7 @@ from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
@@ -64,8 +65,8 @@ _UNLOAD_STEP = 512
 """Segments that are unloaded in one step."""
 
 
-@attrs.frozen
-class CheckpointOptions:
+@attrs.frozen(eq=False, repr=False)
+class CheckpointOptions(Value):
     wal_bytes: int = 64 << 20
     """A checkpoint is due after this many logged bytes, or four times the size of the last one if that is
     more."""
@@ -77,8 +78,8 @@ class CheckpointOptions:
     """Segments in memory whose images the runs have, up to which none of them is unloaded."""
 
 
-@attrs.frozen
-class CheckpointStatistics:
+@attrs.frozen(eq=False, repr=False)
+class CheckpointStatistics(Value):
     checkpoints: int = attrs.field(metadata=counter("Checkpoints completed."))
     last_bytes: int = attrs.field(metadata=gauge("Size of the newest checkpoint in bytes."))
     relogged_bytes: int = attrs.field(metadata=counter("Unflushed bytes logged again at the log's tail."))

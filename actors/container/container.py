@@ -17,6 +17,7 @@ nothing more is written, not even a footer (rule C5). Every waiter gets an answe
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -37,7 +38,7 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.segment_pages import NamesPart
+from ...storage_backends.base.list_pages import Part
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
@@ -272,14 +273,28 @@ class Container:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another owner has opened the container since, also if nothing has noticed it yet."""
+        """Whether another owner has opened the container since, also if nothing has noticed it yet. Then it
+        ends now."""
         try:
-            self.log.check_owner()
+            self._check_owner()
         except NotOwner:
             return True
         except TierlogError:
             return False  # It is ending for another reason, which it reports itself.
         return False
+
+    def _check_owner(self) -> None:
+        """Raises ``NotOwner`` if another owner has opened the container since, and ``Unavailable`` if that
+        cannot be read. The ownership ends then."""
+        try:
+            self.log.check_owner()
+        except TierlogError:
+            # The pipeline meets the same error, which ends the ownership: its next write may be far.
+            request = WaitDurableRequest()
+            request.reply = self._make_answer()
+            with suppress(TierlogError):  # it is ending already
+                self.mailbox.offer(request, 0, Lane.INTERNAL)
+            raise
 
     def _segment_loaded(self, segment: SegmentState) -> None:
         self.history.note_loaded(segment)
@@ -464,7 +479,7 @@ class Container:
             await self.wait_durable()
         return number
 
-    async def page_of_segments(self, prefix: str, start: str, limit: int) -> NamesPart:
+    async def page_of_segments(self, prefix: str, start: str, limit: int) -> Part[str]:
         """As ``ColdSegments.page``."""
         # After the view: what it shows is durable then.
         page = await self.as_owner(self.cold.page(prefix, start, limit))
@@ -607,11 +622,11 @@ class Container:
         try:
             found = await answer
         except TierlogError:
-            self.log.check_owner()
+            self._check_owner()
             self.log.check_folder()
             raise
 
-        self.log.check_owner()
+        self._check_owner()
         return found
 
     async def wait_beyond(self, name: str, offset: int, sid: int = 0) -> int:

@@ -53,6 +53,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ...storage_backends.segments.records.claim import ClaimRecord
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.sorted_runs.compaction_policy import Merge
@@ -108,8 +109,8 @@ class ManifestSource(Protocol):
         """Return once everything in ``manifest`` is durable. Raises if the ownership ended."""
 
 
-@attrs.frozen
-class JournalStatistics:
+@attrs.frozen(eq=False, repr=False)
+class JournalStatistics(Value):
     elements: int = attrs.field(metadata=counter("Elements of the journal that this owner created."))
     head: int = attrs.field(metadata=gauge("The number of the newest element; 0 if there is none."))
     newest_age_seconds: float = attrs.field(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
@@ -19,8 +19,6 @@ from ...journal.operations.ended_transactions import TransactionEnd
 from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus, WriterState
 from ...journal.operations.transaction_image import TransactionImage, encode_transaction
-from ...storage_backends.base.codec import DecodeError
-from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, AttributeName
 from ...storage_backends.base.sorted_dict import SortedDict
@@ -29,7 +27,7 @@ from ...storage_backends.segments.records import is_storage_key
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_key, segment_of_key
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
-from ...storage_backends.sorted_runs.rows import Row, label_of
+from ...storage_backends.sorted_runs.rows import Row, decoded
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
 from .attribute_rows import attribute_key, attribute_row, value_of
@@ -42,7 +40,6 @@ from .segments import NotLoaded, SegmentState, SegmentTable
 from .transaction_table import Key, TransactionTable
 from .writer_rows import state_of, writer_key, writer_row
 
-T = TypeVar("T")
 HISTORY_KEY = "p:"
 """The record whose version is that from which on this history is the only one (rule J6)."""
 RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY, HISTORY_KEY)
@@ -130,15 +127,6 @@ class Snapshot:
             found.size += record_size
             self._held = None
         return found
-
-
-def _decoded(decode: Callable[[Row | None], T], row: Row | None) -> T:
-    """Raises ``DataCorruption``."""
-    try:
-        return decode(row)
-    except DecodeError as error:
-        name = "" if row is None else label_of(row.key)
-        raise DataCorruption(f"a row of the system table does not decode: {error}", file=name) from error
 
 
 FindCached = Callable[[RunList, bytes], tuple[bool, Row | None]]
@@ -333,11 +321,8 @@ class ContainerState:
             else:
                 found[name] = value
         if keys:
-            try:
-                for key, row in self._find_rows(segment.name, keys).items():
-                    found[keys[key]] = value_of(row)
-            except DecodeError as error:
-                raise DataCorruption(f"an attribute of {segment!r} does not decode: {error}") from error
+            for key, row in self._find_rows(segment.name, keys).items():
+                found[keys[key]] = decoded(value_of, row, key)
         return found
 
     # --- writers (rule M20) ------------------------------------------------------------------------
@@ -366,12 +351,9 @@ class ContainerState:
             elif segment.has_writer_rows:
                 keys[writer_key(segment.sid, writer)] = writer
         if keys:
-            try:
-                for key, row in self._find_rows(segment.name, keys).items():
-                    if row is not None and row.value is not None:
-                        found[keys[key]] = state_of(row.value)
-            except DecodeError as error:
-                raise DataCorruption(f"a writer of {segment!r} does not decode: {error}") from error
+            for key, row in self._find_rows(segment.name, keys).items():
+                if row is not None and row.value is not None:
+                    found[keys[key]] = decoded(state_of, row.value, key)
         return found
 
     def _find_rows(self, name: str, keys: Iterable[bytes]) -> dict[bytes, Row | None]:
@@ -403,7 +385,7 @@ class ContainerState:
         record = self.transactions.records.get((target, transaction))
         if record is None:
             key = ended_key(target, transaction)
-            record = _decoded(ended_of_row, self._find_rows(target, (key,))[key])
+            record = decoded(ended_of_row, self._find_rows(target, (key,))[key], key)
         return None if record is None or (sid is not None and sid != record.sid) else record
 
     def find_transaction_of(self, staged: str) -> TransactionImage | None:
@@ -414,7 +396,7 @@ class ContainerState:
         if record is None:
             key, name = ended_key(target, transaction), name_key(target)
             rows = self._find_rows(staged, (key, name))
-            record, sid = _decoded(ended_of_row, rows[key]), _decoded(sid_of_row, rows[name])
+            record, sid = decoded(ended_of_row, rows[key], key), decoded(sid_of_row, rows[name], name)
             if record is not None and sid not in (None, record.sid):
                 return None
         return record

@@ -6,6 +6,7 @@ import attrs
 
 from ...journal.log.contract import LogStatistics
 from ...storage_backends.base.statistics import gauge, label
+from ...storage_backends.base.values import Value
 from ...storage_backends.segments.context import ChunkedStatistics
 from ..flush.writer import WriterStatistics
 from ..gc.collector import CollectorStatistics
@@ -24,8 +25,8 @@ from .table_runs import TableStatistics
 from .tables import TablesStatistics
 
 
-@attrs.frozen
-class ContainerStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ContainerStatistics(Value):
     container: int = attrs.field(metadata=label())
     epoch: int = attrs.field(metadata=gauge("The epoch of this ownership."))
     segments: int = attrs.field(metadata=gauge("Live segments."))

@@ -29,6 +29,7 @@ from ...storage_backends.base.files import (
     remake_name,
     with_folder,
 )
+from ...storage_backends.base.values import Value
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from ...storage_backends.chunks.filesystem_programs import create_root
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_requests import S3Options
 
 
-@attrs.frozen
-class ChunkLocation:
+@attrs.frozen(eq=False, repr=False)
+class ChunkLocation(Value):
     chunks: str = ""
     """As in the configuration: ``s3://bucket/prefix``; empty for ``lts/``."""
     s3: S3Config = attrs.field(factory=S3Config)

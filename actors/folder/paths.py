@@ -26,6 +26,7 @@ from ...storage_backends.base.files import (
     Unlink,
 )
 from ...storage_backends.base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain, reason_of
+from ...storage_backends.base.values import Value
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
@@ -47,8 +48,8 @@ _REMEDIES = {
 """What to do about errors that a repetition meets again; ``explain`` has that of others."""
 
 
-@attrs.frozen
-class StoreFolder:
+@attrs.frozen(eq=False, repr=False)
+class StoreFolder(Value):
     """Paths below one data folder; ``path`` is absolute."""
 
     path: str

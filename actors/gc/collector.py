@@ -35,6 +35,7 @@ from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, NotOwner, StorageFull, TierlogError
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .garbage_queue import GarbageQueue
@@ -50,8 +51,8 @@ _NAMED = 10
 """The most chunks that one log event names."""
 
 
-@attrs.frozen
-class CollectorOptions:
+@attrs.frozen(eq=False, repr=False)
+class CollectorOptions(Value):
     delay: float = 60.0
     """Seconds between release and deletion, at least."""
     attempts: int = 3
@@ -69,8 +70,8 @@ class CollectorOptions:
     And names whose deletion failed repeatedly, at most; more are left to the next opening."""
 
 
-@attrs.frozen
-class CollectorStatistics:
+@attrs.frozen(eq=False, repr=False)
+class CollectorStatistics(Value):
     queued: int = attrs.field(metadata=gauge("Names that wait for deletion."))
     deleted: int = attrs.field(metadata=counter("Chunks deleted."))
     already_gone: int = attrs.field(
@@ -166,8 +167,8 @@ async def list_parts(
         yield part
 
 
-@attrs.frozen
-class GarbageTotal:
+@attrs.frozen(eq=False, repr=False)
+class GarbageTotal(Value):
     chunks: int
     bytes: int
 

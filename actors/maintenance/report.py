@@ -7,9 +7,10 @@ remains is reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from enum import Enum
 
 import attrs
@@ -44,6 +45,7 @@ from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource
 from .backup import list_backups, read_manifest, read_segments
 
 _ATTEMPTS_MAX = 3
+_PAGE = 256
 _OWN_CHUNKS = "containers/"
 _SYSTEM = "_system/"
 _CHUNK_KEY = chunk_key("")
@@ -155,9 +157,9 @@ class _ChunkIndex:
     problems: tuple[ChunkProblem, ...]
 
 
-async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
+async def pages_of_chunks(view: StoreView, prefix: str = "") -> AsyncGenerator[list[ListedChunk], None]:
     """The objects in long-term storage whose names begin with ``prefix``, and the chunks that are missing
-    there, sorted by name."""
+    there, sorted by name, in pages. Close the generator if you leave it early."""
     known: dict[str, ListedChunk] = {}
     released, runs = set[str](), set[str]()
     for container in view.containers:
@@ -170,14 +172,21 @@ async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
                 name, 0, ChunkUse.MISSING, record.length, at.segment, at.start, container.index
             )
 
-    async for info in view.chunks.list(prefix):
-        if info.name in known:
-            known[info.name] = attrs.evolve(known[info.name], length=info.length, use=ChunkUse.REFERENCED)
-        else:
-            known[info.name] = ListedChunk(info.name, info.length, _use_of(info.name, released, runs))
-    return sorted(
-        (each for each in known.values() if each.name.startswith(prefix)), key=lambda each: each.name
-    )
+    missing = deque(sorted(name for name in known if name.startswith(prefix)))
+    page: list[ListedChunk] = []
+    async with aclosing(view.chunks.list(prefix)) as listed:
+        async for info in listed:
+            while missing and missing[0] < info.name:
+                page.append(known[missing.popleft()])
+            if missing and missing[0] == info.name:
+                found = known[missing.popleft()]
+                page.append(attrs.evolve(found, length=info.length, use=ChunkUse.REFERENCED))
+            else:
+                page.append(ListedChunk(info.name, info.length, _use_of(info.name, released, runs)))
+            if len(page) >= _PAGE:
+                yield page
+                page = []
+    yield [*page, *(known[name] for name in missing)]
 
 
 def _use_of(name: str, released: AbstractSet[str], runs: AbstractSet[str]) -> ChunkUse:

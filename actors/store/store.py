@@ -6,10 +6,9 @@ child, and in another thread than its event loop's. The verbs' documentation is 
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from threading import get_ident
 from typing import Any, TypeVar, overload
 
@@ -51,8 +50,8 @@ from ...storage_backends.base.errors import (
     Unavailable,
     WrongSegmentKind,
 )
+from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked, all_pages, text_of
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
-from ...storage_backends.base.segment_pages import SegmentsAsked, all_names
 from ...storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -67,14 +66,17 @@ from ...storage_backends.base.transactions import (
     LEASE_DEFAULT,
     LEASE_MAX,
     STAGED_MAX,
+    TRANSACTIONS_PAGE_MAX,
     CommitResult,
     StagedPart,
     TransactionInfo,
+    TransactionPage,
     TransactionToken,
     check_lease,
     is_staged,
     staged_name,
 )
+from ...storage_backends.base.values import Value
 from ...storage_backends.base.verbs import SegmentVerbs
 from ..chunk_io.actor import StorageActorStatistics
 from ..container.attributes import list_attributes
@@ -98,9 +100,9 @@ from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
 from ..container.requests import Request
 from ..container.tables import Tables
-from ..container.transactions import ask_transaction, list_transactions
+from ..container.transactions import ask_transaction, page_of_transactions
 from ..kernel.loop_lag import EventLoopStatistics
-from ..kernel.slices import in_slices, list_in_slices, turn_after
+from ..kernel.slices import in_slices, turn_after
 from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
 from .tables import StoreTables
@@ -112,8 +114,8 @@ _EXPIRED_AT_ONCE = 1024
 """Writers that one step of a container expires."""
 
 
-@attrs.frozen
-class StoreStatistics:
+@attrs.frozen(eq=False, repr=False)
+class StoreStatistics(Value):
     """What ``SegmentStore.statistics()`` returns: counters and gauges as of one moment."""
 
     containers: tuple[LocalContainerStatistics, ...]
@@ -122,8 +124,8 @@ class StoreStatistics:
     event_loop: EventLoopStatistics | None = None
 
 
-@attrs.frozen
-class RollingSizes:
+@attrs.frozen(eq=False, repr=False)
+class RollingSizes(Value):
     """Bytes at which a segment's chunks roll."""
 
     default: int
@@ -430,16 +432,16 @@ class SegmentStore(SegmentVerbs):
         return await self._call("append_starts", name, lambda owner: owner.append_starts(name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        return await all_names(self.page_of_segments, prefix)
+        async with aclosing(all_pages(self.page_of_segments, prefix)) as pages:
+            return [name async for page in pages for name in page.names]
 
     async def page_of_segments(
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage:
-        asked = SegmentsAsked.of(prefix, token, limit)
+        asked = PageAsked.of(SEGMENTS, prefix, token, limit)
         share = asked.share(len(self.local_containers))
-        return asked.page(
-            await self._call_each(lambda owner: owner.page_of_segments(asked.prefix, asked.start, share))
-        )
+        parts = await self._call_each(lambda owner: owner.page_of_segments(asked.prefix, asked.start, share))
+        return SegmentPage(*asked.page(parts, str))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")
@@ -492,11 +494,18 @@ class SegmentStore(SegmentVerbs):
         return await self._call("transaction_info", target, lambda owner: ask_transaction(owner, request))
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
-        if not isinstance(prefix, str):
-            raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+        async with aclosing(all_pages(self.page_of_transactions, prefix)) as pages:
+            return [info async for page in pages for info in page.transactions]
 
-        infos = await self._call_each(lambda owner: list_transactions(owner, prefix))
-        return await list_in_slices(heapq.merge(*infos, key=lambda info: (info.target, info.transaction_id)))
+    async def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage:
+        asked = PageAsked.of(TRANSACTIONS, prefix, token, limit)
+        share = asked.share(len(self.local_containers))
+        parts = await self._call_each(
+            lambda owner: page_of_transactions(owner, asked.prefix, asked.start, share)
+        )
+        return TransactionPage(*asked.page(parts, text_of))
 
     # --- the whole store -------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ from anyio.lowlevel import checkpoint
 from .checksum import Buffer
 from .errors import InvalidArgument
 from .statistics import counter
+from .values import Value
 
 _PART = re.compile(r"[a-zA-Z0-9_$#-][a-zA-Z0-9._$#-]{0,254}")
 NAME_BYTES_MAX = 512
@@ -113,8 +114,8 @@ def check_buffers(name: str, data: Sequence[Buffer]) -> None:
             )
 
 
-@attrs.frozen
-class Capabilities:
+@attrs.frozen(eq=False, repr=False)
+class Capabilities(Value):
     """What a storage can do; constant. A verb that needs a missing capability raises ``Unsupported`` and does
     nothing."""
 
@@ -144,20 +145,20 @@ class ChunkRange:
     length: int
 
 
-@attrs.frozen
-class ChunkVerbStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ChunkVerbStatistics(Value):
     calls: int = attrs.field(metadata=counter("Calls of the verb."))
     failures: int = attrs.field(metadata=counter("Calls that raised an error."))
     seconds: float = attrs.field(metadata=counter("Total seconds spent in the verb's calls."))
 
 
-@attrs.frozen
-class ChunkErrorStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ChunkErrorStatistics(Value):
     raised: int = attrs.field(metadata=counter("Errors of this kind raised."))
 
 
-@attrs.frozen
-class ChunkStorageStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ChunkStorageStatistics(Value):
     """Counts since the storage was made; bytes are user bytes."""
 
     creates: int = attrs.field(default=0, metadata=counter("Chunks created."))

@@ -23,7 +23,15 @@ from .segments import (
     SegmentPage,
 )
 from .table import Table
-from .transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
+from .transactions import (
+    LEASE_DEFAULT,
+    TRANSACTIONS_PAGE_MAX,
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+    TransactionPage,
+    TransactionToken,
+)
 
 C = TypeVar("C", bound=type)
 
@@ -147,7 +155,24 @@ class ReadVerbs(Protocol):
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         """Returns the known transactions, open and ended, whose target's name begins with ``prefix``, sorted
-        by target and id."""
+        by target and id: those of all pages of ``page_of_transactions``, which takes less memory where there
+        are very many.
+        """
+        ...
+
+    async def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage:
+        """Returns the next of these transactions, of all containers: at most ``limit`` (1 to 256).
+
+        There are more as long as the page has a token, even if it has none. ``token`` is that of the page
+        before, which was asked for with the same prefix; it stays valid across restarts. Of each container a
+        page is as of one moment: a transaction that is known while all of them are read is in one of them,
+        once.
+
+        Raises:
+            InvalidArgument: The token is of another prefix.
+        """
         ...
 
     def container_of(self, name: str) -> int:

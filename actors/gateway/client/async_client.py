@@ -17,8 +17,8 @@ import httpx
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segment_pages import SegmentsAsked
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -31,9 +31,11 @@ from ....storage_backends.base.segments import (
 from ....storage_backends.base.table import Table
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
+    TRANSACTIONS_PAGE_MAX,
     CommitResult,
     StagedPart,
     TransactionInfo,
+    TransactionPage,
     TransactionToken,
 )
 from ....storage_backends.base.verbs import SegmentVerbs
@@ -223,7 +225,7 @@ class Client(ClientBase, SegmentVerbs):
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage:
         self._check()
-        asked = SegmentsAsked.of(prefix, token, limit)
+        asked = PageAsked.of(SEGMENTS, prefix, token, limit)
         return await self._drive(attempts.page_of_segments(self._context, asked))
 
     async def list_attributes(
@@ -271,6 +273,13 @@ class Client(ClientBase, SegmentVerbs):
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         self._check()
         return await self._drive(attempts.list_transactions(self._context, prefix))
+
+    async def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage:
+        self._check()
+        asked = PageAsked.of(TRANSACTIONS, prefix, token, limit)
+        return await self._drive(attempts.page_of_transactions(self._context, asked))
 
     # --- the whole store -------------------------------------------------------------------------
 

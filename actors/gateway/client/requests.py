@@ -36,14 +36,13 @@ from ....storage_backends.base.errors import (
     TooLarge,
     Unavailable,
 )
+from ....storage_backends.base.list_pages import PageAsked, Part
 from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segment_pages import NamesPart, SegmentsAsked
 from ....storage_backends.base.segments import (
     AttributeName,
     AttributePage,
     AttributeUpdate,
     SegmentInfo,
-    SegmentPage,
 )
 from ....storage_backends.base.transactions import (
     CommitResult,
@@ -323,18 +322,14 @@ def transaction_info(target: str, transaction_id: str) -> Call[TransactionInfo]:
     return _get(path, target, TransactionInfo, _itself)
 
 
-def list_transactions(prefix: str) -> Call[list[TransactionInfo]]:
-    """List the transactions of one host."""
-    if not isinstance(prefix, str):
-        raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+def page_of_transactions(asked: PageAsked, limit: int) -> Call[Part[TransactionInfo]]:
+    """The part of one host."""
 
-    try:
-        path = paths.transactions_path(prefix)
-    except UnicodeEncodeError:
-        # No name has a lone surrogate; another text that is in no name finds the same.
-        path = paths.transactions_path("\0")
-    request = Request("GET", path)
-    return Call(request, Repeat.READS, _answer(bodies.Transactions, lambda answer: answer.transactions))
+    def part(answer: bodies.Transactions) -> Part[TransactionInfo]:
+        return asked.part(answer.transactions, answer.token)
+
+    request = Request("GET", paths.page_path(paths.TRANSACTIONS, asked, limit))
+    return Call(request, Repeat.READS, _answer(bodies.Transactions, part))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -511,13 +506,13 @@ def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
     return _get(path, name, bodies.AppendStarts, lambda answer: answer.append_starts)
 
 
-def page_of_segments(asked: SegmentsAsked, limit: int) -> Call[NamesPart]:
+def page_of_segments(asked: PageAsked, limit: int) -> Call[Part[str]]:
     """The part of one host."""
 
-    def part(answer: bodies.SegmentNames) -> NamesPart:
-        return asked.part(SegmentPage(answer.segments, answer.token))
+    def part(answer: bodies.SegmentNames) -> Part[str]:
+        return asked.part(answer.segments, answer.token)
 
-    request = Request("GET", paths.page_of_segments_path(asked, limit))
+    request = Request("GET", paths.page_path(paths.SEGMENTS, asked, limit))
     return Call(request, Repeat.READS, _answer(bodies.SegmentNames, part))
 
 

@@ -21,6 +21,7 @@ from ....storage_backends.base.errors import (
     Throttled,
     WrongSegmentKind,
 )
+from ....storage_backends.base.list_pages import SEGMENTS
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     ATTRIBUTE_PAGE_MAX,
@@ -42,24 +43,16 @@ from ..wire.bodies import (
 )
 from ..wire.errors import RangeNotSatisfiable
 from ..wire.headers import WRITER_ID_BYTES_MAX
-from ..wire.paths import Verb, query_flag, query_number, query_segments, query_text, query_writer
+from ..wire.paths import Verb, query_flag, query_number, query_page, query_text, query_writer
 from ..wire.ranges import Extent, parse_range, resolve_range
 from .call import BYTES_TYPE, RAW, SMALL_BYTES, Answer, Call
-from .endpoint import Parameter, Success, endpoint, verb
+from .endpoint import Parameter, Success, endpoint, page_parameters, verb
 
 _PAGE = Annotated[int, Meta(ge=1, le=ATTRIBUTE_PAGE_MAX)]
 _RANGE = Annotated[str, described(r"^bytes=([0-9]{1,18}-([0-9]{1,18})?|-[0-9]{1,18})$")]
 _WRITER_IN_QUERY = Annotated[str, described(f"^[!-~]{{1,{WRITER_ID_BYTES_MAX}}}$")]
 """Without the ``%XX``, which are the query's own way to write bytes."""
-SEGMENTS_PARAMETERS = (
-    Parameter("prefix", str, "A prefix of the names."),
-    Parameter("token", str, "The `token` of the page before; the first page without it."),
-    Parameter(
-        "limit",
-        Annotated[int, Meta(ge=1, le=SEGMENTS_PAGE_MAX)],
-        f"The most names of the page; {SEGMENTS_PAGE_MAX} by default.",
-    ),
-)
+SEGMENTS_PARAMETERS = page_parameters("A prefix of the names.", "names", SEGMENTS_PAGE_MAX)
 _HEADERS = {
     names.OFFSET: "The offset of the first byte of the answer.",
     names.LENGTH: "The segment's length.",
@@ -236,6 +229,6 @@ async def append_starts(call: Call) -> AppendStarts:
 async def page_of_segments(call: Call) -> SegmentNames:
     """A page of the names of segments, sorted, of the containers that this server has. With the `token` of a
     page the next one."""
-    asked = query_segments(call.query())
+    asked = query_page(SEGMENTS, call.query())
     page = await call.server.store.page_of_segments(asked.prefix, token=asked.token, limit=asked.limit)
     return SegmentNames(page.names, page.token)

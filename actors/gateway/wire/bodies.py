@@ -318,8 +318,10 @@ class Staged(Struct, frozen=True):
     segment: SegmentName
 
 
-class Transactions(Struct, frozen=True):
+class Transactions(Struct, frozen=True, omit_defaults=True):
     transactions: list[TransactionInfo]
+    token: str | None = None
+    """Continues after this page; null if there are no more."""
 
 
 class ContainerAssignment(Struct, frozen=True, omit_defaults=True):

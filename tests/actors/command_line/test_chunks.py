@@ -6,7 +6,10 @@ import io
 import json
 import os
 import shutil
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,10 +18,14 @@ import tierlog
 from support.command_line import NAME, Run, is_one_line
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.legacy_layout import write_legacy
+from tierlog import Unavailable
+from tierlog.actors.cli import output
 from tierlog.actors.legacy_rolling.importing import no_progress
+from tierlog.actors.maintenance import report
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.store import RollingSizes
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -72,6 +79,37 @@ def test_chunks_are_listed_with_their_kind(run: Run, store: Path) -> None:
     assert len(run("chunks", "ls", "app/").out.splitlines()) == 1 + 3
     assert len(run("chunks", "ls", "--unreferenced").out.splitlines()) == 1 + 1
     assert fingerprint(store) == before
+
+
+def test_chunks_are_printed_as_they_come(run: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was printed before a failure stays. One that is missing comes in its place."""
+    listed = json.loads(run("chunks", "ls", "--json").out)
+    lost = next(each for each in listed if each["use"] == "referenced")
+    (store / "lts" / lost["name"]).unlink()
+    lost.update(use="missing", length=0)
+    monkeypatch.setattr(report, "_PAGE", 2)
+    monkeypatch.setattr(output, "_FITTED_MAX", 1)
+    assert json.loads(run("chunks", "ls", "--json").out) == listed
+    names = [each["name"] for each in listed]
+    assert [line.split()[-1] for line in run("chunks", "ls").out.splitlines()] == ["name", *names]
+
+    whole = FileSystemChunkStorage.list
+
+    async def list_some(*arguments: Any) -> AsyncGenerator[ChunkInfo, None]:
+        async with aclosing(whole(*arguments)) as found:
+            left = 5
+            async for info in found:
+                if not left:
+                    raise Unavailable("on the way")
+                left -= 1
+                yield info
+
+    monkeypatch.setattr(FileSystemChunkStorage, "list", list_some)
+    failed = run("chunks", "ls")
+    assert failed.code == 1
+    assert [line.split()[-1] for line in failed.out.splitlines()] == ["name", *names[:4]]
+    failed = run("chunks", "ls", "--json")
+    assert (failed.code, failed.out.endswith("]\n"), failed.out.count('"name"')) == (1, False, 4)
 
 
 def test_a_layout_is_the_chain_of_a_segment(run: Run, store: Path) -> None:

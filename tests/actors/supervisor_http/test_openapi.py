@@ -24,6 +24,7 @@ class TestSupervisor(SchemaTests):
     refusals: ClassVar = {
         "batch": ["421"],  # no server owns it here
         "list": ["400"],  # a token is one that a page gave
+        "list-transactions": ["400"],
     }
     requests_min = 75
     # The hosts check these requests, and their document is tested with them.

@@ -21,6 +21,7 @@ from support.service import service
 from tierlog import Client, ClosedError, SegmentStore, SyncClient
 from tierlog.actors.gateway.wire import paths
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
+from tierlog.storage_backends.base.list_pages import SEGMENTS
 from tierlog.storage_backends.base.names import container_of
 
 pytestmark = pytest.mark.anyio
@@ -451,9 +452,9 @@ def paging_host_of(*containers: int) -> Callable[[Received], Answer]:
 
     def answer(received: Received) -> Answer:
         query = received.path.partition("?")[2].encode()
-        asked = paths.query_segments(paths.parse_query(query, ["prefix", "token", "limit"]))
-        page = asked.page([([name for name in names if name >= asked.start], None)])
-        return json_answer({"segments": page.names, "token": page.token})
+        asked = paths.query_page(SEGMENTS, paths.parse_query(query, ["prefix", "token", "limit"]))
+        shown, token = asked.page([([name for name in names if name >= asked.start], None)], str)
+        return json_answer({"segments": shown, "token": token})
 
     return answer
 
