@@ -41,6 +41,7 @@ from ...storage_backends.base.segment_pages import NamesPart
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
+from ...storage_backends.chunks.chunk_cache import OWN_CHUNKS, ChunkCache
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
@@ -60,6 +61,7 @@ from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .admission import AdmissionOptions
+from .cached_chunks import reconcile
 from .checkpoint import Checkpointer, CheckpointOptions
 from .cold_segments import ColdSegments
 from .components import ContainerComponents, build_components
@@ -129,6 +131,8 @@ class ContainerOptions:
     span: SpanHook | None = None
     """Called around the log's append of a group that holds traced appends."""
     chunked: ChunkedOptions = ChunkedOptions()
+    chunk_cache: ChunkCache | None = None
+    """The cache in front of the chunk storage, if there is one (rule K5)."""
     store_record: SharedStoreRecord | None = None
     """Shared by all containers of a store in this process."""
     adopt: bool = False
@@ -309,6 +313,9 @@ class Container:
                 helpers.start_soon(protect(components.table_runs.run))
                 helpers.start_soon(protect(components.row_removal.run))
                 helpers.start_soon(protect(components.shorten_images))
+                if (cached := self.options.chunk_cache) is not None:
+                    prefix = f"{OWN_CHUNKS}{self.index:04d}/"
+                    helpers.start_soon(reconcile, cached, self.metadata, prefix, self.state.epoch)
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()

@@ -38,7 +38,7 @@ name."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
 linked."""
-_ALLOWED_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
+_ALLOWED_IN_A_NEW_FOLDER = {"cache", "lts", "tierlog.toml", "wal"}
 _REMEDIES = {
     errno.ENOTDIR: "a part of this path is a file, or a link where none may be: name a folder",
     errno.ENOENT: "no folder can be made there: name another one",
@@ -64,6 +64,12 @@ class StoreFolder:
     @property
     def chunks(self) -> str:
         return f"{self.path}/lts"
+
+
+def chunk_cache_folder(folder: StoreFolder, path: str, identity: StoreIdentity) -> str:
+    """The folder of the local chunk cache: one of this store alone in ``path``, which is relative to the data
+    folder and by default its ``cache/``."""
+    return f"{os.path.join(folder.path, path or 'cache')}/{identity.store_id.hex()}"
 
 
 def check_path(path: object) -> StoreFolder:

@@ -162,6 +162,19 @@ class ReadAheadConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ChunkCacheConfig:
+    """The local chunk cache: flushed data of long-term storage in a bucket, on the local disk. All processes
+    of a store share it, and its folder may be removed at any time."""
+
+    path: str = _text(
+        "",
+        "Its folder, relative to the data folder; empty means `cache` if `chunks` names a bucket, and no "
+        "cache otherwise. With a path, lts/ is cached too, which is useful on a network mount.",
+    )
+    bytes: int = _size(10 * GiB, 0, 1 << 50, "Disk space for cached data; 0 turns the cache off.")
+
+
+@attrs.frozen(kw_only=True)
 class SegmentsConfig:
     """What a container keeps in memory about its segments."""
 
@@ -417,6 +430,7 @@ class StoreConfig:
     wal: WalConfig = _section(WalConfig)
     checkpoint: CheckpointConfig = _section(CheckpointConfig)
     cache: CacheConfig = _section(CacheConfig)
+    chunk_cache: ChunkCacheConfig = _section(ChunkCacheConfig)
     read_ahead: ReadAheadConfig = _section(ReadAheadConfig)
     writer: WriterConfig = _section(WriterConfig)
     defrag: DefragConfig = _section(DefragConfig)

@@ -28,6 +28,8 @@ from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unav
 from ...storage_backends.base.files import FileHandle, Files, sync_ancestry
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
+from ...storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOptions
+from ...storage_backends.chunks.filesystem import FileSystemChunkStorage
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.defrag_rules import DefragOptions
 from ...storage_backends.segments.options import ChunkedOptions
@@ -57,6 +59,7 @@ from ..folder.paths import (
     StoreFolder,
     check_folder,
     check_path,
+    chunk_cache_folder,
     existing_identity,
     lock_lane,
     remove_temporary_files,
@@ -503,6 +506,7 @@ class StoreOpener:
             identity=identity,
             owner_id=owner_id,
             chunks=chunks,
+            chunk_cache=self._chunk_cache(identity, chunks),
             folder=fingerprint,
             make_disk=lambda index: self._disk(identity, owner_id, index, merge),
             options=runtime_options(self.config, adopt=self.adopt),
@@ -511,11 +515,29 @@ class StoreOpener:
             loop_lag=LoopLag(),
         )
 
+    def _chunk_cache(self, identity: StoreIdentity, chunks: ChunkStorage) -> ChunkCache | None:
+        """The cache in front of ``chunks``, in a folder of this store alone: by default for a bucket."""
+        config = self.config.chunk_cache
+        is_remote = self.storage is None and not isinstance(chunks, FileSystemChunkStorage)
+        if not config.bytes or self.moves_to is not None or not (config.path or is_remote):
+            return None
+
+        folder = chunk_cache_folder(self.folder, config.path, identity)
+        options = ChunkCacheOptions(config.bytes, 2 * self.config.wal.low_water)
+        return ChunkCache(self.files, folder, options, self.world.new_id, _report_cache)
+
     def _disk(self, identity: StoreIdentity, owner_id: str, index: int, merge: MergeRuns) -> LocalDisk:
         folder, log_id = log_folder(self.folder.wal, index), identity.container_log_id(index)
         options, owner = log_options(self.config), bytes.fromhex(owner_id)
         log = LocalLog(self.files, folder, log_id, options, owner=owner)
         return LocalDisk(log, RunFolder(self.files, run_folder(folder), merge, options.low_water))
+
+
+def _report_cache(event: str, reason: str) -> None:
+    if reason:
+        _log.warning(event, reason=reason)
+    else:
+        _log.info(event)
 
 
 async def _merge(order: MergeOrder, files: Files) -> list[RunEntry]:

@@ -20,6 +20,8 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, TierlogError
 from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from ...storage_backends.base.world import World
+from ...storage_backends.chunks.cached import CachedChunkStorage
+from ...storage_backends.chunks.chunk_cache import ChunkCache
 from ..chunk_io.actor import StorageActor
 from ..chunk_io.client import StorageClient
 from ..chunk_io.health import StorageHealthStatistics
@@ -65,6 +67,8 @@ class RuntimeParts:
     identity: StoreIdentity
     owner_id: str
     chunks: ChunkStorage
+    chunk_cache: ChunkCache | None = None
+    """In front of ``chunks``, if it is used."""
     folder: Fingerprint = Fingerprint()
     make_disk: Callable[[int], LocalDisk]
     """Returns a new, unopened log of the container with that index, and where its runs are; called once per
@@ -92,8 +96,12 @@ class ContainerRuntime:
         """How many the store has, served here or not."""
         self._parts = parts
         record = SharedStoreRecord(parts.identity.store_id, parts.identity.containers)
-        self._container_options = attrs.evolve(options.container, span=parts.span, store_record=record)
-        self._actor = StorageActor(parts.chunks, options.storage, parts.world.random)
+        cache = parts.chunk_cache
+        self._container_options = attrs.evolve(
+            options.container, span=parts.span, chunk_cache=cache, store_record=record
+        )
+        chunks = parts.chunks if cache is None else CachedChunkStorage(parts.chunks, cache)
+        self._actor = StorageActor(chunks, options.storage, parts.world.random)
         self._containers: list[LocalContainer | RemoteContainer] = [
             RemoteContainer(index) for index in range(self.containers)
         ]
