@@ -524,7 +524,7 @@ class StoreOpener:
 
         folder = chunk_cache_folder(self.folder, config.path, identity)
         options = ChunkCacheOptions(config.bytes, 2 * self.config.wal.low_water)
-        return ChunkCache(self.files, folder, options, self.world.new_id, _report_cache)
+        return ChunkCache(self.files, folder, options, _report_cache)
 
     def _disk(self, identity: StoreIdentity, owner_id: str, index: int, merge: MergeRuns) -> LocalDisk:
         folder, log_id = log_folder(self.folder.wal, index), identity.container_log_id(index)

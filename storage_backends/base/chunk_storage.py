@@ -167,9 +167,9 @@ class ChunkCacheStatistics:
     held_bytes: int = attrs.field(
         metadata=gauge("Bytes in the cache when it was last listed, and added by this process since.")
     )
-    evicted: int = attrs.field(metadata=counter("Blocks removed to keep the bound."))
-    unlisted: int = attrs.field(metadata=counter("Blocks removed because no record names their chunk."))
-    damaged: int = attrs.field(metadata=counter("Cached blocks found damaged or unreadable."))
+    evicted: int = attrs.field(metadata=counter("Cached chunks removed to keep the bound."))
+    unlisted: int = attrs.field(metadata=counter("Cached chunks removed because no record names them."))
+    damaged: int = attrs.field(metadata=counter("Cached chunks found damaged or unreadable."))
     failures: int = attrs.field(metadata=counter("Failures of the local disk in the cache's folder."))
     bypassed: int = attrs.field(metadata=gauge("1 while nothing can be cached, else 0."))
 

@@ -78,14 +78,13 @@ class CachedChunkStorage(ChunkStorage):
 
         with self._cache.filling(name) as fill:
             found = await self._cache.look_up(name, offset, size)
-            parts, at = list(found.parts), offset + found.size
             # The rest in one request. Also if the chunk ends there: only the storage knows that.
-            if found.size < size:
-                rest = await self._inner.read(name, at, size - found.size)
+            if len(found) < size:
+                at = offset + len(found)
+                rest = await self._inner.read(name, at, size - len(found))
                 await self._cache.fill(name, at, [rest], fill)
-                parts.append(rest)
-        only = parts[0] if len(parts) == 1 else b""
-        return only if isinstance(only, bytes) and only else b"".join(parts)
+                return b"".join((found, rest)) if found else rest
+        return found if isinstance(found, bytes) else bytes(found)
 
     async def drop_copy(self, name: str) -> bool:
         check_chunk_name(name)

@@ -1,14 +1,14 @@
-"""Cached blocks as local files: their names, their format, and the programs that read, write and list them
+"""Cached chunks as local files: their names, their format, and the programs that read, write and list them
 (rules K1 to K4).
 
-Block k of a chunk is its bytes ``k * 1 MiB .. (k + 1) * 1 MiB``, or a beginning of them. It is the file
-``<shard>/<name with '+' for '/'>.<k in hexadecimal>`` in the cache's folder, where the shard is two
-hexadecimal digits of the name's checksum: a folder stays small, and all blocks of a chunk are in one.
+A chunk is cached by block: block k is its bytes ``k * 1 MiB .. (k + 1) * 1 MiB``, or a beginning of them. All
+blocks of a chunk are in one sparse file, ``<name with '+' for '/'>.blocks``, so that a range is one read
+and a chunk one unlink.
 
-Format: the bytes, then their CRC32C (u32, big-endian), which begins with that of ``1 <name> <k>``, so that a
-file is not taken for another one's. Nothing is synced: after a crash a file may hold anything, and what does
-not match is no block. A block appears under its name by a rename, so concurrent writers of one name, which
-write the same bytes, do not meet.
+Format: a table of 8,192 entries (u32 length, u32 CRC32C, big-endian; zeros for an absent block), and behind
+it each block at its place. The checksum begins with that of ``1 <name> <k>``, so that a file is not taken for
+another one's. A block is written before its entry. Nothing is synced: after a crash a file may hold anything,
+and what does not match its entry is no block. Concurrent writers of a block write the same bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import attrs
 
 from ..base.checksum import Buffer, crc32c, crc32c_of
 from ..base.files import (
+    NOT_A_FILE,
     Close,
     FileHandle,
     FreeSpace,
@@ -32,8 +33,6 @@ from ..base.files import (
     Open,
     Program,
     Read,
-    Rename,
-    Size,
     Touch,
     Unlink,
     Write,
@@ -41,12 +40,11 @@ from ..base.files import (
 
 BLOCK = 1 << 20
 """As of the checksums that readers verify (rule S5): they read whole blocks."""
-TEMPORARY = ".tmp-"
-_SHARDS = tuple(f"{number:02x}" for number in range(256))
-_CRC = struct.Struct(">I")
+_ENTRY = struct.Struct(">II")
+_BLOCKS_MAX = 8192
+_TABLE_BYTES = _BLOCKS_MAX * _ENTRY.size
+_SUFFIX = ".blocks"
 _FILE_NAME_MAX = 255
-_REPLACED_BY_NONE = (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST)
-"""The errors of a rename to the name of a folder."""
 
 
 class Block(NamedTuple):
@@ -63,8 +61,8 @@ class Block(NamedTuple):
 class CachedFile(NamedTuple):
     path: str
     chunk: str
-    """Empty for a temporary file."""
     size: int
+    """Bytes of disk blocks."""
     modified: float
 
 
@@ -72,160 +70,142 @@ class CachedFile(NamedTuple):
 class Found:
     """What the cache has of a range, from its beginning on."""
 
-    parts: Sequence[Buffer]
-    size: int
-    damaged: int = 0
-    """Files that held something else, or could not be read."""
+    data: Buffer
+    is_damaged: bool = False
+    """Whether the file held something else, or could not be read."""
 
 
 class NoRoom(OSError):
     """The disk has less room than is left to others."""
 
 
-def file_name(chunk: str, index: int) -> str:
-    return f"{chunk.replace('/', '+')}.{index:x}"
+def file_name(chunk: str) -> str:
+    return f"{chunk.replace('/', '+')}{_SUFFIX}"
 
 
-def has_file_name(chunk: str, end: int) -> bool:
-    """Whether the blocks of the chunk up to its byte ``end`` have names that a file can have."""
-    return len(file_name(chunk, end // BLOCK)) <= _FILE_NAME_MAX
-
-
-def shard_of(chunk: str) -> str:
-    return _SHARDS[crc32c(chunk.encode()) & 0xFF]
-
-
-def chunk_of(file: str) -> str:
-    """The chunk of a file's name; empty if it is none of a block."""
-    name, _, index = file.rpartition(".")
-    with suppress(ValueError):
-        if file_name(name, int(index, 16)) == file:
-            return name.replace("+", "/")
-    return ""
+def is_cacheable(chunk: str, end: int) -> bool:
+    """Whether a file can have the chunk's name, and its table an entry for the byte before ``end``."""
+    return len(chunk) + len(_SUFFIX) <= _FILE_NAME_MAX and end <= _BLOCKS_MAX * BLOCK
 
 
 def blocks_of(offset: int, data: Sequence[Buffer]) -> Iterator[Block]:
     """The blocks whose beginnings are in ``data``, which is a chunk's from ``offset`` on. Nothing is
     copied."""
-    index, skip = -(-offset // BLOCK), -offset % BLOCK
+    number, skip = -(-offset // BLOCK), -offset % BLOCK
     pieces: list[Buffer] = []
     room = BLOCK
     for buffer in data:
         view = memoryview(buffer)[skip:]
         skip -= min(skip, len(buffer))
         while len(view) >= room:
-            yield Block(index, [*pieces, view[:room]])
-            view, pieces, room, index = view[room:], [], BLOCK, index + 1
+            yield Block(number, [*pieces, view[:room]])
+            view, pieces, room, number = view[room:], [], BLOCK, number + 1
         if len(view):
             pieces.append(view)
             room -= len(view)
     if pieces:
-        yield Block(index, pieces)
+        yield Block(number, pieces)
 
 
-def _checksum(chunk: str, index: int, pieces: Sequence[Buffer]) -> bytes:
-    return _CRC.pack(crc32c_of(pieces, crc32c(f"1 {chunk} {index:x}".encode())))
+def _entry(chunk: str, number: int, pieces: Sequence[Buffer]) -> bytes:
+    seed = crc32c(f"1 {chunk} {number}".encode())
+    return _ENTRY.pack(sum(map(len, pieces)), crc32c_of(pieces, seed))
 
 
 # --- reading ------------------------------------------------------------------------------------
 
 
 def read_blocks(folder: str, chunk: str, offset: int, size: int) -> Program[Found]:
-    """The bytes of a range up to the first block that lacks some of them. Files that hold something else are
+    """The bytes of a range up to the first block that lacks some of them. A file that holds something else is
     removed (rule K2)."""
-    shard, end = f"{folder}/{shard_of(chunk)}", offset + size
-    parts: list[Buffer] = []
-    at = offset
-    while at < end:
-        index = at // BLOCK
-        path = f"{shard}/{file_name(chunk, index)}"
-        start, stop = at - index * BLOCK, min(BLOCK, end - index * BLOCK)
-        try:
-            data = yield from _read_block(path, chunk, index)
-        except (FileNotFoundError, NotADirectoryError):
-            break
-        except OSError:
-            return Found(parts, at - offset, 1)
-        if data is None:
-            with suppress(OSError):
-                yield Unlink(path)
-            return Found(parts, at - offset, 1)
-        if len(data) < stop:
-            break
-        parts.append(data if stop - start == len(data) else memoryview(data)[start:stop])
-        at = index * BLOCK + stop
-    return Found(parts, at - offset)
-
-
-def _read_block(path: str, chunk: str, index: int) -> Program[bytes | None]:
-    """The bytes of one block; None if the file does not hold them."""
-    handle: FileHandle = yield Open(path)
+    path = f"{folder}/{file_name(chunk)}"
     try:
-        length = (yield Size(handle)) - _CRC.size
-        if not 0 < length <= BLOCK:
+        handle: FileHandle = yield Open(path)
+        try:
+            data = yield from _read_verified(handle, chunk, offset, offset + size)
+        finally:
+            yield Close(handle)
+    except (FileNotFoundError, NotADirectoryError):
+        return Found(b"")
+    except OSError:
+        data = None
+    if data is not None:
+        return Found(data)
+
+    with suppress(OSError):
+        yield Unlink(path)
+    return Found(b"", is_damaged=True)
+
+
+def _read_verified(handle: FileHandle, chunk: str, offset: int, end: int) -> Program[Buffer | None]:
+    """The bytes of ``offset .. end`` that the table has, from the first on; None if they do not match it."""
+    first, last = offset // BLOCK, -(-end // BLOCK)
+    table: bytes = yield Read(handle, first * _ENTRY.size, (last - first) * _ENTRY.size)
+    entries = list(_ENTRY.iter_unpack(table[: len(table) // _ENTRY.size * _ENTRY.size]))
+    stop = offset
+    for number, (length, _) in enumerate(entries, first):
+        if length > BLOCK:
             return None
-        data: bytes = yield Read(handle, 0, length)
-        stored = yield Read(handle, length, _CRC.size)
-        if stored != _checksum(chunk, index, [data]):
+        if length < min(BLOCK, end - number * BLOCK):
+            break
+        stop = min(end, (number + 1) * BLOCK)
+    if stop == offset:
+        return b""
+
+    begin, count = first * BLOCK, -(-stop // BLOCK) - first
+    ends = (first + count - 1) * BLOCK + entries[count - 1][0]
+    data: bytes = yield Read(handle, _TABLE_BYTES + begin, ends - begin)
+    view = memoryview(data)
+    for index, entry in enumerate(_ENTRY.iter_unpack(table[: count * _ENTRY.size])):
+        block = view[index * BLOCK : index * BLOCK + entry[0]]
+        if _entry(chunk, first + index, [block]) != _ENTRY.pack(*entry):
             return None
-        with suppress(OSError):  # It may be another user's, or read-only.
-            yield Touch(handle)
-    finally:
-        yield Close(handle)
-    return data
+    with suppress(OSError):  # It may be on a disk that is read-only now.
+        yield Touch(handle)
+    return data if (begin, ends) == (offset, stop) else view[offset - begin : stop - begin]
 
 
 # --- writing ------------------------------------------------------------------------------------
 
 
-def write_blocks(
-    folder: str, chunk: str, blocks: Sequence[Block], temporary: str, spare: int
-) -> Program[tuple[int, int]]:
-    """Write the blocks, each by way of the name ``temporary``. Returns (bytes of files, blocks that could not
-    be named). Raises ``NoRoom`` unless ``spare`` bytes are free besides them."""
+def write_blocks(folder: str, chunk: str, blocks: Sequence[Block], spare: int) -> Program[int]:
+    """Write the blocks, which follow each other. Returns their bytes. Raises ``NoRoom`` unless ``spare``
+    bytes are free besides them."""
+    size = sum(block.size for block in blocks)
     try:
-        return (yield from _write_blocks(folder, chunk, blocks, temporary, spare))
-    except FileNotFoundError:  # K4: somebody removed the folder, or there never was one
+        free = yield FreeSpace(folder)
+    except FileNotFoundError:  # K4: somebody removed it
         yield MakeFolder(folder)
-        yield MakeFolder(f"{folder}/{shard_of(chunk)}")
-        return (yield from _write_blocks(folder, chunk, blocks, temporary, spare))
+        free = yield FreeSpace(folder)
+    if free < size + spare:
+        raise NoRoom(errno.ENOSPC, f"{free} bytes are free, of which {spare} are left to the log", folder)
 
-
-def _write_blocks(
-    folder: str, chunk: str, blocks: Sequence[Block], temporary: str, spare: int
-) -> Program[tuple[int, int]]:
-    shard = f"{folder}/{shard_of(chunk)}"
-    wanted = spare + sum(block.size for block in blocks)
-    free = yield FreeSpace(folder)
-    if free < wanted:
-        raise NoRoom(errno.ENOSPC, f"{free} bytes are free, and {spare} are left to the log", folder)
-
-    written = unnamed = 0
-    for block in blocks:
-        path = f"{shard}/{file_name(chunk, block.number)}"
-        try:
-            yield from _write_block(path, f"{shard}/{TEMPORARY}{temporary}", chunk, block)
-        except OSError as error:
-            if error.errno not in _REPLACED_BY_NONE:
-                raise
-            unnamed += 1
-        else:
-            written += block.size + _CRC.size
-    return written, unnamed
-
-
-def _write_block(path: str, temporary: str, chunk: str, block: Block) -> Program[None]:
-    handle: FileHandle = yield Open(temporary, write=True, create=True)
+    handle = yield from _open_for_writing(folder, f"{folder}/{file_name(chunk)}")
     try:
+        start = _TABLE_BYTES + blocks[0].number * BLOCK
+        yield Write(handle, start, [piece for block in blocks for piece in block.pieces], bulk=True)
+        table = b"".join(_entry(chunk, block.number, block.pieces) for block in blocks)
+        yield Write(handle, blocks[0].number * _ENTRY.size, [table])
+    finally:
+        yield Close(handle)
+    return size
+
+
+def _open_for_writing(folder: str, path: str) -> Program[FileHandle]:
+    handle: FileHandle
+    try:
+        handle = yield Open(path, write=True)
+    except FileNotFoundError:
         try:
-            yield Write(handle, 0, [*block.pieces, _checksum(chunk, block.number, block.pieces)], bulk=True)
-        finally:
-            yield Close(handle)
-        yield Rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            yield Unlink(temporary)
-        raise
+            handle = yield Open(path, write=True, create=True)
+        except FileExistsError:  # another process was faster
+            handle = yield Open(path, write=True)
+    return handle
+
+
+def is_in_the_way(error: OSError) -> bool:
+    """Whether something that is no file has the file's name, so that this chunk alone is not cached."""
+    return error.errno in NOT_A_FILE
 
 
 # --- the folder ---------------------------------------------------------------------------------
@@ -238,33 +218,21 @@ def prepare_folder(folder: str) -> Program[bool]:
     return is_shared
 
 
-def free_space(folder: str) -> Program[int]:
-    free: int = yield FreeSpace(folder)
-    return free
-
-
-def list_shards(folder: str) -> Program[list[str]]:
-    """The shards that exist."""
-    try:
-        entries = yield ListFolder(folder)
-    except FileNotFoundError:
-        return []
-
-    return [entry.name for entry in entries if entry.is_folder and entry.name in _SHARDS]
-
-
-def list_shard(folder: str, shard: str) -> Program[list[CachedFile]]:
-    """The blocks and temporary files in one shard. What has no name of theirs is somebody else's."""
-    try:
-        entries = yield ListFolder(f"{folder}/{shard}")
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-    return [
-        CachedFile(f"{folder}/{shard}/{entry.name}", chunk, entry.size, entry.modified)
+def list_files(folder: str) -> Program[tuple[list[CachedFile], int]]:
+    """The cached chunks, and the bytes free on the disk. What has another name is somebody else's."""
+    entries = yield ListFolder(folder)
+    free = yield FreeSpace(folder)
+    files = [
+        CachedFile(
+            f"{folder}/{entry.name}",
+            entry.name.removesuffix(_SUFFIX).replace("+", "/"),
+            entry.allocated,
+            entry.modified,
+        )
         for entry in entries
-        if not entry.is_folder and ((chunk := chunk_of(entry.name)) or entry.name.startswith(TEMPORARY))
+        if not entry.is_folder and entry.name.endswith(_SUFFIX)
     ]
+    return files, free
 
 
 def remove_files(paths: Sequence[str]) -> Program[int]:
@@ -275,9 +243,3 @@ def remove_files(paths: Sequence[str]) -> Program[int]:
             yield Unlink(path)
             removed += 1
     return removed
-
-
-def remove_chunk(folder: str, chunk: str) -> Program[int]:
-    """Remove all blocks of a chunk."""
-    files = yield from list_shard(folder, shard_of(chunk))
-    return (yield from remove_files([file.path for file in files if file.chunk == chunk]))

@@ -8,13 +8,13 @@ all processes.
 
 No failure of the local disk leaves this module: a look-up finds nothing, and what cannot be written is
 bypassed, for ``retry`` seconds, then tried again. ``report`` is called when that begins and when it ends.
-Cancellation: a file that was being written stays under its temporary name until the next ``open``.
+Cancellation: a block that was being written is there or not; programs are never abandoned (rule W7).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import anyio
 import anyio.lowlevel
@@ -30,18 +30,18 @@ from .cached_blocks import (
     Found,
     NoRoom,
     blocks_of,
-    free_space,
-    has_file_name,
-    list_shard,
-    list_shards,
+    file_name,
+    is_cacheable,
+    is_in_the_way,
+    list_files,
     prepare_folder,
     read_blocks,
-    remove_chunk,
     remove_files,
     write_blocks,
 )
 
-_REMOVED_TOGETHER = 64
+_TOGETHER = 512
+"""Names looked up, and files removed, in one step."""
 OWN_CHUNKS = "containers/"
 """The names of segments' chunks, which are used once (rule S2). Others are not cached (rule K1): elements of
 the journal are read because the chain may have changed, runs have local copies of their own (rule M6), and
@@ -75,14 +75,12 @@ class ChunkCache:
         files: Files,
         folder: str,
         options: ChunkCacheOptions,
-        new_id: Callable[[], str],
         report: Callable[[str, str], None],
     ) -> None:
         """``report(event, reason)`` logs that the cache is bypassed, or used again."""
         self._files = files.lane("chunk-cache", width=4, nofollow_root=folder)
         self.folder = folder
         self.options = options
-        self._new_id = new_id
         self._report = report
         self._step = options.size // 32
         self._added = 0
@@ -100,40 +98,41 @@ class ChunkCache:
     # --- life ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Use the folder: make it, remove what a crash left, and what is above the bound. A folder in which
-        others may write is not used (rule K6)."""
+        """Use the folder: make it, and remove what is above the bound. A folder in which others may write is
+        not used (rule K6)."""
         try:
             if await self._files.run(prepare_folder(self.folder)):
                 self._bypass("other users may write to its folder: change that (chmod go-w), or name another")
                 return
-            self._is_open = True
-            await self._trim(remove_temporary=True)
         except OSError as error:
-            self._bypass(explain(error, self.folder))
+            self._failed(error)
+            return
+        self._is_open = True
+        await self._trim()
 
     def close(self) -> None:
         self._is_open = False
 
     def holds(self, chunk: str, end: int) -> bool:
         """Whether the chunk is one that is cached, up to its byte ``end``."""
-        return self._is_open and chunk.startswith(self.options.prefix) and has_file_name(chunk, end)
+        return self._is_open and chunk.startswith(self.options.prefix) and is_cacheable(chunk, end)
 
     # --- blocks ----------------------------------------------------------------------------------
 
-    async def look_up(self, chunk: str, offset: int, size: int) -> Found:
+    async def look_up(self, chunk: str, offset: int, size: int) -> Buffer:
         """What is cached of a range, from its beginning on. Verified (rule K2)."""
         try:
             found = await self._files.run(read_blocks(self.folder, chunk, offset, size))
         except OSError as error:  # of the folder itself
             self._failed(error)
-            return Found((), 0)
-        self._damaged += found.damaged
-        self._hit_bytes += found.size
-        if found.size == size:
+            found = Found(b"")
+        self._damaged += found.is_damaged
+        self._hit_bytes += len(found.data)
+        if len(found.data) == size:
             self._hits += 1
         else:
             self._misses += 1
-        return found
+        return found.data
 
     @contextmanager
     def filling(self, chunk: str) -> Iterator[Filling]:
@@ -153,7 +152,7 @@ class ChunkCache:
         blocks = list(blocks_of(offset, data))
         now = anyio.current_time()
         is_bypassed = self._bypassed_until is not None and now < self._bypassed_until
-        # A chunk that fills a large part of the cache is worth less than what it would drive out.
+        # What fills a large part of the cache is worth less than what it would drive out.
         if not blocks or fill.is_stale or is_bypassed or sum(map(len, data)) > self.options.size // 4:
             return
 
@@ -167,10 +166,8 @@ class ChunkCache:
         """Forget a chunk: it was deleted, or what is cached of it is wrong."""
         for fill in self._filling.get(chunk, ()):
             fill.is_stale = True
-        try:
-            await self._files.run(remove_chunk(self.folder, chunk))
-        except OSError as error:
-            self._failed(error)
+        with suppress(OSError):  # The folder is not there, or cannot be used: then nothing is read from it.
+            await self._files.run(remove_files([f"{self.folder}/{file_name(chunk)}"]))
 
     async def retain(self, prefix: str, keep: Callable[[Sequence[str]], Awaitable[Collection[str]]]) -> None:
         """Remove the chunks whose names begin with ``prefix`` and that ``keep``, asked about some names at a
@@ -178,13 +175,11 @@ class ChunkCache:
         if not self._is_open:
             return
 
-        async with aclosing(self._list()) as shards:
-            async for listed in shards:
-                files = [file for file in listed if file.chunk and file.chunk.startswith(prefix)]
-                if files:
-                    kept = await keep(sorted({file.chunk for file in files}))
-                    unlisted = [file for file in files if file.chunk not in kept]
-                    self._unlisted += await self._remove(unlisted)
+        files = [file for file in (await self._list())[0] if file.chunk.startswith(prefix)]
+        for start in range(0, len(files), _TOGETHER):
+            part = files[start : start + _TOGETHER]
+            kept = await keep([file.chunk for file in part])
+            self._unlisted += await self._remove([file for file in part if file.chunk not in kept])
 
     def statistics(self) -> ChunkCacheStatistics:
         return ChunkCacheStatistics(
@@ -203,9 +198,8 @@ class ChunkCache:
     # --- inside ----------------------------------------------------------------------------------
 
     async def _write(self, chunk: str, blocks: Sequence[Block]) -> bool:
-        program = write_blocks(self.folder, chunk, blocks, self._new_id(), self.options.spare)
         try:
-            written, unnamed = await self._files.run(program)
+            written = await self._files.run(write_blocks(self.folder, chunk, blocks, self.options.spare))
         except NoRoom as error:
             self._failed(error)
             await self._trim()
@@ -213,12 +207,14 @@ class ChunkCache:
         except FileNotFoundError:
             return False  # K4: the folder is being removed, or emptied
         except OSError as error:
-            self._failed(error)
+            if is_in_the_way(error):
+                self._failures += 1
+            else:
+                self._failed(error)
             return False
 
         self._added += written
         self._filled_bytes += written
-        self._failures += unnamed
         if self._bypassed_until is not None:
             self._bypassed_until = None
             self._report("chunk_cache_used_again", "")
@@ -234,15 +230,17 @@ class ChunkCache:
             self._report("chunk_cache_bypassed", reason)
         self._bypassed_until = anyio.current_time() + self.options.retry
 
-    async def _list(self) -> AsyncGenerator[list[CachedFile], None]:
-        """The files of one shard after the other, in steps of some milliseconds at most."""
+    async def _list(self) -> tuple[list[CachedFile], int]:
+        """The files, and the bytes free on the disk."""
         try:
-            for shard in await self._files.run(list_shards(self.folder)):
-                yield await self._files.run(list_shard(self.folder, shard))
+            return await self._files.run(list_files(self.folder))
+        except FileNotFoundError:
+            return [], self.options.spare
         except OSError as error:
             self._failed(error)
+            return [], self.options.spare
 
-    async def _trim(self, *, remove_temporary: bool = False) -> None:
+    async def _trim(self) -> None:
         """List the folder, and remove what was used longest ago until it is a 16th below the bound, and the
         disk has its spare bytes."""
         if self._is_trimming:
@@ -251,31 +249,22 @@ class ChunkCache:
         self._is_trimming = True
         try:
             self._added = 0
-            held = [file async for listed in self._list() for file in listed]
-            if remove_temporary:
-                # Another process may be writing one: then it writes its block again.
-                await self._remove([file for file in held if not file.chunk])
-                held = [file for file in held if file.chunk]
+            held, free = await self._list()
             total = sum(file.size for file in held)
             is_full = total + self._step > self.options.size
-            lacking = self.options.spare - await self._free_space()
-            evicted = _oldest(held, max(lacking, total - self.options.size // 16 * 15 if is_full else 0))
+            excess = max(self.options.spare - free, total - self.options.size // 16 * 15 if is_full else 0)
+            evicted = _oldest(held, excess)
             self._evicted += await self._remove(evicted)
             self._held = total - sum(file.size for file in evicted)
         finally:
             self._is_trimming = False
 
-    async def _free_space(self) -> int:
-        try:
-            return await self._files.run(free_space(self.folder))
-        except OSError:
-            return self.options.spare  # The next attempt to write reports it.
-
     async def _remove(self, files: Sequence[CachedFile]) -> int:
         removed = 0
-        for start in range(0, len(files), _REMOVED_TOGETHER):
-            paths = [file.path for file in files[start : start + _REMOVED_TOGETHER]]
-            removed += await self._files.run(remove_files(paths))
+        for start in range(0, len(files), _TOGETHER):
+            paths = [file.path for file in files[start : start + _TOGETHER]]
+            with suppress(OSError):
+                removed += await self._files.run(remove_files(paths))
         return removed
 
 

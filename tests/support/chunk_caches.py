@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -16,7 +14,6 @@ from tierlog.storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOp
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
-_NUMBERS = itertools.count()
 ANY_NAME = ChunkCacheOptions(64 * BLOCK, prefix="")
 
 
@@ -40,13 +37,10 @@ def cached(
     *,
     options: ChunkCacheOptions = ANY_NAME,
     files: Files | None = None,
-    new_id: Callable[[], str] = lambda: f"{next(_NUMBERS):032x}",
 ) -> CachedStorage:
     """``inner`` behind a cache in ``folder``, not open yet."""
     remote, reports = FaultyChunkStorage(inner), []
-    cache = ChunkCache(
-        files or LocalFiles(), str(folder), options, new_id, lambda *report: reports.append(report)
-    )
+    cache = ChunkCache(files or LocalFiles(), str(folder), options, lambda *report: reports.append(report))
     return CachedStorage(CachedChunkStorage(remote, cache), cache, remote, reports)
 
 
