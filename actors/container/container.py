@@ -181,6 +181,8 @@ class Container:
             chunks, identity, log, source, self.confirmation, record, adopt=options.adopt
         )
         self._stop = anyio.Event()
+        self._ends_flushed = False
+        """Whether everything was flushed for a graceful end."""
         self._checkpoint_due = anyio.Event()
         self._unloading_due = anyio.Event()
         self._check_interval = options.checkpoint.wal_bytes // 64
@@ -338,7 +340,7 @@ class Container:
 
     async def _checkpoint_before_close(self, checkpointer: Checkpointer) -> None:
         """Write a last checkpoint if it saves the next opening enough. An unfinished one is harmless (C7)."""
-        if not checkpointer.is_due(closing=True):
+        if not self._ends_flushed and not checkpointer.is_due(closing=True):
             return
 
         # One that ended with its task may have begun all the same.
@@ -346,7 +348,7 @@ class Container:
         self.state.end_snapshot()
         with anyio.move_on_after(self.options.close_timeout):
             if await checkpointer.has_room():
-                await checkpointer.checkpoint(closing=True)
+                await checkpointer.checkpoint(closing=True, all_cold=self._ends_flushed)
 
     async def _run_pipeline(self, pipeline: Pipeline, ending: Callable[[], None]) -> None:
         try:
@@ -550,6 +552,16 @@ class Container:
         await self._components.writer.flush()
         if self.legacy is not None:
             await self.legacy.flush(self)
+
+    async def flush_before_end(self) -> None:
+        """``flush``, after which ``stop`` leaves nothing to do again to the next owner (rule F9), as long as
+        no client asks for more."""
+        await self.flush()
+        self._ends_flushed = True
+
+    def unflushed(self) -> tuple[int, int]:
+        """The segments that long-term storage lacks something of, and the bytes."""
+        return sum(1 for _ in self.segments.dirty_segments()), self.cache.unflushed_bytes
 
     async def claim_storage(self) -> None:
         """Return once this owner may write to long-term storage (rule J7). Raises ``StoreMismatch``,

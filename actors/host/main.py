@@ -147,6 +147,7 @@ class HostService:
         self._tracing = tracing_of_process(given.id)
         self._leaving, self._draining = anyio.Event(), anyio.Event()
         self._supervised: Link | None = None
+        self._runtime: ContainerRuntime | None = None
 
     async def run(self) -> None:
         address, _, port = self._given.listen.rpartition(":")
@@ -192,6 +193,7 @@ class HostService:
         monitor = LoopMonitor(time.monotonic)
         gateway = gateway_of(app)
         heap = HeapTrimmer(lambda: gateway.held_bytes, lambda: gateway.requests, time.monotonic)
+        self._runtime = runtime
         link = Link(
             given.control,
             hello=lambda term: Hello(given.id, os.getpid(), url, runtime.epochs(), term),
@@ -224,7 +226,7 @@ class HostService:
             async for number in signals:
                 if self._draining.is_set():
                     self._force_exit()
-                elif not self._leaving.is_set() and self._supervised is not None and self._supervised.leave():
+                elif not self._leaving.is_set() and self._supervised is not None:
                     _log.info("drain_requested", reason=signal.Signals(number).name)
                     self._leaving.set()
                 else:
@@ -234,6 +236,13 @@ class HostService:
         """Drain without the supervisor's order if it does not come: after ``drain_limit`` the supervisor
         kills."""
         await self._leaving.wait()
+        assert self._supervised is not None
+        assert self._runtime is not None
+        # While it serves: its successors replay only what comes after (F9).
+        await self._runtime.flush_before_end()
+        if not self._supervised.leave():
+            self._drain("there is no supervisor")
+            return
         # Half: the rest is for closing the containers before the supervisor kills.
         await anyio.sleep(self._config.server.drain_limit / 2)
         self._drain("its containers were not moved in time")

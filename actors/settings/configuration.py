@@ -339,6 +339,19 @@ class TimeoutsConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ShutdownConfig:
+    """A graceful end: everything is flushed first, so that the next opening has nothing to do again. What is
+    not flushed when the budget ends stays in the log."""
+
+    flush_budget: float = _duration(
+        5.0, 0.0, 3_600.0, "A host of the service flushes for this long before it ends; 0 means not at all."
+    )
+    embedded_budget: float = _duration(
+        0.0, 0.0, 3_600.0, "The same for an embedded store at its close, and for commands on a data folder."
+    )
+
+
+@attrs.frozen(kw_only=True)
 class ServerConfig:
     """The service, `tierlog serve`: the supervisor and its host processes. An embedded store ignores this
     table."""
@@ -446,6 +459,7 @@ class StoreConfig:
     transactions: TransactionsConfig = _section(TransactionsConfig)
     supervision: SupervisionConfig = _section(SupervisionConfig)
     timeouts: TimeoutsConfig = _section(TimeoutsConfig)
+    shutdown: ShutdownConfig = _section(ShutdownConfig)
     server: ServerConfig = _section(ServerConfig)
     log: LogConfig = _section(LogConfig)
 
@@ -470,6 +484,7 @@ _NOT_ABOVE = (
     ("storage.backoff", "storage.backoff_max"),
     ("supervision.backoff", "supervision.backoff_max"),
     ("server.heartbeat", "server.silence"),
+    ("shutdown.flush_budget", "server.drain_limit"),
     ("server.restart_backoff", "server.restart_backoff_max"),
 )
 """Pairs of settings of which the first must not be above the second. A queue and the

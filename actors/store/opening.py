@@ -2,7 +2,8 @@
 clock, randomness, ids and process id from the outside world.
 
 An opening reads or creates the store's identity, announces itself in the folder, serves until the body ends,
-and withdraws the announcement. The end of a store does not flush: what is acked is in the log.
+and withdraws the announcement. What is acked is in the log, so the end of a store flushes only if it has a
+budget for that (rule F9).
 """
 
 from __future__ import annotations
@@ -245,7 +246,7 @@ def restart_policy(config: StoreConfig) -> RestartPolicy:
     )
 
 
-def runtime_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
+def runtime_options(config: StoreConfig, *, adopt: bool, flush_budget: float = 0.0) -> RuntimeOptions:
     return RuntimeOptions(
         container=container_options(config, adopt=adopt),
         storage=storage_options(config),
@@ -256,6 +257,7 @@ def runtime_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
         lease_max=config.transactions.lease_max,
         staged_max=config.transactions.staged_max,
         layout=LayoutMode(config.layout),
+        flush_budget=flush_budget,
     )
 
 
@@ -450,7 +452,8 @@ class StoreOpener:
             # Not before: a refused opening leaves the folder as it is.
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
-            parts = self._parts(identity, opening.owner_id, chunks, fingerprint)
+            budget = self.config.shutdown.embedded_budget
+            parts = self._parts(identity, opening.owner_id, chunks, fingerprint, budget)
             async with serve(attrs.evolve(parts, withdraw=opening.withdraw)) as store:
                 yield store
 
@@ -470,7 +473,8 @@ class StoreOpener:
         async with announced(self.files, self.world, self.folder, host_id) as opening:
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
-            parts = self._parts(identity, opening.owner_id, chunks, fingerprint)
+            budget = self.config.shutdown.flush_budget
+            parts = self._parts(identity, opening.owner_id, chunks, fingerprint, budget)
             async with ContainerRuntime(parts).running() as runtime:
                 yield runtime
 
@@ -498,7 +502,12 @@ class StoreOpener:
         return await run_program(self.files, program, self.folder.wal)
 
     def _parts(
-        self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage, fingerprint: Fingerprint
+        self,
+        identity: StoreIdentity,
+        owner_id: str,
+        chunks: ChunkStorage,
+        fingerprint: Fingerprint,
+        flush_budget: float,
     ) -> RuntimeParts:
         # Of their own: a merge takes a thread for minutes, and reads of local copies do not wait for that.
         merge = partial(_merge, files=self.files.lane("merges", width=2))
@@ -509,7 +518,7 @@ class StoreOpener:
             chunk_cache=self._chunk_cache(identity, chunks),
             folder=fingerprint,
             make_disk=lambda index: self._disk(identity, owner_id, index, merge),
-            options=runtime_options(self.config, adopt=self.adopt),
+            options=runtime_options(self.config, adopt=self.adopt, flush_budget=flush_budget),
             world=self.world,
             span=self.span,
             loop_lag=LoopLag(),

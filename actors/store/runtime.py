@@ -39,6 +39,7 @@ from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
+from .graceful_end import EndReport, flush_before_end
 from .store import RollingSizes, SegmentStore, StoreStatistics
 
 _FENCE_CHECK_SECONDS = 1.0
@@ -58,6 +59,8 @@ class RuntimeOptions:
     staged_max: int = STAGED_MAX
     """Staged segments; an open transaction gets no more."""
     layout: LayoutMode = LayoutMode.INSTALL_NEW
+    flush_budget: float = 0.0
+    """Seconds for which the end of ``running()`` flushes first (rule F9)."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -134,6 +137,8 @@ class ContainerRuntime:
                     # Before the containers stop: later calls get ``ClosedError``, not the error of a
                     # container that ends.
                     self.store.mark_closed()
+                    if self._parts.options.flush_budget:
+                        self.store.end_report = await self.flush_before_end()
 
     def begin(self, index: int) -> LocalContainer:
         """Begin to serve the container ``index``, which fences every other owner. ``wait_started`` of the
@@ -146,6 +151,12 @@ class ContainerRuntime:
         self._ended[index] = anyio.Event()
         self._tasks.start_soon(self._run, container)
         return container
+
+    async def flush_before_end(self) -> EndReport:
+        """Flush what is served here, within the budget; calls of clients go on meanwhile."""
+        active = [owner for c in self._containers if (owner := c.active) is not None and not owner.is_fenced]
+        budget = self._parts.options.flush_budget
+        return await flush_before_end(active, budget, self._actor.retry_in())
 
     async def open(self, index: int) -> None:
         """``begin``, and return once the container answers. If it never will, raises the reason and does not

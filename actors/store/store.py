@@ -103,6 +103,7 @@ from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices, list_in_slices, turn_after
 from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
+from .graceful_end import EndReport
 from .tables import StoreTables
 
 T = TypeVar("T")
@@ -161,6 +162,9 @@ class SegmentStore(SegmentVerbs):
         self._cached_indexes: dict[str, int] = {}
         self._guard = UseGuard("store")
         self._closed = False
+        self.end_report: EndReport | None = None
+        """What the end of the ``async with`` body left unflushed; None without a budget for that (the
+        configuration's ``shutdown.embedded_budget``)."""
         self.tables = StoreTables(self._call_tables, append_bytes_max)
         """What ``Table`` and the server ask of the store."""
 
