@@ -346,8 +346,11 @@ async def test_k1_flushed_data_in_a_bucket_is_read_from_the_local_disk(
         return chunk_reads(server)
 
     assert await requests_of_a_read() == 0
+    report = await report_on(tmp_path)
+    assert report.cached_chunks == len(cached_blocks(tmp_path))
+    assert report.cached_bytes > sum(map(len, LARGE))
     damaged = cached_blocks(tmp_path)[0]
-    damaged.write_bytes(b"damaged" + damaged.read_bytes()[7:])
+    damaged.write_bytes(damaged.read_bytes()[:-7] + b"damaged")
     assert await requests_of_a_read() == 1
     assert await requests_of_a_read() == 0
     shutil.rmtree(tmp_path / "cache")
