@@ -139,6 +139,10 @@ class SegmentStore(SegmentVerbs):
     All verbs may be called from many tasks of the event loop that opened the store.
     """
 
+    end_report: EndReport | None = None
+    """What the end of the ``async with`` body left unflushed; None before, and without a budget for that (the
+    configuration's ``shutdown.embedded_budget``)."""
+
     def __init__(
         self,
         containers: Sequence[LocalContainer | RemoteContainer],
@@ -162,9 +166,6 @@ class SegmentStore(SegmentVerbs):
         self._cached_indexes: dict[str, int] = {}
         self._guard = UseGuard("store")
         self._closed = False
-        self.end_report: EndReport | None = None
-        """What the end of the ``async with`` body left unflushed; None without a budget for that (the
-        configuration's ``shutdown.embedded_budget``)."""
         self.tables = StoreTables(self._call_tables, append_bytes_max)
         """What ``Table`` and the server ask of the store."""
 

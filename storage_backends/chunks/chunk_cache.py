@@ -6,7 +6,7 @@ has put there, and misses what somebody has removed. What is counted here is onl
 since it last listed the folder. Above the bound the blocks that were read or written longest ago go first, in
 all processes.
 
-No failure of the local disk leaves this module: a look-up finds nothing, and what cannot be written is
+No failure of the local disk leaves this module: a lookup finds nothing, and what cannot be written is
 bypassed, for ``retry`` seconds, then tried again. ``report`` is called when that begins and when it ends.
 Cancellation: a block that was being written is there or not; programs are never abandoned (rule W7).
 """

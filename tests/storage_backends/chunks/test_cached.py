@@ -334,8 +334,8 @@ async def test_k5_chunks_that_are_not_listed_are_removed_and_others_reused(tmp_p
     later = await opened(tmp_path, state)
     asked: list[str] = []
 
-    async def keep(names: object) -> set[str]:
-        asked.extend(names)  # type: ignore[call-overload]
+    async def keep(names: Sequence[str]) -> set[str]:
+        asked.extend(names)
         return {"c/1/listed"}
 
     await later.cache.retain("c/1/", keep)
