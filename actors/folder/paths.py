@@ -1,6 +1,7 @@
 """The layout of a data folder, and what can be learned from it without opening the store.
 
-``wal/`` has the identity, the lock files and one log folder for each container; ``lts/`` has the chunks.
+``wal/`` has the identity, the lock files and one log folder for each container; ``lts/`` has the chunks;
+``cache/`` may have copies of chunks in a bucket.
 """
 
 from __future__ import annotations

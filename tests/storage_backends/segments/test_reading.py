@@ -48,7 +48,8 @@ async def test_any_range_comes_back_exactly() -> None:
 async def test_k2_bytes_that_are_not_the_records_are_read_again_where_they_were_a_copy() -> None:
     """What a cache verified may have been damaged on its way into it (rule S5)."""
     owner = await large()
-    read, dropped = owner.chunks.read, []
+    read = owner.chunks.read
+    dropped: list[str] = []
 
     async def flipped_until_dropped(name: str, offset: int, size: int) -> bytes:
         data = await read(name, offset, size)
