@@ -227,7 +227,7 @@ class HostService:
             async for number in signals:
                 if self._draining.is_set():
                     self._force_exit()
-                elif not self._leaving.is_set() and self._supervised is not None:
+                elif not self._leaving.is_set() and (link := self._supervised) and link.is_connected:
                     self._leaving.set()
                 else:
                     self._drain(signal.Signals(number).name)
@@ -243,7 +243,7 @@ class HostService:
         if self._draining.is_set():
             return
         if not self._supervised.leave():
-            self._drain("a signal, without a supervisor")
+            self._drain("there is no supervisor any more")
             return
         _log.info("drain_requested", reason="a signal")
         # Half: the rest is for closing the containers before the supervisor kills.
