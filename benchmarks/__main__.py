@@ -22,6 +22,7 @@ from rich.console import Console
 from benchmarks import (
     appends,
     chain,
+    chunk_cache,
     history,
     http_parked,
     metadata,
@@ -43,6 +44,7 @@ MODULES = (
     appends,
     recovery,
     reading,
+    chunk_cache,
     history,
     metadata,
     sorted_runs,

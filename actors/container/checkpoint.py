@@ -174,8 +174,10 @@ class Checkpointer:
             self._state.end_snapshot()
         return False
 
-    async def checkpoint(self, *, closing: bool = False) -> None:
-        await self._unload_idle(closing=closing)
+    async def checkpoint(self, *, closing: bool = False, all_cold: bool = False) -> None:
+        """``all_cold``: without idle segments, however few they are."""
+        if all_cold or self._should_unload():
+            await self._unload_idle(closing=closing)
         self._count += 1
         # Unique in the log: parts of a dead owner's unfinished checkpoint may follow the begin, and recovery
         # must not take them.
@@ -212,9 +214,6 @@ class Checkpointer:
     async def _unload_idle(self, *, closing: bool) -> None:
         """Unload the idle segments that did not change since the checkpoint before; at a clean close all idle
         ones, because nobody uses them for now."""
-        if not self._should_unload():
-            return
-
         state = self._state
         unchanged_since = state.sequence if closing else state.checkpoint_sequence
         for sids in in_slices(state.segments.ids(), _UNLOAD_STEP):

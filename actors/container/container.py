@@ -42,6 +42,7 @@ from ...storage_backends.base.list_pages import Part
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
+from ...storage_backends.chunks.chunk_cache import OWN_CHUNKS, ChunkCache
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
@@ -61,6 +62,7 @@ from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .admission import AdmissionOptions
+from .cached_chunks import reconcile
 from .checkpoint import Checkpointer, CheckpointOptions
 from .cold_segments import ColdSegments
 from .components import ContainerComponents, build_components
@@ -130,6 +132,8 @@ class ContainerOptions:
     span: SpanHook | None = None
     """Called around the log's append of a group that holds traced appends."""
     chunked: ChunkedOptions = ChunkedOptions()
+    chunk_cache: ChunkCache | None = None
+    """The cache in front of the chunk storage, if there is one (rule K5)."""
     store_record: SharedStoreRecord | None = None
     """Shared by all containers of a store in this process."""
     adopt: bool = False
@@ -178,6 +182,8 @@ class Container:
             chunks, identity, log, source, self.confirmation, record, adopt=options.adopt
         )
         self._stop = anyio.Event()
+        self._ends_flushed = False
+        """Whether everything was flushed for a graceful end."""
         self._checkpoint_due = anyio.Event()
         self._unloading_due = anyio.Event()
         self._check_interval = options.checkpoint.wal_bytes // 64
@@ -324,6 +330,9 @@ class Container:
                 helpers.start_soon(protect(components.table_runs.run))
                 helpers.start_soon(protect(components.row_removal.run))
                 helpers.start_soon(protect(components.shorten_images))
+                if (cached := self.options.chunk_cache) is not None:
+                    prefix = f"{OWN_CHUNKS}{self.index:04d}/"
+                    helpers.start_soon(reconcile, cached, self.metadata, prefix, self.state.epoch)
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()
@@ -346,7 +355,7 @@ class Container:
 
     async def _checkpoint_before_close(self, checkpointer: Checkpointer) -> None:
         """Write a last checkpoint if it saves the next opening enough. An unfinished one is harmless (C7)."""
-        if not checkpointer.is_due(closing=True):
+        if not self._ends_flushed and not checkpointer.is_due(closing=True):
             return
 
         # One that ended with its task may have begun all the same.
@@ -354,7 +363,7 @@ class Container:
         self.state.end_snapshot()
         with anyio.move_on_after(self.options.close_timeout):
             if await checkpointer.has_room():
-                await checkpointer.checkpoint(closing=True)
+                await checkpointer.checkpoint(closing=True, all_cold=self._ends_flushed)
 
     async def _run_pipeline(self, pipeline: Pipeline, ending: Callable[[], None]) -> None:
         try:
@@ -558,6 +567,16 @@ class Container:
         await self._components.writer.flush()
         if self.legacy is not None:
             await self.legacy.flush(self)
+
+    async def flush_before_end(self) -> None:
+        """``flush``, after which ``stop`` leaves nothing to do again to the next owner (rule F9), as long as
+        no client asks for more."""
+        await self.flush()
+        self._ends_flushed = True
+
+    def unflushed(self) -> tuple[int, int]:
+        """The segments that long-term storage lacks something of, and the bytes."""
+        return sum(1 for _ in self.segments.dirty_segments()), self.cache.unflushed_bytes
 
     async def claim_storage(self) -> None:
         """Return once this owner may write to long-term storage (rule J7). Raises ``StoreMismatch``,

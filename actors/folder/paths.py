@@ -1,6 +1,7 @@
 """The layout of a data folder, and what can be learned from it without opening the store.
 
-``wal/`` has the identity, the lock files and one log folder for each container; ``lts/`` has the chunks.
+``wal/`` has the identity, the lock files and one log folder for each container; ``lts/`` has the chunks;
+``cache/`` may have copies of chunks in a bucket.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ name."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
 linked."""
-_ALLOWED_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
+_ALLOWED_IN_A_NEW_FOLDER = {"cache", "lts", "tierlog.toml", "wal"}
 _REMEDIES = {
     errno.ENOTDIR: "a part of this path is a file, or a link where none may be: name a folder",
     errno.ENOENT: "no folder can be made there: name another one",
@@ -65,6 +66,12 @@ class StoreFolder(Value):
     @property
     def chunks(self) -> str:
         return f"{self.path}/lts"
+
+
+def chunk_cache_folder(folder: StoreFolder, path: str, identity: StoreIdentity) -> str:
+    """The folder of the local chunk cache: one of this store alone in ``path``, which is relative to the data
+    folder and by default its ``cache/``."""
+    return f"{os.path.join(folder.path, path or 'cache')}/{identity.store_id.hex()}"
 
 
 def check_path(path: object) -> StoreFolder:

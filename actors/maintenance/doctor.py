@@ -7,7 +7,7 @@ container does not hide the others."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.files import Close, Files, ListFolder, Open, Program
+from ...storage_backends.chunks.cached_blocks import CachedFile, list_files
 from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws, flaw_of_length
 from ..container.confirmation import unconfirmed_record
@@ -32,7 +33,7 @@ from ..container.listed_chain import list_chain, moved_from
 from ..container.local_disk import run_folder
 from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
-from ..folder.paths import live_owners, run_program
+from ..folder.paths import chunk_cache_folder, live_owners, run_program
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, LogSnapshot, StoreView
 from .journal import check_record
@@ -135,6 +136,10 @@ class StoreReport:
     """Whether the checksums of all chunks were verified."""
     folder_problems: tuple[Problem, ...] = ()
     """Problems of files that belong to no container."""
+    cached_chunks: int = 0
+    """Chunks in the local chunk cache, if that is in the data folder."""
+    cached_bytes: int = 0
+    """Bytes of disk that they take."""
 
     @property
     def problems(self) -> list[Problem]:
@@ -164,6 +169,7 @@ async def examine(
         await is_upgraded(files, view.folder)  # an opening reads the file, a view does not
     except TierlogError as error:
         problems.append(_problem(error, RESTORE_FILE))
+    cached = await _cached_files(files, chunk_cache_folder(view.folder, "", store))
     return StoreReport(
         view.folder.path,
         store.store_id.hex(),
@@ -172,7 +178,17 @@ async def examine(
         tuple(containers),
         deep,
         tuple(problems),
+        len(cached),
+        sum(file.size for file in cached),
     )
+
+
+async def _cached_files(files: Files, folder: str) -> Sequence[CachedFile]:
+    """The local chunk cache is no part of the store: what cannot be listed is no problem."""
+    try:
+        return (await files.run(list_files(folder)))[0]
+    except OSError:
+        return ()
 
 
 async def _record_problems(view: StoreView, is_claimed: bool) -> list[Problem]:

@@ -163,6 +163,19 @@ class ReadAheadConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class ChunkCacheConfig(Value):
+    """The local chunk cache: flushed data of long-term storage in a bucket, on the local disk. All processes
+    of a store share it, and its folder may be removed at any time."""
+
+    path: str = _text(
+        "",
+        "Its folder, relative to the data folder; empty means `cache` if `chunks` names a bucket, and no "
+        "cache otherwise. With a path, lts/ is cached too, which is useful on a network mount.",
+    )
+    bytes: int = _size(10 * GiB, 0, 1 << 50, "Disk space for cached data; 0 turns the cache off.")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class SegmentsConfig(Value):
     """What a container keeps in memory about its segments."""
 
@@ -327,6 +340,19 @@ class TimeoutsConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class ShutdownConfig(Value):
+    """A graceful end: everything is flushed first, so that the next opening has nothing to do again. What is
+    not flushed when the budget ends stays in the log."""
+
+    flush_budget: float = _duration(
+        5.0, 0.0, 3_600.0, "A host of the service flushes for this long before it ends; 0 means not at all."
+    )
+    embedded_budget: float = _duration(
+        0.0, 0.0, 3_600.0, "The same for an embedded store at its close, and for commands on a data folder."
+    )
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ServerConfig(Value):
     """The service, `tierlog serve`: the supervisor and its host processes. An embedded store ignores this
     table."""
@@ -418,6 +444,7 @@ class StoreConfig(Value):
     wal: WalConfig = _section(WalConfig)
     checkpoint: CheckpointConfig = _section(CheckpointConfig)
     cache: CacheConfig = _section(CacheConfig)
+    chunk_cache: ChunkCacheConfig = _section(ChunkCacheConfig)
     read_ahead: ReadAheadConfig = _section(ReadAheadConfig)
     writer: WriterConfig = _section(WriterConfig)
     defrag: DefragConfig = _section(DefragConfig)
@@ -433,6 +460,7 @@ class StoreConfig(Value):
     transactions: TransactionsConfig = _section(TransactionsConfig)
     supervision: SupervisionConfig = _section(SupervisionConfig)
     timeouts: TimeoutsConfig = _section(TimeoutsConfig)
+    shutdown: ShutdownConfig = _section(ShutdownConfig)
     server: ServerConfig = _section(ServerConfig)
     log: LogConfig = _section(LogConfig)
 
@@ -457,6 +485,7 @@ _NOT_ABOVE = (
     ("storage.backoff", "storage.backoff_max"),
     ("supervision.backoff", "supervision.backoff_max"),
     ("server.heartbeat", "server.silence"),
+    ("shutdown.flush_budget", "server.drain_limit"),
     ("server.restart_backoff", "server.restart_backoff_max"),
 )
 """Pairs of settings of which the first must not be above the second. A queue and the

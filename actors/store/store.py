@@ -105,6 +105,7 @@ from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices, turn_after
 from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
+from .graceful_end import EndReport
 from .tables import StoreTables
 
 T = TypeVar("T")
@@ -139,6 +140,10 @@ class SegmentStore(SegmentVerbs):
 
     All verbs may be called from many tasks of the event loop that opened the store.
     """
+
+    end_report: EndReport | None = None
+    """What the end of the ``async with`` body left unflushed; None before, and without a budget for that (the
+    configuration's ``shutdown.embedded_budget``)."""
 
     def __init__(
         self,

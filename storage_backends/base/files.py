@@ -189,6 +189,8 @@ class FolderEntry(Value):
     allocated: int = attrs.field(default=0, eq=False)
     """Bytes of the blocks that it holds: more than its size if some are allocated ahead, fewer if it has
     holes."""
+    modified: float = attrs.field(default=0.0, eq=False)
+    """When it was written or touched last: to compare files with each other."""
 
 
 class Unlink(_OnPath):
@@ -235,6 +237,10 @@ class IsSameFile(IoCall):
 
     path: str
     other: str
+
+
+class Touch(_OnHandle):
+    """Make the file the one that was modified last."""
 
 
 class IsNamed(_OnHandle):

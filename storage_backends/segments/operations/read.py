@@ -153,14 +153,24 @@ def _copy_into(result: BytesIO, offset: int, size: int, data: bytes) -> None:
 
 
 async def _fetch(context: StorageContext, request: _Request) -> bytes:
+    data = await _fetch_unverified(context, request)
     try:
-        data = await context.chunks.read(request.chunk.name, request.offset, request.size)
+        _verify(request, data)
+    except DataCorruption:
+        # K2: the storage may hold the right bytes, and what was read was damaged on its way into the cache.
+        if not await context.chunks.drop_copy(request.chunk.name):
+            raise
+        data = await _fetch_unverified(context, request)
+        _verify(request, data)
+    return data
+
+
+async def _fetch_unverified(context: StorageContext, request: _Request) -> bytes:
+    try:
+        return await context.chunks.read(request.chunk.name, request.offset, request.size)
     except ChunkNotFound as missing:
         # A commit may have replaced the chunk and the collector deleted it: the caller finds that out.
         raise LayoutChanged(request.chunk.name, f"a chunk is missing from storage: {missing}") from missing
-
-    _verify(request, data)
-    return data
 
 
 def _verify(request: _Request, data: bytes) -> None:
