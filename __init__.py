@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Unsupported,
         WrongSegmentKind,
     )
+    from .storage_backends.base.segment_layout import ChunkExtent, SegmentLayout, StoragePlace
     from .storage_backends.base.segments import (
         AttributePage,
         AttributeUpdate,
@@ -97,6 +98,7 @@ _HOMES = {
     "actors.store.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.arguments": ("WriterId",),
     "storage_backends.base.verbs": ("SegmentVerbs",),
+    "storage_backends.base.segment_layout": ("ChunkExtent", "SegmentLayout", "StoragePlace"),
     "storage_backends.base.segments": (
         "AttributePage",
         "AttributeUpdate",
@@ -132,6 +134,7 @@ __all__ = [
     "BatchItem",
     "ChangesIncomplete",
     "ChangesPage",
+    "ChunkExtent",
     "Client",
     "ClientStatistics",
     "ClosedError",
@@ -146,6 +149,7 @@ __all__ = [
     "OutcomeUnknown",
     "SegmentExists",
     "SegmentInfo",
+    "SegmentLayout",
     "SegmentNotFound",
     "SegmentNotSealed",
     "SegmentPage",
@@ -156,6 +160,7 @@ __all__ = [
     "SpanHook",
     "StagedPart",
     "StorageFull",
+    "StoragePlace",
     "StoreConfig",
     "StoreMismatch",
     "StoreStatistics",

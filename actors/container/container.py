@@ -37,6 +37,7 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.segment_pages import NamesPart
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import is_staged
@@ -129,6 +130,8 @@ class ContainerOptions:
     span: SpanHook | None = None
     """Called around the log's append of a group that holds traced appends."""
     chunked: ChunkedOptions = ChunkedOptions()
+    place: StoragePlace = StoragePlace()
+    """Where long-term storage is, for readers that fetch chunks themselves."""
     store_record: SharedStoreRecord | None = None
     """Shared by all containers of a store in this process."""
     adopt: bool = False

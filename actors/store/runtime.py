@@ -18,6 +18,7 @@ import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, TierlogError
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from ...storage_backends.base.world import World
 from ..chunk_io.actor import StorageActor
@@ -66,6 +67,8 @@ class RuntimeParts:
     owner_id: str
     chunks: ChunkStorage
     folder: Fingerprint = Fingerprint()
+    place: StoragePlace = StoragePlace()
+    """Where ``chunks`` are, as far as other processes can reach them."""
     make_disk: Callable[[int], LocalDisk]
     """Returns a new, unopened log of the container with that index, and where its runs are; called once per
     ownership."""
@@ -92,7 +95,12 @@ class ContainerRuntime:
         """How many the store has, served here or not."""
         self._parts = parts
         record = SharedStoreRecord(parts.identity.store_id, parts.identity.containers)
-        self._container_options = attrs.evolve(options.container, span=parts.span, store_record=record)
+        self._container_options = attrs.evolve(
+            options.container,
+            span=parts.span,
+            store_record=record,
+            place=attrs.evolve(parts.place, store=parts.identity.store_id.hex()),
+        )
         self._actor = StorageActor(parts.chunks, options.storage, parts.world.random)
         self._containers: list[LocalContainer | RemoteContainer] = [
             RemoteContainer(index) for index in range(self.containers)

@@ -18,6 +18,7 @@ from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_of
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segment_pages import SegmentsAsked
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
@@ -214,6 +215,9 @@ class Client(ClientBase, SegmentVerbs):
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         return await self._run(requests.append_starts(name, start, end))
+
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        return await self._run(requests.segment_layout(name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         self._check()
