@@ -36,6 +36,7 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.segment_layout import SegmentLayout, StoragePlace
 from ...storage_backends.base.verbs import ReadVerbs, copy_docstrings
+from ...storage_backends.base.world import NO_WORLD
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ...storage_backends.chunks.s3_location import SCHEME
@@ -59,7 +60,7 @@ from ..folder.paths import StoreFolder, check_path, list_data_folder, run_progra
 from ..read.append_starts import APPEND_STARTS_MAX
 from ..read.reader import check_start
 from ..settings.configuration import StoreConfig
-from .views import NO_WORLD, ContainerSnapshot, NoGarbage, SegmentView, refuse_request
+from .views import ContainerSnapshot, NoGarbage, SegmentView, refuse_request
 
 _TABLE_CACHE_BYTES = 16 << 20
 

@@ -64,7 +64,7 @@ async def test_s21_a_layout_names_the_chunks_of_a_range_and_their_checksums(stor
         # Whole blocks, and no more of them than the range needs.
         assert layout.extents[0].begin <= start < layout.extents[0].begin + MIB
         assert layout.extents[-1].end - MIB < stop <= layout.extents[-1].end
-    info = await store.segment_info("s")
+    layout, info = await store.segment_layout("s", 0, 1 << 40), await store.segment_info("s")
     assert (layout.segment_id, layout.next_start) == (info.segment_id, None)
     assert layout.flushed_length == info.flushed_length == 3 * MIB + 101 == info.length - len(b"unflushed")
     assert (layout.epoch, layout.valid_for) == (1, CONFIG.gc.delay)
