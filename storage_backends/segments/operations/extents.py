@@ -3,11 +3,15 @@ storage themselves. Only records are read."""
 
 from __future__ import annotations
 
+from anyio.lowlevel import checkpoint
+
 from ...base.checksum import BLOCK
 from ...base.segment_layout import LAYOUT_BLOCKS_MAX, LAYOUT_CHUNKS_MAX, ChunkExtent
 from ..context import StorageContext
 from ..layout import Layout
 from .read import on_layout
+
+_CHUNKS_AT_ONCE = 64
 
 
 async def extents(context: StorageContext, segment: int, start: int, end: int) -> list[ChunkExtent]:
@@ -31,6 +35,9 @@ async def _extents(context: StorageContext, layout: Layout, start: int, end: int
             chunk_start, chunk.name, chunk.length, first, chunk.packed_crcs[4 * first : 4 * behind]
         )
         found.append(extent)
+        if len(found) % _CHUNKS_AT_ONCE == 0:
+            # Records that are in memory are found without a wait.
+            await checkpoint()
         blocks -= behind - first
         offset = extent.end
     if len(layout) != known:

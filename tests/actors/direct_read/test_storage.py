@@ -16,6 +16,7 @@ from support.s3_server import BUCKET, S3Server
 from support.stores import CONFIG, make
 from tierlog import SegmentLayout, StoreConfig, open_store
 from tierlog.actors.direct_read.storage import DirectStorage, open_storage
+from tierlog.actors.direct_read.windows import windows
 from tierlog.actors.settings.configuration import S3Config
 from tierlog.storage_backends.base.errors import (
     ChunkNotFound,
@@ -155,6 +156,8 @@ async def test_chunks_of_a_bucket_are_read_with_the_credentials_of_the_environme
         storage = open_storage(place)
         assert read(storage, extent.chunk) == DATA
         assert read(storage, extent.chunk, 10, 5) == DATA[10:15]
+        [window] = windows(storage, layout.extents, 3, 999)
+        assert window.buffer[window.begin : window.end] == DATA[3:999]
         with pytest.raises(ChunkNotFound):
             read(storage, extent.chunk + "0")
         storage.close()
