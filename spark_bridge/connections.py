@@ -54,13 +54,21 @@ class Connections:
             # Outside of the lock: a bucket may take seconds to answer.
             storage = open_storage(place)
             with self._lock:
-                self._ends.callback(storage.close)
                 self._storages[key] = storage
         return storage
+
+    def drop_storage(self, place: StoragePlace) -> None:
+        """Open it anew the next time, and let it prove again what it is: it may have been unmounted."""
+        with self._lock:
+            storage = self._storages.pop((os.getpid(), threading.get_ident(), place), None)
+        if storage is not None:
+            storage.close()
 
     def close(self) -> None:
         with self._lock:
             self._clients.clear()
+            for storage in self._storages.values():
+                storage.close()
             self._storages.clear()
             self._ends.close()
 

@@ -35,8 +35,12 @@ class LayoutSource(Protocol):
     def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout: ...
 
 
-OpenStorage = Callable[[StoragePlace], DirectStorage]
-"""The storage at a place, once it has proved to be the store's. Raises as ``open_storage``."""
+class Storages(Protocol):
+    def storage(self, place: StoragePlace) -> DirectStorage:
+        """The storage at a place, once it has proved to be the store's. Raises as ``open_storage``."""
+
+    def drop_storage(self, place: StoragePlace) -> None:
+        """Let it prove that again."""
 
 
 class Refusals:
@@ -67,7 +71,7 @@ class History:
     direct: Direct
     job: str
     layouts: LayoutSource
-    open: OpenStorage
+    storages: Storages
     refusals: Refusals
 
     def blocks(self, source: BytesSource, part: Range, flushed: int, size: int) -> Iterator[Block]:
@@ -103,12 +107,15 @@ class History:
             if begin >= end:
                 return
 
-            storage = self.open(layout.place)
+            storage = self.storages.storage(layout.place)
             try:
                 for block in frames(windows(storage, layout.extents, begin, end), part.segment):
                     yield block
                     position = block.offset + block.boundaries[-1]
-            except ChunkNotFound as error:
+            except (ChunkNotFound, Unavailable) as error:
+                self.storages.drop_storage(layout.place)
+                if not isinstance(error, ChunkNotFound):
+                    raise
                 # The layout is old, unless the newest one names that chunk too.
                 if error.chunk == missing:
                     raise DataCorruption(

@@ -6,7 +6,6 @@ rows."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -136,7 +135,7 @@ def read_range(
     schema = arrow_schema(columns)
     try:
         present, flushed = _without_truncated(client, options, part)
-        history = History(options.direct, job, client, partial(_open, options), _refusals)
+        history = History(options.direct, job, client, _Storages(options.storage_location), _refusals)
         for block in history.blocks(ServiceBytes(client), present, flushed, options.read_bytes):
             yield record_batch(block, part.segment, schema)
         # Once more, now that all is read: in between, the name may have become another segment's.
@@ -154,10 +153,21 @@ def read_chunks(chunks: Chunks, columns: Sequence[Column], part: Range) -> Itera
         yield record_batch(block, part.segment, schema)
 
 
-def _open(options: Options, place: StoragePlace) -> DirectStorage:
-    # Where the service's own endpoint and region do not count, those of the environment do.
-    there = options.storage_location
-    return connections.storage(StoragePlace(place.store, there) if there else place)
+@attrs.frozen
+class _Storages:
+    """Those of this process; ``location`` is where it finds them, if not where the service says."""
+
+    location: str
+
+    def storage(self, place: StoragePlace) -> DirectStorage:
+        return connections.storage(self._here(place))
+
+    def drop_storage(self, place: StoragePlace) -> None:
+        connections.drop_storage(self._here(place))
+
+    def _here(self, place: StoragePlace) -> StoragePlace:
+        # Where the service's endpoint and region do not count, those of the environment do.
+        return StoragePlace(place.store, self.location) if self.location else place
 
 
 def _report_refusal(reason: str) -> None:

@@ -8,7 +8,7 @@ Reads that were begun ahead are waited for when the generator is closed."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle
 from typing import NamedTuple
@@ -44,9 +44,12 @@ class _Part:
     size: int
 
 
-def windows(storage: DirectStorage, extents: Iterable[ChunkExtent], start: int, end: int) -> Iterator[Window]:
+def windows(storage: DirectStorage, extents: Sequence[ChunkExtent], start: int, end: int) -> Iterator[Window]:
     """The bytes ``start .. end`` of a segment; both lie in the extents. Raises ``ChunkNotFound``,
     ``DataCorruption``, ``Unavailable``."""
+    if extents and extents[0].begin > start:
+        raise DataCorruption(f"byte {start} is missing: the chunks begin at {extents[0].begin}")
+
     plans = _plans(extents, start, end, storage.piece_bytes)
     if not storage.ahead:
         buffer = bytearray(ROOM + storage.piece_bytes)

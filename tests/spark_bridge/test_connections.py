@@ -42,8 +42,11 @@ def test_a_process_keeps_one_reader_for_each_storage(store: SyncClient, segment:
         with pytest.raises(StoreMismatch):
             pool.storage(attrs.evolve(place, store="00" * 16))
 
+    pool.drop_storage(place)
+    again = pool.storage(place)
+    assert again is not storage
     pool.close()
-    assert pool.storage(place) is not storage
+    assert pool.storage(place) is not again
     pool.close()
 
 

@@ -56,20 +56,24 @@ class World:
     def __init__(
         self, direct: Direct = Direct.AUTO, sizes: Sequence[int] = SIZES, data: bytes = DATA
     ) -> None:
-        self.service, self.storage = Service(data), MemoryStorage()
-        self.extents = stored(data, sizes, self.storage)
+        self.service, self.chunks = Service(data), MemoryStorage()
+        self.extents = stored(data, sizes, self.chunks)
         self.flushed = self.extents[-1].end
         self.layouts = Layouts(self.extents)
         self.error: TierlogError | None = None
         self.reports: list[str] = []
         self.opened: list[StoragePlace] = []
-        self.history = History(direct, "job", self.layouts, self.open, Refusals(self.reports.append))
+        self.dropped: list[StoragePlace] = []
+        self.history = History(direct, "job", self.layouts, self, Refusals(self.reports.append))
 
-    def open(self, place: StoragePlace) -> DirectStorage:
+    def storage(self, place: StoragePlace) -> DirectStorage:
         self.opened.append(place)
         if self.error is not None:
             raise self.error
-        return self.storage
+        return self.chunks
+
+    def drop_storage(self, place: StoragePlace) -> None:
+        self.dropped.append(place)
 
     def read(self, start: int = 0, end: int | None = None) -> list[bytes]:
         part = Range("s", 1, start, len(self.service.data) if end is None else end)
@@ -176,8 +180,8 @@ def test_s21_a_chunk_that_an_old_layout_names_is_asked_for_again() -> None:
     """It was joined with others, or its beginning was relocated, while the task read."""
     for direct in (Direct.AUTO, Direct.ALWAYS):
         world = World(direct)
-        joined = stored(DATA, [sum(SIZES)], world.storage, "joined")
-        del world.storage.chunks["c2"]
+        joined = stored(DATA, [sum(SIZES)], world.chunks, "joined")
+        del world.chunks.chunks["c2"]
         world.layouts.answers.append(joined)
 
         assert world.read() == EVENTS
@@ -188,16 +192,30 @@ def test_s21_a_chunk_that_an_old_layout_names_is_asked_for_again() -> None:
 
 def test_s21_a_chunk_that_is_missing_for_good_is_read_through_the_service() -> None:
     world = World()
-    del world.storage.chunks["c2"]
+    del world.chunks.chunks["c2"]
 
     assert world.read() == EVENTS
     assert "a chunk that the segment needs is missing" in world.reports[0]
 
     world = World(Direct.ALWAYS)
-    del world.storage.chunks["c2"]
+    del world.chunks.chunks["c2"]
     with pytest.raises(DataCorruption, match="is missing from long-term storage") as caught:
         world.read()
     assert caught.value.file == "c2"
+
+
+def test_s21_a_storage_that_was_unmounted_has_to_prove_again_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its chunks seem to be missing, and it is not there any more when it is opened anew."""
+    world = World()
+    world.chunks.chunks.clear()
+    monkeypatch.setattr(
+        world, "drop_storage", lambda place: setattr(world, "error", Unavailable("it is not mounted"))
+    )
+
+    assert world.read() == EVENTS
+    assert world.reports == ["it is not mounted"]
 
 
 def damaged(data: bytes, offset: int) -> bytes:
@@ -206,13 +224,13 @@ def damaged(data: bytes, offset: int) -> bytes:
 
 def test_s21_damage_is_never_given_to_spark() -> None:
     world = World()
-    world.storage.chunks["c2"] = damaged(world.storage.chunks["c2"], 500_000)
+    world.chunks.chunks["c2"] = damaged(world.chunks.chunks["c2"], 500_000)
 
     assert world.read() == EVENTS
     assert "do not match their checksum" in world.reports[0]
 
     world = World(Direct.ALWAYS)
-    world.storage.chunks["c2"] = damaged(world.storage.chunks["c2"], 500_000)
+    world.chunks.chunks["c2"] = damaged(world.chunks.chunks["c2"], 500_000)
     with pytest.raises(DataCorruption, match="do not match their checksum"):
         world.read()
 
@@ -244,18 +262,18 @@ def test_what_is_no_event_is_reported_with_its_place() -> None:
 def test_the_chunks_of_a_plan_are_enough() -> None:
     world = World(sizes=[BLOCK, len(DATA) - BLOCK])
 
-    assert collected(read_extents(world.storage, world.extents, Range("s", 1, 0, len(DATA)))) == EVENTS
+    assert collected(read_extents(world.chunks, world.extents, Range("s", 1, 0, len(DATA)))) == EVENTS
 
 
 def test_without_a_service_what_is_missing_or_incomplete_is_reported() -> None:
     world = World(sizes=[BLOCK, len(DATA) - BLOCK])
     cut = world.extents[0].end
     with pytest.raises(DataCorruption, match="has no whole event at byte"):
-        list(read_extents(world.storage, world.extents[:1], Range("s", 1, 0, cut)))
+        list(read_extents(world.chunks, world.extents[:1], Range("s", 1, 0, cut)))
 
-    del world.storage.chunks["c1"]
+    del world.chunks.chunks["c1"]
     with pytest.raises(DataCorruption, match="is missing from long-term storage. If the store has an owner"):
-        list(read_extents(world.storage, world.extents, Range("s", 1, 0, len(DATA))))
+        list(read_extents(world.chunks, world.extents, Range("s", 1, 0, len(DATA))))
 
 
 # --- frames ------------------------------------------------------------------------------------
@@ -294,7 +312,7 @@ def test_blocks_that_were_decoded_do_not_change_with_the_buffer() -> None:
         world = World(sizes=[(size + 4) * len(given_events)], data=events.encode(given_events))
         part = Range("s", 1, 0, len(world.service.data))
         found = [
-            record_batch(block, "s", schema) for block in read_extents(world.storage, world.extents, part)
+            record_batch(block, "s", schema) for block in read_extents(world.chunks, world.extents, part)
         ]
         assert [value for batch in found for value in batch.column("value").to_pylist()] == given_events
 

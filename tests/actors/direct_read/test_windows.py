@@ -57,6 +57,14 @@ def test_an_extent_may_begin_and_end_inside_its_chunk() -> None:
     assert sum(size for _, _, size in storage.asked) == 2 * BLOCK
 
 
+def test_bytes_before_the_extents_are_missing_and_not_left_out() -> None:
+    storage = MemoryStorage()
+    extents = stored(DATA, [BLOCK, BLOCK], storage)
+
+    with pytest.raises(DataCorruption, match="byte 5 is missing"):
+        read(storage, extents[1:], 5, 2 * BLOCK)
+
+
 def test_small_chunks_share_a_window() -> None:
     storage = MemoryStorage()
     extents = stored(DATA, [1000] * 2000, storage)
