@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Unsupported,
         WrongSegmentKind,
     )
+    from .storage_backends.base.segment_layout import ChunkExtent, SegmentLayout, StoragePlace
     from .storage_backends.base.segments import (
         AttributePage,
         AttributeUpdate,
@@ -98,6 +99,7 @@ _HOMES = {
     "actors.store.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.arguments": ("WriterId",),
     "storage_backends.base.verbs": ("SegmentVerbs",),
+    "storage_backends.base.segment_layout": ("ChunkExtent", "SegmentLayout", "StoragePlace"),
     "storage_backends.base.segments": (
         "AttributePage",
         "AttributeUpdate",
@@ -134,6 +136,7 @@ __all__ = [
     "BatchItem",
     "ChangesIncomplete",
     "ChangesPage",
+    "ChunkExtent",
     "Client",
     "ClientStatistics",
     "ClosedError",
@@ -148,6 +151,7 @@ __all__ = [
     "OutcomeUnknown",
     "SegmentExists",
     "SegmentInfo",
+    "SegmentLayout",
     "SegmentNotFound",
     "SegmentNotSealed",
     "SegmentPage",
@@ -158,6 +162,7 @@ __all__ = [
     "SpanHook",
     "StagedPart",
     "StorageFull",
+    "StoragePlace",
     "StoreConfig",
     "StoreMismatch",
     "StoreStatistics",

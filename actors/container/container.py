@@ -39,6 +39,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.list_pages import Part
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
@@ -134,6 +135,8 @@ class ContainerOptions:
     chunked: ChunkedOptions = ChunkedOptions()
     chunk_cache: ChunkCache | None = None
     """The cache in front of the chunk storage, if there is one (rule K5)."""
+    place: StoragePlace = StoragePlace()
+    """Where long-term storage is, for readers that fetch chunks themselves."""
     store_record: SharedStoreRecord | None = None
     """Shared by all containers of a store in this process."""
     adopt: bool = False

@@ -29,6 +29,7 @@ from ...storage_backends.base.files import (
     remake_name,
     with_folder,
 )
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.values import Value
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
@@ -51,6 +52,10 @@ class ChunkLocation(Value):
     def shown(self, folder: StoreFolder) -> str:
         """The prefix of chunk names in messages."""
         return self.chunks.rstrip("/") or folder.chunks
+
+    def place(self, folder: StoreFolder) -> StoragePlace:
+        """For readers in other processes."""
+        return StoragePlace("", self.shown(folder), self.s3.endpoint, self.s3.region)
 
 
 async def resolve_location(

@@ -27,6 +27,7 @@ from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
 from ...storage_backends.base.files import FileHandle, Files, sync_ancestry
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOptions
@@ -446,14 +447,14 @@ class StoreOpener:
         await finish_restore(self.files, self.folder)
         await check_folder(self.files, self.folder)
         await report_shared(self.files, self.folder)
-        chunks = await self._chunks()
+        storage = await self._long_term_storage()
         identity = await identify(self.files, self.folder, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as opening:
             # Not before: a refused opening leaves the folder as it is.
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
             budget = self.config.shutdown.embedded_budget
-            parts = self._parts(identity, opening.owner_id, chunks, fingerprint, budget)
+            parts = self._parts(identity, opening.owner_id, storage, fingerprint, budget)
             async with serve(attrs.evolve(parts, withdraw=opening.withdraw)) as store:
                 yield store
 
@@ -468,27 +469,27 @@ class StoreOpener:
                 f"{store_id}: the folder was moved or replaced; stop the service, and start it where its "
                 f"folder is"
             )
-        chunks = await self._chunks()
+        storage = await self._long_term_storage()
         # Always allowed: the supervisor and its hosts have the folder open together.
         async with announced(self.files, self.world, self.folder, host_id) as opening:
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
             budget = self.config.shutdown.flush_budget
-            parts = self._parts(identity, opening.owner_id, chunks, fingerprint, budget)
+            parts = self._parts(identity, opening.owner_id, storage, fingerprint, budget)
             async with ContainerRuntime(parts).running() as runtime:
                 yield runtime
 
-    async def _chunks(self) -> ChunkStorage:
-        """Long-term storage, with its calls traced."""
-        chunks = self.storage if self.storage is not None else await self._own_chunks()
+    async def _long_term_storage(self) -> tuple[ChunkStorage, StoragePlace]:
+        """Long-term storage, with its calls traced, and where it is."""
+        chunks, place = self.storage, StoragePlace()
+        if chunks is None:
+            location = await locate_chunks(self.files, self.folder, self.config, self.world)
+            # Where the folder will be: chunks are read once it is there.
+            place = location.place(self.moves_to or self.folder)
+            chunks = make_chunk_storage(location, self.files, self.folder, self.world, create=False)
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
-        return chunks
-
-    async def _own_chunks(self) -> ChunkStorage:
-        """The chunk storage at this folder's chunk location."""
-        location = await locate_chunks(self.files, self.folder, self.config, self.world)
-        return make_chunk_storage(location, self.files, self.folder, self.world, create=False)
+        return chunks, place
 
     async def _prepare_folder(self) -> None:
         # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).
@@ -505,7 +506,7 @@ class StoreOpener:
         self,
         identity: StoreIdentity,
         owner_id: str,
-        chunks: ChunkStorage,
+        storage: tuple[ChunkStorage, StoragePlace],
         fingerprint: Fingerprint,
         flush_budget: float,
     ) -> RuntimeParts:
@@ -514,8 +515,9 @@ class StoreOpener:
         return RuntimeParts(
             identity=identity,
             owner_id=owner_id,
-            chunks=chunks,
-            chunk_cache=self._chunk_cache(identity, chunks),
+            chunks=storage[0],
+            place=storage[1],
+            chunk_cache=self._chunk_cache(identity, storage[0]),
             folder=fingerprint,
             make_disk=lambda index: self._disk(identity, owner_id, index, merge),
             options=runtime_options(self.config, adopt=self.adopt, flush_budget=flush_budget),

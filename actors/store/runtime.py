@@ -18,6 +18,7 @@ import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, TierlogError
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.cached import CachedChunkStorage
@@ -73,6 +74,8 @@ class RuntimeParts:
     chunk_cache: ChunkCache | None = None
     """In front of ``chunks``, if it is used."""
     folder: Fingerprint = Fingerprint()
+    place: StoragePlace = StoragePlace()
+    """Where ``chunks`` are, as far as other processes can reach them."""
     make_disk: Callable[[int], LocalDisk]
     """Returns a new, unopened log of the container with that index, and where its runs are; called once per
     ownership."""
@@ -101,7 +104,11 @@ class ContainerRuntime:
         record = SharedStoreRecord(parts.identity.store_id, parts.identity.containers)
         cache = parts.chunk_cache
         self._container_options = attrs.evolve(
-            options.container, span=parts.span, chunk_cache=cache, store_record=record
+            options.container,
+            span=parts.span,
+            chunk_cache=cache,
+            store_record=record,
+            place=attrs.evolve(parts.place, store=parts.identity.store_id.hex()),
         )
         chunks = parts.chunks if cache is None else CachedChunkStorage(parts.chunks, cache)
         self._actor = StorageActor(chunks, options.storage, parts.world.random)

@@ -52,6 +52,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked, all_pages, text_of
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
+from ...storage_backends.base.segment_layout import SegmentLayout
 from ...storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -99,6 +100,7 @@ from ..container.operations.transactions import (
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
 from ..container.requests import Request
+from ..container.segment_layout import segment_layout
 from ..container.tables import Tables
 from ..container.transactions import ask_transaction, page_of_transactions
 from ..kernel.loop_lag import EventLoopStatistics
@@ -435,6 +437,10 @@ class SegmentStore(SegmentVerbs):
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         check_range(start, end)
         return await self._call("append_starts", name, lambda owner: owner.append_starts(name, start, end))
+
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        check_range(start, end)
+        return await self._call("segment_layout", name, lambda owner: segment_layout(owner, name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         async with aclosing(all_pages(self.page_of_segments, prefix)) as pages:

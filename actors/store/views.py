@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from random import Random
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 import attrs
@@ -42,7 +41,6 @@ from ...storage_backends.base.transactions import (
     check_transaction_id,
 )
 from ...storage_backends.base.verbs import ReadVerbs, copy_docstrings
-from ...storage_backends.base.world import World
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
@@ -60,10 +58,6 @@ T = TypeVar("T")
 
 def refuse() -> NoReturn:
     raise Unsupported("a read-only view changes nothing")
-
-
-NO_WORLD = World(refuse, Random(0), refuse)
-"""A reader draws no ids and needs no clock."""
 
 
 class NoGarbage:

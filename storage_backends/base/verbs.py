@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from .arguments import JoinedAppend, WriterId
 from .checksum import Buffer
 from .errors import TierlogError
+from .segment_layout import SegmentLayout
 from .segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -106,6 +107,20 @@ class ReadVerbs(Protocol):
         Raises:
             InvalidArgument: ``start`` is above ``end``.
             SegmentNotFound: There is no such segment.
+        """
+        ...
+
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        """Returns which chunks of long-term storage have the flushed bytes of ``start <= offset < end``, with
+        their checksums, and where that storage is. Use it to read history without the store in between.
+
+        A call returns at most 1,000 chunks and the checksums of 64 GiB; ask again from the page's
+        ``next_start`` on for more. What is behind ``flushed_length`` is only in the store. No data is read.
+
+        Raises:
+            InvalidArgument: ``start`` is above ``end``.
+            SegmentNotFound: There is no such segment.
+            DataCorruption: A record of the segment is damaged or missing.
         """
         ...
 

@@ -19,6 +19,7 @@ from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -216,6 +217,9 @@ class Client(ClientBase, SegmentVerbs):
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         return await self._run(requests.append_starts(name, start, end))
+
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        return await self._run(requests.segment_layout(name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         self._check()

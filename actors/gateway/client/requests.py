@@ -38,6 +38,7 @@ from ....storage_backends.base.errors import (
 )
 from ....storage_backends.base.list_pages import PageAsked, Part
 from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     AttributeName,
     AttributePage,
@@ -502,8 +503,14 @@ def last_event_number(name: str, writer_id: WriterId) -> Call[int | None]:
 
 def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
     check_segment_name(name)
-    path = paths.append_starts_path(name, *check_range(start, end))
+    path = paths.range_path(name, Verb.APPEND_STARTS, *check_range(start, end))
     return _get(path, name, bodies.AppendStarts, lambda answer: answer.append_starts)
+
+
+def segment_layout(name: str, start: int, end: int) -> Call[SegmentLayout]:
+    check_segment_name(name)
+    path = paths.range_path(name, Verb.LAYOUT, *check_range(start, end))
+    return _get(path, name, SegmentLayout, _itself)
 
 
 def page_of_segments(asked: PageAsked, limit: int) -> Call[Part[str]]:

@@ -19,6 +19,7 @@ from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -199,6 +200,9 @@ class SyncClient(ClientBase):
 
     def append_starts(self, name: str, start: int, end: int) -> list[int]:
         return self._run(requests.append_starts(name, start, end))
+
+    def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        return self._run(requests.segment_layout(name, start, end))
 
     def list_segments(self, prefix: str = "") -> list[str]:
         self._check()

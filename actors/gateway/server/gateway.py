@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import NotOwner
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -89,6 +90,7 @@ class Store(Protocol):
         limit: int = ATTRIBUTE_PAGE,
     ) -> AttributePage: ...
     async def append_starts(self, name: str, start: int, end: int) -> list[int]: ...
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout: ...
     async def page_of_segments(
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage: ...

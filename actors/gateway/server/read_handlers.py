@@ -22,6 +22,7 @@ from ....storage_backends.base.errors import (
     WrongSegmentKind,
 )
 from ....storage_backends.base.list_pages import SEGMENTS
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     ATTRIBUTE_PAGE_MAX,
@@ -201,20 +202,29 @@ async def last_event_number(call: Call) -> EventNumber:
     return EventNumber(await call.server.store.last_event_number(call.name, writer))
 
 
-@verb(
-    Verb.APPEND_STARTS,
-    help="The answer.",
-    parameters=(
-        Parameter("start", Offset, "The first offset to consider; 0 by default."),
-        Parameter("end", Offset, "The offset to stop before; the segment's length by default."),
-    ),
+_OFFSETS = (
+    Parameter("start", Offset, "The first offset to consider; 0 by default."),
+    Parameter("end", Offset, "The offset to stop before; the segment's length by default."),
 )
+
+
+@verb(Verb.APPEND_STARTS, help="The answer.", parameters=_OFFSETS)
 async def append_starts(call: Call) -> AppendStarts:
     """Offsets at which appends begin, about one for each MiB, at most 4,096: where the segment can be divided
     among readers."""
+    return AppendStarts(await call.server.store.append_starts(call.name, *_offsets(call)))
+
+
+@verb(Verb.LAYOUT, DataCorruption, help="The answer.", parameters=_OFFSETS)
+async def layout(call: Call) -> SegmentLayout:
+    """Which chunks of long-term storage have the flushed bytes of the range, with the checksum of each MiB:
+    at most 1,000 chunks, and `next_start` if there are more."""
+    return await call.server.store.segment_layout(call.name, *_offsets(call))
+
+
+def _offsets(call: Call) -> tuple[int, int]:
     values = call.query()
-    start, end = query_number(values, "start", 0), query_number(values, "end", OFFSET_MAX)
-    return AppendStarts(await call.server.store.append_starts(call.name, start, end))
+    return query_number(values, "start", 0), query_number(values, "end", OFFSET_MAX)
 
 
 @endpoint(

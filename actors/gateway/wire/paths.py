@@ -49,6 +49,7 @@ class Verb(enum.Enum):
     LIST_ATTRIBUTES = "list-attributes"
     LAST_EVENT_NUMBER = "last-event-number"
     APPEND_STARTS = "append-starts"
+    LAYOUT = "layout"
     BEGIN_TRANSACTION = "begin-transaction"
     STAGE_SEGMENT = "stage-segment"
     COMMIT_TRANSACTION = "commit-transaction"
@@ -73,6 +74,7 @@ _READING = frozenset(
         Verb.LIST_ATTRIBUTES,
         Verb.LAST_EVENT_NUMBER,
         Verb.APPEND_STARTS,
+        Verb.LAYOUT,
         Verb.TRANSACTION_INFO,
     }
 )
@@ -116,8 +118,9 @@ def last_event_number_path(name: str, writer: bytes) -> str:
     return f"{segment_path(name, Verb.LAST_EVENT_NUMBER)}?writer_id={writer_text(writer)}"
 
 
-def append_starts_path(name: str, start: int, end: int) -> str:
-    return f"{segment_path(name, Verb.APPEND_STARTS)}?start={start}&end={end}"
+def range_path(name: str, verb: Verb, start: int, end: int) -> str:
+    """Of a verb that takes two offsets in its query."""
+    return f"{segment_path(name, verb)}?start={start}&end={end}"
 
 
 def transaction_info_path(target: str, transaction_id: str) -> str:

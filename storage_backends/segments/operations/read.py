@@ -20,11 +20,12 @@ from typing import TypeVar
 import attrs
 from anyio import create_task_group
 
-from ...base.checksum import Buffer, crc32c
+from ...base.checksum import Buffer
 from ...base.errors import ChunkNotFound, DataCorruption, InvalidArgument, SegmentTruncated, TierlogError
 from ..context import StorageContext
 from ..layout import Layout, LayoutChanged
 from ..records import BLOCK, ChunkRecord
+from ..verify import bad_blocks
 
 T = TypeVar("T")
 
@@ -180,11 +181,10 @@ def _verify(request: _Request, data: bytes) -> None:
         raise DataCorruption(message, file=name, offset=request.offset + len(data))
 
     crcs = request.chunk.crcs[request.offset // BLOCK :]
-    for at, expected in zip(range(0, request.size, BLOCK), crcs, strict=False):
-        if crc32c(view[at : at + BLOCK]) != expected:
-            raise DataCorruption(
-                "the bytes of a block do not match their checksum", file=name, offset=request.offset + at
-            )
+    for at in bad_blocks(view, crcs):
+        raise DataCorruption(
+            "the bytes of a block do not match their checksum", file=name, offset=request.offset + at
+        )
 
 
 async def starts(context: StorageContext, segment: int, start: int, end: int, limit: int) -> list[int]:

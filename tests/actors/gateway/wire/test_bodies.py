@@ -42,6 +42,7 @@ from tierlog.actors.gateway.wire.ranges import (
 from tierlog.storage_backends.base.errors import InvalidArgument
 from tierlog.storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from tierlog.storage_backends.base.names import NAME_BYTES_MAX
+from tierlog.storage_backends.base.segment_layout import ChunkExtent, SegmentLayout, StoragePlace
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from tierlog.storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -372,6 +373,8 @@ def test_h8_a_verb_without_a_body_takes_none() -> None:
         decode_request(b'{"a":1}', bodies.Nothing)
 
 
+EXTENT = ChunkExtent(10, "containers/0000/0000000000000001/a", 3 << 20, 1, bytes(8))
+LAYOUT = SegmentLayout(1, 5, 0, 1 << 40, (EXTENT,), 7, 60.0, StoragePlace("ab", "/data/lts", "", "eu"))
 ANSWERS = [
     SegmentInfo("a", 1 << 70, 10, 2, True, {"x": -1}, 5, 3),
     ContainerMap(4, (ContainerAssignment(0, "http://a", 7), ContainerAssignment(1, None, None))),
@@ -385,6 +388,7 @@ ANSWERS = [
     bodies.KnownWriters(5),
     bodies.AttributeValues({"a": 5}),
     bodies.AppendStarts([0, 5]),
+    LAYOUT,
     bodies.SegmentNames(["a"]),
     bodies.SegmentNames([], "t"),
     bodies.Staged("a#txn.t.p"),
@@ -410,6 +414,11 @@ def test_h8_answers_survive_and_may_have_more_members(answer: object) -> None:
         (bodies.Length, b'{"x":' + b"[" * 100_000),
         (bodies.AttributeValues, b'{"attributes":{"a":"5"}}'),
         (bodies.SegmentNames, b'{"segments":[1]}'),
+        (SegmentLayout, encode_json(LAYOUT).replace(b"AAAAAAAAAAA=", b"AAA=")),
+        (SegmentLayout, encode_json(LAYOUT).replace(b"0000/", b"../")),
+        (SegmentLayout, encode_json(LAYOUT).replace(b'"containers', b'"/containers')),
+        (SegmentLayout, encode_json(LAYOUT).replace(b'"block":1', b'"block":2')),
+        (SegmentLayout, encode_json(LAYOUT).replace(b'"block":1', b'"block":-1')),
         (SegmentInfo, b'{"attributes":{}}'),
         (SegmentInfo, b'{"attributes":{"a":null}}'),
         (ContainerMap, b'{"version":1,"containers":[7]}'),
