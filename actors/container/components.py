@@ -23,6 +23,7 @@ from .imports import SegmentImporter
 from .leases import Leases
 from .loader import Loader
 from .parked import ParkedRequests
+from .pins import Pins
 from .pipeline import Pipeline, PipelineHooks
 from .publish import Listeners, Publisher
 from .row_removal import RowRemoval
@@ -53,13 +54,15 @@ class ContainerComponents:
     loader: Loader
     tables: Tables
     row_removal: RowRemoval
+    pins: Pins
     shorten_images: Callable[[], Awaitable[None]]
 
 
 def build_components(container: Container) -> ContainerComponents:
     """The components of ``container``, whose log is open."""
     options, state, cache, log = container.options, container.state, container.cache, container.log
-    collector = Collector(container.chunks, ContainerCollectorSource(container), options.collector)
+    pins = Pins(container)
+    collector = Collector(container.chunks, ContainerCollectorSource(container, pins), options.collector)
     storage = ChunkedSegmentStorage(
         container.chunks,
         container.metadata,
@@ -124,6 +127,7 @@ def build_components(container: Container) -> ContainerComponents:
         loader=loader,
         tables=Tables(container),
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
+        pins=pins,
         shorten_images=_shortening(container),
     )
 

@@ -18,6 +18,7 @@ from .checkpoint import CheckpointStatistics
 from .leases import TransactionStatistics
 from .loader import LoaderStatistics
 from .ownership import JournalStatistics
+from .pins import PinStatistics
 from .pipeline import PipelineStatistics
 from .recovery import RecoveryReport
 from .table_runs import TableStatistics
@@ -47,3 +48,4 @@ class ContainerStatistics:
     table: TableStatistics
     loader: LoaderStatistics
     user_tables: TablesStatistics
+    pins: PinStatistics

@@ -29,8 +29,6 @@ from ...storage_backends.segments.chain import Chain
 from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 
 T = TypeVar("T")
-BACKUPS = "_system/backups/"
-"""The prefix of all objects of backups."""
 _MANIFEST = "/manifest"
 _SEGMENT_MAGIC = 0x544C4253  # "TLBS"
 _MANIFEST_MAGIC = 0x544C424D  # "TLBM"

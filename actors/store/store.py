@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 import anyio
 import attrs
 
+from ...journal.manifest.pin_record import list_pins
 from ...storage_backends.base.arguments import (
     ROLLING_SIZE_MIN,
     WRITERS_MAX,
@@ -39,6 +40,15 @@ from ...storage_backends.base.arguments import (
     not_an_append,
     previous_event,
     required_writer,
+)
+from ...storage_backends.base.backups import (
+    Backup,
+    BackupStep,
+    StepAnswer,
+    check_backup_name,
+    make_backup,
+    remove_backup,
+    take_steps,
 )
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import (
@@ -517,6 +527,23 @@ class SegmentStore(SegmentVerbs):
         if errors:
             raise errors[0]
 
+    async def backup(self, name: str) -> None:
+        check_backup_name(name)
+        await self.flush()  # all containers at once
+        token = await self.on_container(0, _new_id)
+        await take_steps(make_backup(name, token, self.containers), self.take_backup_step)
+
+    async def backups(self) -> list[Backup]:
+        return await self.on_container(0, lambda owner: owner.as_owner(list_pins(owner.chunks)))
+
+    async def remove_backup(self, name: str) -> None:
+        steps = remove_backup(check_backup_name(name), self.containers)
+        await take_steps(steps, self.take_backup_step)
+
+    async def take_backup_step(self, step: BackupStep) -> StepAnswer:
+        """For the server: one step of a caller's backup."""
+        return await self.on_container(step.container, lambda owner: owner.pins.act(step))
+
     def statistics(self) -> StoreStatistics:
         """A frozen snapshot of every container."""
         return self._statistics(tuple(container.statistics() for container in self.local_containers))
@@ -656,6 +683,10 @@ class SegmentStore(SegmentVerbs):
         return self._container(append.name), AppendRequest(
             append.name, data, writer, first, count, previous, expected
         )
+
+
+async def _new_id(container: Container) -> str:
+    return container.world.new_id()
 
 
 def _check_target(target: str, transaction_id: str) -> None:
