@@ -3,7 +3,7 @@ constructed, and none is replaced later."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -61,8 +61,9 @@ class ContainerComponents:
 def build_components(container: Container) -> ContainerComponents:
     """The components of ``container``, whose log is open."""
     options, state, cache, log = container.options, container.state, container.cache, container.log
-    pins = Pins(container)
-    collector = Collector(container.chunks, ContainerCollectorSource(container, pins), options.collector)
+    pins = Pins(container, lambda names: _release_unneeded(names, source, collector))
+    source = ContainerCollectorSource(container, pins)
+    collector = Collector(container.chunks, source, options.collector)
     storage = ChunkedSegmentStorage(
         container.chunks,
         container.metadata,
@@ -130,6 +131,13 @@ def build_components(container: Container) -> ContainerComponents:
         pins=pins,
         shorten_images=_shortening(container),
     )
+
+
+async def _release_unneeded(
+    names: Sequence[str], source: ContainerCollectorSource, collector: Collector
+) -> None:
+    needed = await source.referenced.among(names)
+    collector.release([name for name in names if name not in needed])
 
 
 def _shortening(container: Container) -> Callable[[], Awaitable[None]]:

@@ -1,8 +1,8 @@
 """The pins of a container: what backups keep of it (rules P1 to P6).
 
 Owns: pins in the chain of this container, the tables that they keep, and what garbage must not be deleted
-because of them. Does not own: the order of a backup over all containers (``storage_backends/base/backups.py``), the
-record's format (``journal/manifest/pin_record.py``).
+because of them. Does not own: the order of a backup over all containers (``base/backups.py``), the record's
+format (``journal/manifest/pin_record.py``).
 
 A pin is *fresh* until its record is known to exist: the call that makes a backup is under way. A pin that is
 neither fresh nor known to have a record is resolved: with a record it is kept, without one it is dropped.
@@ -13,7 +13,8 @@ next one. Until then it keeps what it needs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from ...storage_backends.base.errors import (
     CLAIM_REFUSED,
     ChunkExists,
     ChunkNotFound,
+    DataCorruption,
     InvalidArgument,
     StorageFull,
     TierlogError,
@@ -47,6 +49,7 @@ from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
 from ..telemetry.logging import get_logger
+from .published_check import pages_of_rows
 
 if TYPE_CHECKING:
     from .container import Container
@@ -74,8 +77,10 @@ class _Fresh:
 
 
 class Pins:
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: Container, release: Callable[[Sequence[str]], Awaitable[object]]) -> None:
+        """``release`` hands those of the names over to the collector that nothing needs any more."""
         self._container = container
+        self._release = release
         self._chunks = container.chunks
         self._ownership = container.ownership
         self._state = container.state
@@ -135,7 +140,9 @@ class Pins:
                     "long-term storage, or the local disk, has no room for what a backup needs: nothing was "
                     "backed up; free some and try again"
                 )
-        raise Unavailable("rows were published too slowly for a backup: try again when there are fewer flushes")
+        raise Unavailable(
+            "rows were published too slowly for a backup: try again when there are fewer flushes"
+        )
 
     async def _check_new(self, name: str) -> None:
         for object_name in (pin_record_name(name), old_manifest_name(name)):
@@ -199,7 +206,12 @@ class Pins:
         """Drop the pins of that name which have no record; returns whether there was any."""
         async with self._lock:
             self._end_fresh(name)
-            return await self._resolve(name)
+            names = await self._resolve(name)
+        if names is None:
+            return False
+
+        await self._release(names)
+        return True
 
     async def act(self, step: BackupStep) -> StepAnswer:
         """Take one step of ``make_backup`` or ``remove_backup``."""
@@ -225,6 +237,7 @@ class Pins:
     def _end_fresh(self, name: str) -> None:
         if (fresh := self._fresh.pop(name, None)) is not None:
             self._ownership.spared_elements.discard(fresh.element.n)
+            self._wake.set()
 
     async def _find(self, name: str) -> StoredElement | None:
         """What the record has of this container; None if there is no record. Raises ``DataCorruption``."""
@@ -234,26 +247,44 @@ class Pins:
         except ChunkNotFound:
             return None
 
-    async def _resolve(self, name: str) -> bool:
-        """Keep the pin that the record of that name was made for, and drop the others. Returns whether some
-        were dropped."""
+    async def _resolve(self, name: str) -> list[str] | None:
+        """Keep the pin that the record of that name was made for, and drop the others. Returns the chunks and
+        runs that these kept, as far as they are known; None if none was dropped."""
         # First: of a mount that is missing, no record can be read either.
         await self._ownership.prove()
         found = await self._find(name)
         kept = None if found is None else pin_of(name, found)
         if found is not None and kept in self.known:
             self._settle(pin_of(name, found), found.element)
-        dropped = {pin for pin in self.known if pin.name == name and pin != kept and name != self._making}
+        dropped = [pin for pin in self.known if pin.name == name and pin != kept and name != self._making]
         if not dropped:
-            return False
+            return None
 
+        # While they are kept: afterwards the runs may be deleted at any time.
+        names = [kept for pin in dropped for kept in await self._names_of(pin)]
         await self._ownership.change_pins(
             lambda pins, progress: [pin for pin in pins if pin not in dropped or name == self._making]
         )
-        for pin in dropped - set(self.known):
-            self._runs.pop(pin, None)
+        for pin in dropped:
             self._times.pop(pin, None)
-        return True
+            self._runs.pop(pin, None)
+        return names
+
+    async def _names_of(self, pin: Pin) -> list[str]:
+        """The chunks and runs that the pin keeps. What cannot be read now is found by the next opening, if it
+        is garbage then."""
+        run_list = self._runs.get(pin, RunList())
+        names = [run.name for run in run_list]
+        try:
+            with Table(run_list).view() as view:
+                async with aclosing(
+                    pages_of_rows(view, self._container.runs, CHUNK_PREFIX.encode())
+                ) as pages:
+                    async for rows in pages:
+                        names += [_chunk_of(row.key) for row in rows]
+        except (Unavailable, DataCorruption) as error:
+            _log.warning("pin_unreadable", container=self._container.index, pin=pin.name, error=str(error))
+        return names
 
     def _unresolved(self) -> list[str]:
         """The names of pins that are neither fresh nor known to have a record."""
@@ -272,7 +303,8 @@ class Pins:
             try:
                 for name in self._unresolved():
                     async with self._lock:
-                        await self._resolve(name)
+                        names = await self._resolve(name)
+                    await self._release(names or ())
                 self._has_failed = False
             except CLAIM_REFUSED:
                 raise
@@ -294,9 +326,7 @@ class Pins:
             found.update(run.name for run in run_list if run.name in runs)
             with Table(run_list).view() as view:
                 rows = await find_rows(view, self._container.runs, _keys(chunks))
-            found.update(
-                key.decode().removeprefix(CHUNK_PREFIX) for key, row in rows.items() if row.value is not None
-            )
+            found.update(_chunk_of(key) for key, row in rows.items() if row.value is not None)
         return found
 
     async def _kept(self) -> list[RunList]:
@@ -316,6 +346,10 @@ class Pins:
         times = [self._times[pin] for pin in self.known if pin in self._times]
         age = (self._container.world.time_ms() - min(times)) / 1000 if times else 0.0
         return PinStatistics(len(self.known), max(0.0, age))
+
+
+def _chunk_of(key: bytes) -> str:
+    return key.decode().removeprefix(CHUNK_PREFIX)
 
 
 def _keys(chunks: Iterable[str]) -> list[bytes]:

@@ -41,7 +41,7 @@ from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView
 from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource
-from .backup import list_backups, read_manifest, read_segments
+from .backup_objects import list_backups, read_manifest, read_segments
 
 _ATTEMPTS_MAX = 3
 _OWN_CHUNKS = "containers/"

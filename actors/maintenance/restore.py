@@ -47,8 +47,7 @@ from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..store.opening import StoreOpener, log_options
 from ..store.store import SegmentStore
-from .backup import read_manifest, read_segments
-from .backup_objects import Manifest, ReleasedFile, SegmentBackup
+from .backup_objects import Manifest, ReleasedFile, SegmentBackup, read_manifest, read_segments
 
 _WORKERS = 8
 _NO_COLLECTION = 31_536_000.0

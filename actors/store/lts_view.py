@@ -148,7 +148,7 @@ class LtsContainer:
         if listed.newest is None:
             await self._check_unused()
         else:
-            _check_readable(listed.newest.element, element_name(self.index, listed.newest.n))
+            check_readable(listed.newest.element, element_name(self.index, listed.newest.n))
         return listed.newest
 
     async def _check_unused(self) -> None:
@@ -182,7 +182,7 @@ class LtsContainer:
         return LtsSnapshot(state, metadata, storage, self._runs, ColdSegments(state, self._runs), element)
 
 
-def _check_readable(element: Element, name: str) -> None:
+def check_readable(element: Element, name: str) -> None:
     """Raises ``StoreMismatch`` if the names of the segments are in the log only."""
     progress = element.progress
     if element.runs.schema < SEGMENTS and (element.runs.runs or (progress.cycle and progress.newest_segment)):
@@ -231,7 +231,7 @@ async def open_lts(
     """
     if config is not None and not isinstance(config, StoreConfig):
         raise InvalidArgument(f"config is a tierlog.StoreConfig, not {type(config).__name__}")
-    location, chunks = await _find_chunks(place, StoreConfig() if config is None else config, LocalFiles())
+    location, chunks = await find_chunks(place, StoreConfig() if config is None else config, LocalFiles())
     await chunks.open()
     try:
         yield LtsView(location, await require_store_record(chunks), chunks)
@@ -239,9 +239,10 @@ async def open_lts(
         await chunks.close()
 
 
-async def _find_chunks(
+async def find_chunks(
     place: str | os.PathLike[str], config: StoreConfig, files: Files
 ) -> tuple[str, ChunkStorage]:
+    """Where the long-term storage is that ``open_lts`` reads, for display, and a reader of it."""
     if isinstance(place, str) and place.startswith(SCHEME):
         nowhere, bucket = StoreFolder(""), ChunkLocation(place, config.s3)
         return bucket.shown(nowhere), make_chunk_reader(bucket, files, nowhere, NO_WORLD)

@@ -178,4 +178,3 @@ async def list_pins(chunks: ChunkStorage) -> list[Backup]:
         problem = f"container {missing[0]} does not keep it: remove it" if missing else ""
         found.append(Backup(name, record.time_ms, len(record.elements), problem))
     return found
-

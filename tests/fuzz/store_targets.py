@@ -14,6 +14,7 @@ from simulation.legacy import format_concat
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.memory_files import run_on
+from support.old_backups import encode_manifest, encode_segment
 from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, elements
 from tierlog.actors.container.claims import claim_name, claim_prefix, decode_claim, encode_claim, list_claims
 from tierlog.actors.container.confirmation import claim_records
@@ -37,11 +38,8 @@ from tierlog.actors.maintenance.backup_objects import (
     Manifest,
     ReleasedFile,
     SegmentBackup,
-    check_backup_name,
     decode_manifest,
     decode_segment,
-    encode_manifest,
-    encode_segment,
 )
 from tierlog.journal.manifest import element as element_module
 from tierlog.journal.manifest.chain import element_name, journal_prefix, list_elements, read_element
@@ -49,6 +47,7 @@ from tierlog.journal.manifest.element import Element
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.journal.operations.log_element import LogElement
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
+from tierlog.storage_backends.base.backups import check_backup_name
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from tierlog.storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch

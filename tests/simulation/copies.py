@@ -18,15 +18,15 @@ from random import Random
 import anyio
 import trio
 
+from support.old_backups import BackupOptions, back_up_store
 from tierlog.actors.folder.identity import read_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
-from tierlog.actors.maintenance.backup_objects import BACKUPS
 from tierlog.actors.maintenance.restore import RestoreOptions, restore
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.element import Element
+from tierlog.journal.manifest.pin_record import OLD_BACKUPS
 from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
 from tierlog.storage_backends.base.world import World
 
@@ -519,7 +519,7 @@ class CopiesRun:
     def _collectable(self) -> dict[str, bytes]:
         """What long-term storage has, without backups."""
         contents = self.site.chunk_contents()
-        return {name: data for name, data in contents.items() if not name.startswith(BACKUPS)}
+        return {name: data for name, data in contents.items() if not name.startswith(OLD_BACKUPS)}
 
     # --- processes --------------------------------------------------------------------------------
 

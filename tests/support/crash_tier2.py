@@ -21,6 +21,7 @@ from simulation.model_calls import ImplicitImport, Op
 
 from support.crash_world import CONFIG, FOLDER, Limits, container, eventually
 from support.legacy_layout import write_legacy
+from support.old_backups import BackupOptions, back_up_store
 from support.oracle import Oracle, Unseen
 from support.patience import scaled
 from support.table_rows import records_of
@@ -36,14 +37,19 @@ from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import recover as recover_module
 from tierlog.actors.maintenance import restore as restore_module
-from tierlog.actors.maintenance.backup import BackupOptions, back_up_store, list_backups, read_object
-from tierlog.actors.maintenance.backup_objects import BACKUPS, decode_manifest, decode_segment, manifest_name
+from tierlog.actors.maintenance.backup_objects import (
+    decode_manifest,
+    decode_segment,
+    list_backups,
+    read_object,
+)
 from tierlog.actors.maintenance.defrag import defrag_segment
 from tierlog.actors.maintenance.transfer import chunks_of, export_segment
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.local import LocalLog
+from tierlog.journal.manifest.pin_record import OLD_BACKUPS, old_manifest_name
 from tierlog.journal.manifest.store_record import read_store_record
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
@@ -411,14 +417,14 @@ async def backed_up(store: SegmentStore, oracle: Oracle) -> None:
     else:
         await Backup().send(store)
         await _check_backup(store, oracle)
-        manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
+        manifest = decode_manifest(await read_object(chunks, old_manifest_name(BACKUP)), BACKUP)
         assert manifest.segments == len(oracle.segments())
     await work_done(store, oracle)
 
 
 async def _check_backup(store: SegmentStore, oracle: Oracle) -> None:
     chunks = await chunks_of(store)
-    manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
+    manifest = decode_manifest(await read_object(chunks, old_manifest_name(BACKUP)), BACKUP)
     for each in manifest.objects:
         data = await read_object(chunks, each.name)
         assert (len(data), crc32c(data)) == (each.length, each.crc), (
@@ -429,8 +435,8 @@ async def _check_backup(store: SegmentStore, oracle: Oracle) -> None:
         assert segment is None or image.length <= segment.length, (
             f"the backup claims more of {image.name} than there is"
         )
-    found = {info.name async for info in chunks.list(f"{BACKUPS}{BACKUP}/")}
-    assert found == {manifest_name(BACKUP), *(each.name for each in manifest.objects)}
+    found = {info.name async for info in chunks.list(f"{OLD_BACKUPS}{BACKUP}/")}
+    assert found == {old_manifest_name(BACKUP), *(each.name for each in manifest.objects)}
 
 
 LEGACY_A = LegacyFiles("a/o", (b"one." * 10, b"two." * 10, b"end." * 5))
