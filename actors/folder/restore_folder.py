@@ -135,11 +135,14 @@ def _remove_lock(path: str) -> Program[None]:
 
 
 @asynccontextmanager
-async def only_restore(folder: StoreFolder, files: Files, config: StoreConfig) -> AsyncIterator[None]:
-    """Nobody else restores into the folder, or opens a store there. Raises ``InvalidArgument`` if there is no
+async def only_restore(
+    folder: StoreFolder, files: Files, config: StoreConfig, *, makes_chunks: bool = False
+) -> AsyncIterator[None]:
+    """Nobody else restores into the folder, or opens a store there. ``makes_chunks``: long-term storage is
+    made by the restore. Raises ``InvalidArgument`` if there is no
     long-term storage, or if there are logs, and ``Unavailable`` if another restore is under way."""
     # Before anything is made there: the folder may be the wrong one.
-    if not config.chunks:
+    if not config.chunks and not makes_chunks:
         await run_program(files, _check_chunk_folder(folder), folder.chunks)
     lane = restore_lane(files, folder)
     with anyio.CancelScope(shield=True):

@@ -104,7 +104,7 @@ async def recover_store(
     (an object is damaged, or a segment is not as of one moment), ``StoreMismatch`` (an earlier version wrote
     it).
     """
-    async with only_restore(folder, files, config):
+    async with only_restore(folder, files, config, makes_chunks=prepare is not None):
         building = restore_folder(folder)
         location = await resolve_location(files, building, config, world)
         chunks = make_chunk_storage(location, files, folder, world, create=prepare is not None)
