@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from .actors.telemetry.tracing import SpanHook
     from .spark_bridge import events
     from .storage_backends.base.arguments import WriterId
+    from .storage_backends.base.backups import Backup
     from .storage_backends.base.errors import (
         AttributeConflict,
+        BackupExists,
+        BackupIncomplete,
+        BackupNotFound,
         BadOffset,
         ChangesIncomplete,
         ClosedError,
@@ -128,6 +132,10 @@ __all__ = [
     "AttributePage",
     "AttributeUpdate",
     "AttributeUpdateKind",
+    "Backup",
+    "BackupExists",
+    "BackupIncomplete",
+    "BackupNotFound",
     "BadOffset",
     "BatchItem",
     "ChangesIncomplete",

@@ -25,15 +25,18 @@ from ...journal.manifest.chain import StoredElement, read_element
 from ...journal.manifest.element import PINS_MAX, Element, Pin, Position, Progress
 from ...journal.manifest.pin_record import (
     encode_pin_record,
+    list_pins,
     old_manifest_name,
     pin_of,
     pin_record_name,
     read_pin_record,
     read_pinned,
 )
-from ...storage_backends.base.backups import BackupStep, StepAnswer, StepKind, check_backup_name
+from ...storage_backends.base.backups import Backup, BackupStep, StepAnswer, StepKind, check_backup_name
 from ...storage_backends.base.errors import (
     CLAIM_REFUSED,
+    BackupExists,
+    BackupIncomplete,
     ChunkExists,
     ChunkNotFound,
     DataCorruption,
@@ -105,14 +108,16 @@ class Pins:
         """Flush, and pin what is complete then: everything acked before the call. Returns the element that
         lists the pin, once it counts. With the same ``token`` it is the same one.
 
-        Raises ``InvalidArgument`` if there is such a backup, or no room for one more, ``Unavailable`` if
-        another call makes it, the errors of a flush, ``StorageFull``."""
+        Raises ``BackupExists`` also if another call makes it, ``InvalidArgument`` if there is no room for one
+        more, the errors of a flush, ``StorageFull``."""
         check_backup_name(name)
         async with self._pinning:
             if (fresh := self._fresh.get(name)) is not None:
                 if fresh.token == token:
                     return fresh.element
-                raise Unavailable(f"another call is making backup {name!r}: wait for it, or use another name")
+                raise BackupExists(
+                    f"another call is making backup {name!r}: wait for it, or use another name"
+                )
 
             await self._check_new(name)
             self._making = name
@@ -164,7 +169,7 @@ class Pins:
 
     async def put_record(self, name: str, positions: Sequence[Position]) -> None:
         """Create the record of the backup from the elements that ``pin`` returned, of each container. Raises
-        ``InvalidArgument`` if there is another one, ``Unavailable`` if an element is gone."""
+        ``BackupExists`` if there is another one, ``BackupIncomplete`` if an element is gone."""
         elements: list[StoredElement] = []
         for container, position in enumerate(positions):
             try:
@@ -185,7 +190,7 @@ class Pins:
 
     async def keep(self, name: str) -> None:
         """Return if the container keeps what the record of the backup has of it, and will go on to (rule P3).
-        Raises ``Unavailable`` if it does not: the backup was given up meanwhile."""
+        Raises ``BackupIncomplete`` if it does not: the backup was given up meanwhile."""
         async with self._lock:
             found = await self._find(name)
             if found is None or pin_of(name, found) not in self.known:
@@ -356,12 +361,17 @@ def _keys(chunks: Iterable[str]) -> list[bytes]:
     return [chunk_key(name).encode() for name in chunks]
 
 
-def _exists(name: str) -> InvalidArgument:
-    return InvalidArgument(f"there is already a backup {name!r}: choose another name, or remove it")
+def _exists(name: str) -> BackupExists:
+    return BackupExists(f"there is already a backup {name!r}: choose another name, or remove it")
 
 
-def _given_up(name: str, container: int) -> Unavailable:
-    return Unavailable(
+def _given_up(name: str, container: int) -> BackupIncomplete:
+    return BackupIncomplete(
         f"backup {name!r} was given up: container {container} was opened by another owner meanwhile, or it "
         f"took too long; make it again"
     )
+
+
+async def list_backups(container: Container) -> list[Backup]:
+    """The backups in long-term storage, of all containers."""
+    return await container.as_owner(list_pins(container.chunks))

@@ -30,7 +30,7 @@ from ...journal.manifest.store_record import (
     require_store_record,
 )
 from ...storage_backends.base.chunk_storage import ChunkRange, ChunkStorage
-from ...storage_backends.base.errors import ChunkExists, ChunkNotFound, DataCorruption, InvalidArgument
+from ...storage_backends.base.errors import BackupIncomplete, ChunkExists, ChunkNotFound, DataCorruption
 from ...storage_backends.segments.records import ChunkRecord
 from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
 from ...storage_backends.segments.transaction import decode_record
@@ -82,12 +82,12 @@ async def copy_backup(
     """Copy the backup ``name`` from ``source`` to ``target``, both open. ``is_copy``: ``source`` is such a
     copy itself, whose newest element need not know the backup.
 
-    Raises ``InvalidArgument`` (there is no such backup, or it is not complete), ``StoreMismatch`` (``target``
+    Raises ``BackupNotFound``, ``BackupIncomplete``, ``StoreMismatch`` (``target``
     has another store), ``DataCorruption`` (an object is damaged or missing, or a container is not as of one
     moment), ``StorageFull``, ``Unavailable``."""
     record = await require_pin_record(source, name)
     if not is_copy and (missing := await missing_pins(source, record)):
-        raise InvalidArgument(
+        raise BackupIncomplete(
             f"backup {name!r} is not complete: container {missing[0]} does not keep it; make another one"
         )
     if (there := await read_store_record(target)) is not None and there.store != record.store:

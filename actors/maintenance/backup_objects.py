@@ -25,7 +25,7 @@ from ...journal.operations.segment_image import SegmentImage, decode_image
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument
+from ...storage_backends.base.errors import BackupNotFound, ChunkNotFound, DataCorruption
 from ...storage_backends.base.names import container_of
 from ...storage_backends.base.segments import AttributeName, check_attribute_name
 from ...storage_backends.segments.chain import Chain
@@ -201,12 +201,12 @@ async def list_backups(storage: ChunkStorage) -> list[str]:
 
 
 async def read_manifest(storage: ChunkStorage, name: str) -> Manifest:
-    """The manifest of the backup ``name``. Raises ``InvalidArgument`` if there is no such backup."""
+    """The manifest of the backup ``name``. Raises ``BackupNotFound``."""
     file = old_manifest_name(name)
     if not await storage.exists(file):
         known = await list_backups(storage)
         others = f"the latest are {', '.join(known[-_BACKUPS_SHOWN:])}" if known else "there are none"
-        raise InvalidArgument(f"there is no backup {name!r}: {others}")
+        raise BackupNotFound(f"there is no backup {name!r}: {others}")
 
     return decode_manifest(await read_object(storage, file), file)
 

@@ -40,7 +40,7 @@ from ...journal.manifest.store_record import (
 )
 from ...journal.operations.log_element import LogElement
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import DataCorruption, InvalidArgument
+from ...storage_backends.base.errors import BackupIncomplete, DataCorruption
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.sorted_runs.block_cache import BlockCache
@@ -99,7 +99,7 @@ async def recover_store(
     """Make the logs of the store in ``folder``, or in the bucket that ``config`` names, from its long-term
     storage alone; with ``backup`` as of that. ``prepare`` copies the backup there first.
 
-    Raises ``InvalidArgument`` (there are logs, no long-term storage, or no such backup), ``Unavailable``
+    Raises ``InvalidArgument`` (there are logs, no long-term storage, or no complete backup), ``Unavailable``
     (another restore into the folder is under way, or long-term storage does not answer), ``DataCorruption``
     (an object is damaged, or a segment is not as of one moment), ``StoreMismatch`` (an earlier version wrote
     it).
@@ -175,7 +175,7 @@ class _Recovery:
             )
         # P3: otherwise its chunks may be deleted already.
         if not is_copied and (missing := await missing_pins(self._chunks, pins)):
-            raise InvalidArgument(
+            raise BackupIncomplete(
                 f"backup {pins.name!r} is not complete: container {missing[0]} does not keep it, because it "
                 f"was given up while it was made, or is being removed"
             )

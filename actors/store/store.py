@@ -16,7 +16,6 @@ from typing import Any, TypeVar, overload
 import anyio
 import attrs
 
-from ...journal.manifest.pin_record import list_pins
 from ...storage_backends.base.arguments import (
     ROLLING_SIZE_MIN,
     WRITERS_MAX,
@@ -106,6 +105,7 @@ from ..container.operations.transactions import (
 )
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
+from ..container.pins import list_backups
 from ..container.requests import Request
 from ..container.tables import Tables
 from ..container.transactions import ask_transaction, list_transactions
@@ -534,7 +534,7 @@ class SegmentStore(SegmentVerbs):
         await take_steps(make_backup(name, token, self.containers), self.take_backup_step)
 
     async def backups(self) -> list[Backup]:
-        return await self.on_container(0, lambda owner: owner.as_owner(list_pins(owner.chunks)))
+        return await self.on_container(0, list_backups)
 
     async def remove_backup(self, name: str) -> None:
         steps = remove_backup(check_backup_name(name), self.containers)

@@ -18,7 +18,7 @@ from ...storage_backends.base.backups import Backup, check_backup_name
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument
+from ...storage_backends.base.errors import BackupNotFound, ChunkNotFound, DataCorruption
 from .chain import StoredElement, list_elements, read_newest
 from .element import CRC_BYTES, ELEMENT_BYTES_MAX, Element, Pin, check_crc, position_of
 
@@ -142,13 +142,13 @@ def pin_of(name: str, element: StoredElement) -> Pin:
 
 
 async def require_pin_record(chunks: ChunkStorage, name: str) -> PinRecord:
-    """As ``read_pin_record``; raises ``InvalidArgument`` if there is no such backup."""
+    """As ``read_pin_record``; raises ``BackupNotFound``."""
     try:
         return await read_pin_record(chunks, check_backup_name(name))
     except ChunkNotFound as error:
         known = [info.name.removeprefix(PINS) async for info in chunks.list(PINS)]
         others = f"the latest are {', '.join(known[-_SHOWN_MAX:])}" if known else "there are none"
-        raise InvalidArgument(f"there is no backup {name!r}: {others}") from error
+        raise BackupNotFound(f"there is no backup {name!r}: {others}") from error
 
 
 async def missing_pins(chunks: ChunkStorage, record: PinRecord) -> list[int]:
@@ -163,13 +163,14 @@ async def missing_pins(chunks: ChunkStorage, record: PinRecord) -> list[int]:
     return missing
 
 
-async def list_pins(chunks: ChunkStorage) -> list[Backup]:
-    """The backups in long-term storage, sorted by name, damaged and incomplete ones too."""
+async def list_pins(chunks: ChunkStorage, *, is_copy: bool = False) -> list[Backup]:
+    """The backups in long-term storage, sorted by name, damaged and incomplete ones too. ``is_copy``: it is a
+    copy, in which all are complete."""
     found: list[Backup] = []
     for name in [info.name.removeprefix(PINS) async for info in chunks.list(PINS)]:
         try:
             record = await read_pin_record(chunks, name)
-            missing = await missing_pins(chunks, record)
+            missing = [] if is_copy else await missing_pins(chunks, record)
         except ChunkNotFound:
             continue  # removed meanwhile
         except DataCorruption as error:

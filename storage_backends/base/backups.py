@@ -13,17 +13,20 @@ from enum import Enum
 
 import attrs
 
-from .errors import InvalidArgument, TierlogError
+from .errors import BackupNotFound, InvalidArgument, TierlogError
 
-_NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
+NAME_PATTERN = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}"
+_NAME = re.compile(NAME_PATTERN)
 
 
 def check_backup_name(name: str) -> str:
     """``name`` if a backup can have it; otherwise raises ``InvalidArgument``."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a backup's name is a str, not {type(name).__name__}")
+    if not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"a backup's name has 1 to 100 letters, digits, '.', '_' and '-' and does not begin with '.'; "
-            f"{str(name)[:40]!r} is not one"
+            f"{name[:40]!r} is not one"
         )
     return name
 
@@ -101,12 +104,12 @@ def make_backup(name: str, token: str, containers: int) -> Steps:
 
 
 def remove_backup(name: str, containers: int) -> Steps:
-    """Remove the record, then the pins. Raises ``InvalidArgument`` if there is no such backup."""
+    """Remove the record, then the pins. Raises ``BackupNotFound``."""
     found = (yield BackupStep(0, StepKind.REMOVE, name)).found
     for container in range(containers):
         found |= (yield BackupStep(container, StepKind.DROP, name)).found
     if not found:
-        raise InvalidArgument(f"there is no backup {name!r}: list them")
+        raise BackupNotFound(f"there is no backup {name!r}: list them")
 
 
 async def take_steps(steps: Steps, take: Callable[[BackupStep], Awaitable[StepAnswer]]) -> None:

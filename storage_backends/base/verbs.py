@@ -432,10 +432,11 @@ class SegmentVerbs(ReadVerbs, Protocol):
         backup --copy-to`` use the backup. Each container is as of one moment; all of them are not.
 
         Raises:
-            InvalidArgument: There is a backup of that name, or no room for one more.
+            BackupExists: There is one of that name, or another call is making it.
+            BackupIncomplete: A container was opened by another host meanwhile; make it again.
+            InvalidArgument: There is no room for another backup: 64 are kept.
             StorageFull: There is no room for what the backup needs.
-            Unavailable: Long-term storage does not answer, or a container was opened by another host
-                meanwhile; make it again.
+            Unavailable: Long-term storage does not answer.
         """
         ...
 
@@ -447,7 +448,7 @@ class SegmentVerbs(ReadVerbs, Protocol):
         """Removes a backup. What only it needed is deleted in the background.
 
         Raises:
-            InvalidArgument: There is no such backup.
+            BackupNotFound: There is no such backup.
         """
         ...
 

@@ -83,6 +83,10 @@ def segment_path(name: str, verb: Verb) -> str:
     return f"{SEGMENTS}/{quote(name, safe=_NAME_SAFE)}/{verb.value}"
 
 
+def container_path(container: int, what: str) -> str:
+    return f"{CONTAINERS}/{container}/{what}"
+
+
 def page_of_segments_path(asked: SegmentsAsked, limit: int) -> str:
     path = f"{SEGMENTS}?limit={limit}"
     for member, value in (("prefix", asked.prefix), ("token", asked.token)):
