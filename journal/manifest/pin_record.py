@@ -147,6 +147,8 @@ async def require_pin_record(chunks: ChunkStorage, name: str) -> PinRecord:
         return await read_pin_record(chunks, check_backup_name(name))
     except ChunkNotFound as error:
         known = [info.name.removeprefix(PINS) async for info in chunks.list(PINS)]
+        earlier = [info.name.removeprefix(OLD_BACKUPS).split("/") async for info in chunks.list(OLD_BACKUPS)]
+        known += [each for each, *rest in earlier if rest == ["manifest"]]
         others = f"the latest are {', '.join(known[-_SHOWN_MAX:])}" if known else "there are none"
         raise BackupNotFound(f"there is no backup {name!r}: {others}") from error
 

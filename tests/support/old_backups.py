@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
+import anyio
 import attrs
 
+from tierlog import open_store
 from tierlog.actors.container.attribute_rows import attributes_prefix
 from tierlog.actors.container.attributes import decode_attribute
 from tierlog.actors.container.cold_segments import ColdSegments
@@ -18,6 +21,7 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.writer_rows import decode_writer, writers_prefix
+from tierlog.actors.folder.paths import check_path, existing_identity
 from tierlog.actors.kernel.task_groups import work_through
 from tierlog.actors.legacy_rolling.importing import Progress, no_progress
 from tierlog.actors.maintenance.backup_objects import (
@@ -41,6 +45,7 @@ from tierlog.storage_backends.base.errors import (
 )
 from tierlog.storage_backends.base.segments import AttributeName
 from tierlog.storage_backends.base.transactions import is_staged
+from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.segments.records import (
     RELEASED_PREFIX,
     ChunkRecord,
@@ -323,3 +328,16 @@ def _sealed(out: Encoder) -> bytes:
 
 def object_name(backup: str, number: int) -> str:
     return f"{OLD_BACKUPS}{backup}/{number:08d}.segment"
+
+
+def old_backup(folder: Path, name: str) -> None:
+    """As an earlier version made it."""
+
+    async def make() -> None:
+        identity = await existing_identity(LocalFiles(), check_path(folder))
+        async with open_store(folder) as store:
+            await store.flush()
+            options = BackupOptions(name, identity.store_id, 1_700_000_000_000, upgraded=False)
+            await back_up_store(store, None, options, no_progress)
+
+    anyio.run(make)
