@@ -100,6 +100,7 @@ _HOMES = {
     "actors.telemetry.tracing": ("SpanHook",),
     "actors.store.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.arguments": ("WriterId",),
+    "storage_backends.base.backups": ("Backup",),
     "storage_backends.base.verbs": ("SegmentVerbs",),
     "storage_backends.base.segments": (
         "AttributePage",

@@ -42,10 +42,10 @@ Place = Annotated[
 class BackupGroup(TyperGroup):
     """``backup NAME`` is short for ``backup make NAME``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args and args[0] not in {*self.commands, "--help"}:
             args = ["make", *args]
-        return super().parse_args(ctx, args)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 BackupName = Annotated[
@@ -166,7 +166,7 @@ def restore(
     ],
     place: Place = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Put the logs (wal/) that are there aside, after a question.")
+        bool, typer.Option("--replace", help="Move the logs (wal/) that are there away, after a question.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, for scripts.")] = False,
     deep: Annotated[
@@ -194,7 +194,7 @@ def restore(
     from ..maintenance.restore import RestoreOptions
 
     if replace and not yes:
-        check_agreed(f"Put the logs of {data} aside, and lose what is newer than {name}?", asks=not json)
+        check_agreed(f"Move the logs of {data} away, and lose what is newer than {name}?", asks=not json)
     options = RestoreOptions(name, deep, partial)
     done = execute(lambda: _restore(data, config, chunks, place, options, replaces=replace), hints=_HINTS)
     if json:
@@ -218,7 +218,7 @@ async def _restore(
 ) -> RecoveredStore | RestoreReport:
     from ...storage_backends.files.local import LocalFiles
     from ..folder.paths import check_path
-    from ..maintenance.logs_aside import logs_put_aside
+    from ..maintenance.replaced_logs import logs_moved_away
     from ..maintenance.restore import restore_backup
     from ..store.opening import system_world
 
@@ -226,7 +226,7 @@ async def _restore(
     settings = await _with_location(read_settings(config, chunks), folder)
     with output.progress("restoring", None) as advance:
         run = partial(restore_backup, folder, options, settings, files, world, advance)
-        async with logs_put_aside(folder, files, world, is_wanted=replaces):
+        async with logs_moved_away(folder, files, world, is_wanted=replaces):
             if place is None:
                 return await run(None)
             async with _place(place, config) as source:
@@ -234,7 +234,7 @@ async def _restore(
 
 
 async def _with_location(settings: StoreConfig, folder: StoreFolder) -> StoreConfig:
-    """With the bucket that the folder's logs name, which are put aside."""
+    """With the bucket that the folder's logs name, which are moved away."""
     import attrs
 
     from ...storage_backends.files.local import LocalFiles

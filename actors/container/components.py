@@ -61,9 +61,7 @@ class ContainerComponents:
 def build_components(container: Container) -> ContainerComponents:
     """The components of ``container``, whose log is open."""
     options, state, cache, log = container.options, container.state, container.cache, container.log
-    pins = Pins(container, lambda names: _release_unneeded(names, source, collector))
-    source = ContainerCollectorSource(container, pins)
-    collector = Collector(container.chunks, source, options.collector)
+    pins, collector = _garbage(container)
     storage = ChunkedSegmentStorage(
         container.chunks,
         container.metadata,
@@ -116,14 +114,7 @@ def build_components(container: Container) -> ContainerComponents:
         writer=writer,
         admission=Admission(state, cache, log, writer, options.admission),
         leases=leases,
-        imports=SegmentImporter(
-            state,
-            container.metadata,
-            storage,
-            container.ask_internal,
-            writer.request_cycle,
-            index_spacing=options.chunked.index_spacing,
-        ),
+        imports=_importer(container, storage, writer),
         table_runs=table_runs,
         loader=loader,
         tables=Tables(container),
@@ -133,11 +124,26 @@ def build_components(container: Container) -> ContainerComponents:
     )
 
 
-async def _release_unneeded(
-    names: Sequence[str], source: ContainerCollectorSource, collector: Collector
-) -> None:
-    needed = await source.referenced.among(names)
-    collector.release([name for name in names if name not in needed])
+def _garbage(container: Container) -> tuple[Pins, Collector]:
+    async def release(names: Sequence[str]) -> None:
+        needed = await source.referenced.among(names)
+        collector.release([name for name in names if name not in needed])
+
+    pins = Pins(container, release)
+    source = ContainerCollectorSource(container, pins)
+    collector = Collector(container.chunks, source, container.options.collector)
+    return pins, collector
+
+
+def _importer(container: Container, storage: ChunkedSegmentStorage, writer: StorageWriter) -> SegmentImporter:
+    return SegmentImporter(
+        container.state,
+        container.metadata,
+        storage,
+        container.ask_internal,
+        writer.request_cycle,
+        index_spacing=container.options.chunked.index_spacing,
+    )
 
 
 def _shortening(container: Container) -> Callable[[], Awaitable[None]]:

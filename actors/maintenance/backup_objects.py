@@ -2,7 +2,7 @@
 that makes them a backup.
 
 Such a backup is metadata: which chunks make which segment, with lengths and checksums. The chunks are not
-copied. The manifest was written last; without it there is no backup.
+copied. The manifest was written last; without it there is no backup (rule S16).
 
 Layouts: segment ``magic u32, version u8, container u32, unflushed u64, image blob (SegmentImage), chunks u32
 [start u64, record blob], CRC32C u32``, with version 2 and ``attributes u32 [is id u8, name blob, value i64]``

@@ -44,6 +44,7 @@ from tierlog.actors.maintenance.backup_objects import (
 from tierlog.journal.manifest import element as element_module
 from tierlog.journal.manifest.chain import element_name, journal_prefix, list_elements, read_element
 from tierlog.journal.manifest.element import Element
+from tierlog.journal.manifest.pin_record import PinRecord
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.journal.operations.log_element import LogElement
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
@@ -538,6 +539,14 @@ def _backup_name(data: bytes) -> str | None:
         return None
 
 
+def _pin_record(data: bytes) -> PinRecord:
+    """The head of a record, without elements behind it."""
+    record = PinRecord.decode(data, "monday")
+    if len(data) != record.begins[0]:
+        raise DecodeError("there is more")
+    return record
+
+
 _BACKUPS = [
     Target(
         "segment of a backup",
@@ -569,6 +578,12 @@ _BACKUPS = [
         errors=(DataCorruption,),
         encode=lambda manifest: encode_manifest(manifest)[:-4],
         hostile=[_WITHOUT_ANY],
+    ),
+    Target(
+        "record of a backup",
+        _pin_record,
+        [PinRecord("monday", b"s" * 16, 1_700_000_000_000, ((300, 7), (400, 8))).encode()],
+        encode=PinRecord.encode,
     ),
     Target(
         "name of a backup", _backup_name, [b"20261121T105720Z"], errors=(), encode=lambda name: name.encode()

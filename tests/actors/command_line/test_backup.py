@@ -56,7 +56,9 @@ def test_a_backup_is_made_listed_restored_and_removed(run: Run, folder: Path) ->
     assert run("doctor").code == 0
 
 
-def test_logs_are_put_aside_after_a_question(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_moved_away_after_a_question(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_store(folder)
     run("backup", "first")
     run("segment", "append", NAME, "--data-text", "newer")

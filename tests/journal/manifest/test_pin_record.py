@@ -115,7 +115,7 @@ async def test_without_a_record_there_is_no_backup() -> None:
     assert issubclass(BackupNotFound, LookupError)
 
 
-def test_a_newer_record_is_told_from_a_damaged_one() -> None:
+def test_a_newer_record_does_not_count_as_damaged() -> None:
     with pytest.raises(NewerFormat):
         PinRecord.decode(GOLDEN[:4] + b"\2" + GOLDEN[5:], NAME)
     with pytest.raises(DecodeError):

@@ -1,4 +1,4 @@
-"""Putting the logs of a store aside, so that another state is restored into the same folder (rule P6).
+"""Moving the logs of a store away, so that another state is restored into the same folder (rule P6).
 
 Cancellation and crash: what failed before there are other logs puts them back. A process that is killed
 leaves the folder without logs: ``wal-before-...`` has them, and a restore goes on without this."""
@@ -19,7 +19,7 @@ from ..folder.restore_folder import restore_lane
 
 
 @asynccontextmanager
-async def logs_put_aside(
+async def logs_moved_away(
     folder: StoreFolder, files: Files, world: World, *, is_wanted: bool = True
 ) -> AsyncIterator[None]:
     """The body restores into the folder. Raises ``InvalidArgument`` if a process has the folder open, or if
@@ -34,13 +34,13 @@ async def logs_put_aside(
         stop = "stop that process first"
         raise InvalidArgument(describe_opening(folder.path, owners, take_over=stop, use_service=stop))
     lane = restore_lane(files, folder)
-    aside = f"{folder.path}/wal-before-{world.new_id()}"
-    await run_program(lane, _move(folder.wal, aside, folder), folder.path)
+    kept = f"{folder.path}/wal-before-{world.new_id()}"
+    await run_program(lane, _move(folder.wal, kept, folder), folder.path)
     try:
         yield
     except BaseException:
         with anyio.CancelScope(shield=True):
-            await run_program(lane, _move_back(aside, folder), folder.path)
+            await run_program(lane, _move_back(kept, folder), folder.path)
         raise
 
 
@@ -49,6 +49,6 @@ def _move(source: str, target: str, folder: StoreFolder) -> Program[None]:
     yield SyncFolder(folder.path)
 
 
-def _move_back(aside: str, folder: StoreFolder) -> Program[None]:
+def _move_back(kept: str, folder: StoreFolder) -> Program[None]:
     if all(entry.name != "wal" for entry in (yield from list_data_folder(folder))):
-        yield from _move(aside, folder.wal, folder)
+        yield from _move(kept, folder.wal, folder)
