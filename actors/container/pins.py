@@ -67,7 +67,7 @@ _FLUSHES_MAX = 3
 
 @attrs.frozen
 class PinStatistics:
-    pins: int = attrs.field(metadata=gauge("Backups that keep something of the container."))
+    backups: int = attrs.field(metadata=gauge("Backups that keep something of the container."))
     oldest_seconds: float = attrs.field(metadata=gauge("The age of the oldest of them, in seconds."))
 
 

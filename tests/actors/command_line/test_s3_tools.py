@@ -74,9 +74,8 @@ def test_an_export_is_a_header_in_the_bucket(store: None, server: S3Server, run:
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Path, elsewhere: bool) -> None:
     append_and_flush(run, "kept")
-    to, source = (), ()
-    if elsewhere:
-        to, source = ("--copy-to", f"{PLACE}-copy"), ("--from", f"{PLACE}-copy")
+    to = ("--copy-to", f"{PLACE}-copy") if elsewhere else ()
+    source = ("--from", f"{PLACE}-copy") if elsewhere else ()
     assert run("backup", "first", *to).code == 0
     assert [each["name"] for each in json.loads(run("backup", "ls", *source, "--json").out)] == ["first"]
     append_and_flush(run, " and lost")

@@ -28,11 +28,13 @@ from tierlog.journal.manifest.pin_record import (
 )
 from tierlog.storage_backends.base.backups import BackupStep, StepKind
 from tierlog.storage_backends.base.errors import (
+    BackupExists,
+    BackupIncomplete,
+    BackupNotFound,
     DataCorruption,
     InvalidArgument,
     StorageFull,
     TierlogError,
-    Unavailable,
 )
 from tierlog.storage_backends.segments.records.chunk import CHUNK_PREFIX
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
@@ -173,7 +175,7 @@ async def test_p3_a_pin_is_kept_after_a_crash_if_there_is_a_record(is_put: bool)
             await check_kept(world, owner, ["one"] if is_put else [])
             assert bool(owner.container.state.manifest.pins) is is_put
             if not is_put:
-                with pytest.raises(Unavailable, match="given up"):
+                with pytest.raises(BackupIncomplete, match="given up"):
                     await step(owner, StepKind.KEEP)
                 await owner.store.backup("one")
         async with world.owner() as owner:
@@ -190,12 +192,12 @@ async def test_p3_a_backup_whose_container_was_taken_over_meanwhile_fails_and_le
         element = await read_element(world.chunks, 0, position[0])
         successor = await world.start(tasks)
         await anyio.sleep(SETTLED)  # it drops the pin
-        with pytest.raises(Unavailable, match="make it again"):
+        with pytest.raises(BackupIncomplete, match="make it again"):
             await step(successor, StepKind.PUT, positions=(position,))
         # The put of the owner before arrives late.
         parts = encode_pin_record("one", world.store_id, [element])
         await world.chunks.create_with_content(pin_record_name("one"), parts)
-        with pytest.raises(Unavailable, match="make it again"):
+        with pytest.raises(BackupIncomplete, match="make it again"):
             await step(successor, StepKind.KEEP)
         # What nobody keeps is shown, and can be removed.
         [info] = await successor.store.backups()
@@ -213,8 +215,8 @@ async def test_p3_a_call_that_is_never_finished_is_given_up_by_a_living_owner() 
         await step(owner, StepKind.PIN)
         await owner.store.delete_segment("a")
         await settle(owner)
-        assert owner.container.statistics().pins.pins == 1
-        with pytest.raises(Unavailable, match="another call"):
+        assert owner.container.statistics().pins.backups == 1
+        with pytest.raises(BackupExists, match="another call"):
             await owner.store.backup("one")
         await anyio.sleep(FRESH_SECONDS)
         assert owner.container.state.manifest.pins == ()
@@ -233,7 +235,7 @@ async def test_p1_a_step_that_is_repeated_pins_nothing_else() -> None:
         for _ in range(2):
             await step(owner, StepKind.KEEP)
         # Elements between them do not take the place of the one that the record is made of.
-        with pytest.raises(InvalidArgument, match="already a backup"):
+        with pytest.raises(BackupExists, match="already a backup"):
             await step(owner, StepKind.PIN, token="other")
 
 
@@ -259,9 +261,9 @@ async def test_a_backup_that_exists_and_one_that_does_not_are_refused() -> None:
     await first_owner(world)
     async with world.owner() as owner:
         await owner.store.backup("one")
-        with pytest.raises(InvalidArgument, match="already a backup 'one'"):
+        with pytest.raises(BackupExists, match="already a backup 'one'"):
             await owner.store.backup("one")
-        with pytest.raises(InvalidArgument, match="no backup 'two'"):
+        with pytest.raises(BackupNotFound, match="no backup 'two'"):
             await owner.store.remove_backup("two")
         for name in ("", ".a", "a/b", "x" * 101):
             with pytest.raises(InvalidArgument, match="name"):

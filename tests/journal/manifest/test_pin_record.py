@@ -78,10 +78,10 @@ async def test_every_byte_of_a_record_is_checked() -> None:
                     found.append(error)
         except DataCorruption as error:
             found.append(error)
-        [error] = found
-        assert error.file == pin_record_name(NAME)
-        assert error.offset <= at
-        assert (error.offset == 0) == (at < head)
+        [damage] = found
+        assert damage.file == pin_record_name(NAME)
+        assert damage.offset <= at
+        assert (damage.offset == 0) == (at < head)
 
 
 async def test_a_record_that_is_cut_off_is_damaged() -> None:
