@@ -170,16 +170,20 @@ class Pins:
     async def put_record(self, name: str, positions: Sequence[Position]) -> None:
         """Create the record of the backup from the elements that ``pin`` returned, of each container. Raises
         ``BackupExists`` if there is another one, ``BackupIncomplete`` if an element is gone."""
+        check_backup_name(name)
+        identity = self._ownership.identity
+        if len(positions) != identity.containers:
+            raise _given_up(name, len(positions))
         elements: list[StoredElement] = []
         for container, position in enumerate(positions):
             try:
                 element = await read_element(self._chunks, container, position.n)
             except ChunkNotFound:
                 raise _given_up(name, container) from None
-            if element.position != position:
+            if element.position != position or pin_of(name, element) not in element.element.pins:
                 raise _given_up(name, container)
             elements.append(element)
-        parts = encode_pin_record(check_backup_name(name), self._ownership.identity.store, elements)
+        parts = encode_pin_record(name, identity.store, elements)
         await self._ownership.prove()
         try:
             await self._chunks.create_with_content(pin_record_name(name), parts)

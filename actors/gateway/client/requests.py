@@ -289,10 +289,11 @@ def flush() -> Call[None]:
 
 
 def take_backup_step(step: BackupStep) -> Call[StepAnswer]:
-    body = bodies.TakeBackupStep(step.kind, check_backup_name(step.name), step.token, step.positions)
+    elements = tuple(bodies.PinnedElement(*position) for position in step.positions)
+    body = bodies.TakeBackupStep(step.kind, check_backup_name(step.name), step.token, elements)
     path = paths.container_path(step.container, "backup-steps")
     request = Request("POST", path, encode_json(body), _JSON)
-    parse = _answer(bodies.BackupStepDone, lambda answer: StepAnswer(answer.position, answer.found))
+    parse = _answer(bodies.BackupStepDone, lambda answer: StepAnswer((answer.n, answer.crc), answer.found))
     return Call(request, Repeat.IDEMPOTENT, parse, container=step.container)
 
 

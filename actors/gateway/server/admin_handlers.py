@@ -178,10 +178,11 @@ async def backups(call: Call) -> Backups:
 async def backup_step(call: Call, body: TakeBackupStep) -> BackupStepDone:
     """Take one step of making or removing a backup."""
     index = _checked_container(call)
-    step = BackupStep(index, body.kind, body.name, body.token, body.positions)
+    positions = tuple((each.n, each.crc) for each in body.elements)
+    step = BackupStep(index, body.kind, body.name, body.token, positions)
     # Not cancelled if the client goes away: its repeat finds the same.
     answer = await call.server.store.take_backup_step(step)
-    return BackupStepDone(answer.position, answer.found)
+    return BackupStepDone(*answer.position, answer.found)
 
 
 def _checked_container(call: Call) -> int:

@@ -108,6 +108,13 @@ class Create(RequestBody, frozen=True):
     exist_ok: bool = False
 
 
+class PinnedElement(RequestBody, frozen=True):
+    """An element of a container's journal."""
+
+    n: Number
+    crc: Number
+
+
 class TakeBackupStep(RequestBody, frozen=True):
     """One step of making or removing a backup; a client takes them in order, for all containers."""
 
@@ -115,7 +122,7 @@ class TakeBackupStep(RequestBody, frozen=True):
     name: BackupName
     token: Annotated[str, Meta(max_length=64)] = ""
     """Of ``pin``: identifies the call, so that a repeat pins nothing else."""
-    positions: Annotated[tuple[tuple[Number, Number], ...], Meta(max_length=1024)] = ()
+    elements: Annotated[tuple[PinnedElement, ...], Meta(max_length=1024)] = ()
     """Of ``put``: what each container answered to ``pin``."""
 
 
@@ -391,8 +398,10 @@ class Backups(Struct, frozen=True):
 class BackupStepDone(Struct, frozen=True):
     """The answer to a step of a backup."""
 
-    position: tuple[Number, Number] = (0, 0)
-    """Of ``pin``: number and CRC of the element."""
+    n: Number = 0
+    """Of ``pin``: the number of the element."""
+    crc: Number = 0
+    """Of ``pin``: its CRC."""
     found: bool = False
     """Of ``remove`` and ``drop``: whether there was any."""
 
