@@ -324,7 +324,45 @@ async def test_p4_while_records_cannot_be_read_nothing_is_deleted() -> None:
         await check_kept(world, owner, ["one"])
 
 
-@pytest.mark.parametrize("seed", range(12))
+async def test_p4_what_is_dropped_while_a_pin_is_made_is_kept() -> None:
+    """Its element has the runs of a flush that began before, and these name it."""
+    world = ContainerWorld(attrs.evolve(QUICK, collector=CollectorOptions(delay=0, listings=())))
+    await first_owner(world, "a", "b")
+    async with world.owner() as owner:
+        await owner.store.append("b", b"more")
+        is_held = False
+
+        def script(call: Call) -> Fault | None:
+            nonlocal is_held
+            if is_held or "/journal/" not in call.name or call.verb != "create_with_content":
+                return None
+            is_held = True
+            return Fault(FaultKind.DELAY, seconds=10.0)
+
+        world.chunks.script = script
+        positions: list[tuple[int, int]] = []
+
+        async def pin() -> None:
+            positions.append(await step(owner, StepKind.PIN))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pin)
+            await anyio.sleep(1)
+            assert is_held
+            before = world.chunk_names
+            await owner.store.delete_segment("a")
+            owner.container._components.writer.request_cycle()
+            await anyio.sleep(1)
+            # The runs that count name them, and the pin may get these.
+            assert await owner.container.pins.among(before, ()) > set()
+        await step(owner, StepKind.PUT, positions=tuple(positions))
+        await step(owner, StepKind.KEEP)
+        await settle(owner)
+        assert await kept_chunks(world, "one") <= world.chunk_names
+        await check_kept(world, owner, ["one"])
+
+
+@pytest.mark.parametrize("seed", range(6))
 async def test_p4_a_backup_beside_deletions_and_collections_is_whole(seed: int) -> None:
     """What is deleted while a backup is made is in it and kept, or not in it."""
     random = Random(seed)
