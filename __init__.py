@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from .actors.telemetry.tracing import SpanHook
     from .spark_bridge import events
     from .storage_backends.base.arguments import WriterId
+    from .storage_backends.base.backups import Backup
     from .storage_backends.base.errors import (
         AttributeConflict,
+        BackupExists,
+        BackupIncomplete,
+        BackupNotFound,
         BadOffset,
         ChangesIncomplete,
         ClosedError,
@@ -98,6 +102,7 @@ _HOMES = {
     "actors.telemetry.tracing": ("SpanHook",),
     "actors.store.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.arguments": ("WriterId",),
+    "storage_backends.base.backups": ("Backup",),
     "storage_backends.base.verbs": ("SegmentVerbs",),
     "storage_backends.base.segment_layout": ("ChunkExtent", "SegmentLayout", "StoragePlace"),
     "storage_backends.base.segments": (
@@ -132,6 +137,10 @@ __all__ = [
     "AttributePage",
     "AttributeUpdate",
     "AttributeUpdateKind",
+    "Backup",
+    "BackupExists",
+    "BackupIncomplete",
+    "BackupNotFound",
     "BadOffset",
     "BatchItem",
     "ChangesIncomplete",

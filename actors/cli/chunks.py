@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,9 @@ import typer
 
 from ...storage_backends.base.errors import WrongSegmentKind
 from . import output
+from .agreement import check_agreed
 from .options import DEFAULT_DATA, Config, Data, Json, Name, Names, Service, TakeOver, check_selection
-from .running import FAILED, ask_service, check_no_take_over, execute, fail, lengths_of, owning, viewing
+from .running import FAILED, ask_service, check_no_take_over, execute, lengths_of, owning, viewing
 
 if TYPE_CHECKING:
     from ...storage_backends.segments.operations.defrag import DefragResult
@@ -200,9 +200,9 @@ def confirm(
     Such a store deletes no unknown chunk, because another folder may need it: for data newer than a backup,
     or because this folder is a copy of that one. Confirm the store once it is clear that no other folder will
     be used with this long-term storage. The command first shows what would be deleted, which cannot be
-    brought back. Backups that need some of it become unusable, such as those newer than a restored one: to
-    keep them, do not confirm. It is deleted while the store is open, after the setting gc.delay. A moved
-    folder confirms itself after it has been open for 24 hours.
+    brought back. What backups need is kept. Those of an earlier version that need some of it become unusable,
+    such as those newer than a restored one: to keep them, do not confirm. It is deleted while the store is
+    open, after the setting gc.delay. A moved folder confirms itself after it has been open for 24 hours.
     """
     from ..container.container import Container
     from ..maintenance.report import list_unconfirmed
@@ -231,7 +231,7 @@ def confirm(
     )
     if not yes:
         # --json is for scripts, which cannot answer.
-        _check_agreed(question, asks=not json)
+        check_agreed(question, asks=not json)
 
     async def command() -> None:
         if url is not None:
@@ -261,31 +261,12 @@ def _endangered(found: list[UnconfirmedContainer], *, asks_service: bool) -> lis
 
     backups = sorted({backup for each in found for backup in each.backups})
     lines = [f"backup {each} needs some of this, and cannot be restored without it" for each in backups]
-    others = "Backups" if asks_service else "Backups in other folders (`tierlog backup --to`)"
+    where = "" if asks_service else " in other folders"
     warning = (
-        f"{others} are not looked at: those newer than a restored one need some of this too. To keep them "
-        f"usable, do not confirm: until then nothing of it is deleted"
+        f"Backups of an earlier version{where} are not looked at: those newer than a restored one need some "
+        f"of this too. To keep them usable, do not confirm: until then nothing of it is deleted"
     )
     return [*lines, warning]
-
-
-def _check_agreed(question: str, *, asks: bool) -> None:
-    """Ask on the terminal. No answer, from a script's stdin at its end, does not confirm."""
-    try:
-        # On stderr: stdout may be a pipe.
-        if asks and sys.stdin.isatty():
-            if typer.confirm(question, err=True):
-                return
-        elif asks and (answer := sys.stdin.readline()):
-            sys.stderr.write(f"{question} {answer.rstrip()}\n")
-            if answer.strip().lower() in ("y", "yes"):
-                return
-        else:
-            asks = False  # A script asks nobody.
-    except typer.Abort:
-        sys.stderr.write("\n")
-        asks = False
-    fail("nothing was confirmed" if asks else "not confirmed: add --yes")
 
 
 async def _ask_unconfirmed(url: str) -> list[UnconfirmedContainer]:

@@ -115,6 +115,9 @@ def _show(report: StoreReport) -> None:
     _show_containers(screen, report.containers)
     screen.print()
     _show_sums(screen, report)
+    for backup in report.backups:
+        if not backup.problem:
+            screen.print(f"backup {backup.name} of {output.show_time(backup.created_ms)}")
     for container in report.containers:
         if container.unconfirmed:
             screen.print(

@@ -83,6 +83,7 @@ from .operations.writers import LastEventRequest
 from .owner import Identity
 from .ownership import StorageOwnership
 from .parked import ParkedOptions
+from .pins import Pins
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
@@ -224,6 +225,10 @@ class Container:
         return self._components.storage
 
     @property
+    def pins(self) -> Pins:
+        return self._components.pins
+
+    @property
     def imports(self) -> SegmentImporter:
         return self._components.imports
 
@@ -332,6 +337,7 @@ class Container:
                 helpers.start_soon(protect(components.loader.run), pipeline.resume, pipeline.wait_for_room)
                 helpers.start_soon(protect(components.table_runs.run))
                 helpers.start_soon(protect(components.row_removal.run))
+                helpers.start_soon(protect(components.pins.run))
                 helpers.start_soon(protect(components.shorten_images))
                 if (cached := self.options.chunk_cache) is not None:
                     prefix = f"{OWN_CHUNKS}{self.index:04d}/"
@@ -711,4 +717,5 @@ class Container:
             table=components.table_runs.statistics(),
             loader=components.loader.statistics(),
             user_tables=components.tables.statistics(components.row_removal.removed),
+            pins=components.pins.statistics(),
         )

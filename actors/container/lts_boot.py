@@ -17,7 +17,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.manifest.chain import StoredElement, element_name, list_elements
-from ...journal.manifest.element import Element, Kind, Owner
+from ...journal.manifest.element import Element, Kind, Owner, Pin
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.log_element import LogElement
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -52,6 +52,8 @@ class LtsBoot:
     ends: int
     """How many ended transactions are known."""
     records: Sequence[Row]
+    pin: Pin | None = None
+    """The pin that keeps ``chosen``, if it is an earlier one."""
 
     @property
     def epoch(self) -> int:
@@ -78,7 +80,8 @@ class LtsBoot:
                     highest_version=history,
                 ),
                 runs=chosen.runs,
-                pins=newest.pins,
+                # P5: all backups, and a restored one that was copied here.
+                pins=tuple(dict.fromkeys((*newest.pins, *(() if self.pin is None else (self.pin,))))),
             )
         )
         state = ContainerState(self.container, epoch)
@@ -98,7 +101,9 @@ class LtsBoot:
         return claim
 
 
-async def read_boot(container: int, newest: StoredElement, chosen: Element, runs: RunReader) -> LtsBoot:
+async def read_boot(
+    container: int, newest: StoredElement, chosen: Element, runs: RunReader, pin: Pin | None = None
+) -> LtsBoot:
     """Read and check the tables of ``chosen``. Raises ``Unavailable``, ``DataCorruption``."""
     table = Table()
     table.use(chosen.runs)
@@ -112,7 +117,7 @@ async def read_boot(container: int, newest: StoredElement, chosen: Element, runs
             async with aclosing(pages_of_rows(view, runs, prefix.encode())) as pages:
                 async for rows in pages:
                     records += rows
-    return LtsBoot(container, newest, chosen, published, ends, records)
+    return LtsBoot(container, newest, chosen, published, ends, records, pin)
 
 
 async def claim_chain(chunks: ChunkStorage, container: int, op: LogElement) -> None:

@@ -19,6 +19,7 @@ from .checkpoint import CheckpointStatistics
 from .leases import TransactionStatistics
 from .loader import LoaderStatistics
 from .ownership import JournalStatistics
+from .pins import PinStatistics
 from .pipeline import PipelineStatistics
 from .recovery import RecoveryReport
 from .table_runs import TableStatistics
@@ -48,3 +49,4 @@ class ContainerStatistics(Value):
     table: TableStatistics
     loader: LoaderStatistics
     user_tables: TablesStatistics
+    pins: PinStatistics

@@ -154,7 +154,7 @@ class LtsContainer:
         if listed.newest is None:
             await self._check_unused()
         else:
-            _check_readable(listed.newest.element, element_name(self.index, listed.newest.n))
+            check_readable(listed.newest.element, element_name(self.index, listed.newest.n))
         return listed.newest
 
     async def _check_unused(self) -> None:
@@ -188,7 +188,7 @@ class LtsContainer:
         return LtsSnapshot(state, metadata, storage, self._runs, ColdSegments(state, self._runs), element)
 
 
-def _check_readable(element: Element, name: str) -> None:
+def check_readable(element: Element, name: str) -> None:
     """Raises ``StoreMismatch`` if the names of the segments are in the log only."""
     progress = element.progress
     if element.runs.schema < SEGMENTS and (element.runs.runs or (progress.cycle and progress.newest_segment)):
@@ -279,6 +279,7 @@ async def open_lts(
 async def _find_chunks(
     place: str | os.PathLike[str], config: StoreConfig, files: Files
 ) -> tuple[StoragePlace, ChunkStorage]:
+    """Where the long-term storage is that ``open_lts`` reads, and a reader of it."""
     if isinstance(place, str) and place.startswith(SCHEME):
         nowhere, bucket = StoreFolder(""), ChunkLocation(place, config.s3)
         return bucket.place(nowhere), make_chunk_reader(bucket, files, nowhere, NO_WORLD)

@@ -39,6 +39,15 @@ from ...storage_backends.base.arguments import (
     previous_event,
     required_writer,
 )
+from ...storage_backends.base.backups import (
+    Backup,
+    BackupStep,
+    StepAnswer,
+    check_backup_name,
+    make_backup,
+    remove_backup,
+    take_steps,
+)
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import (
     ClosedError,
@@ -99,6 +108,7 @@ from ..container.operations.transactions import (
 )
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
+from ..container.pins import list_backups
 from ..container.requests import Request
 from ..container.segment_layout import segment_layout
 from ..container.tables import Tables
@@ -537,6 +547,23 @@ class SegmentStore(SegmentVerbs):
         if errors:
             raise errors[0]
 
+    async def backup(self, name: str) -> None:
+        check_backup_name(name)
+        await self.flush()  # all containers at once
+        token = await self.on_container(0, _new_id)
+        await take_steps(make_backup(name, token, self.containers), self.take_backup_step)
+
+    async def backups(self) -> list[Backup]:
+        return await self.on_container(0, list_backups)
+
+    async def remove_backup(self, name: str) -> None:
+        steps = remove_backup(check_backup_name(name), self.containers)
+        await take_steps(steps, self.take_backup_step)
+
+    async def take_backup_step(self, step: BackupStep) -> StepAnswer:
+        """For the server: one step of a caller's backup."""
+        return await self.on_container(step.container, lambda owner: owner.pins.act(step))
+
     def statistics(self) -> StoreStatistics:
         """A frozen snapshot of every container."""
         return self._statistics(tuple(container.statistics() for container in self.local_containers))
@@ -676,6 +703,10 @@ class SegmentStore(SegmentVerbs):
         return self._container(append.name), AppendRequest(
             append.name, data, writer, first, count, previous, expected
         )
+
+
+async def _new_id(container: Container) -> str:
+    return container.world.new_id()
 
 
 def _check_target(target: str, transaction_id: str) -> None:

@@ -420,6 +420,20 @@ redirect_unconfirmed = endpoint(
     successes=(),
     is_documented=False,
 )(_redirect_container)
+redirect_backups = endpoint(
+    "GET",
+    f"{paths.CONTAINERS}/{{container}}/backups",
+    "redirect-backups",
+    successes=(),
+    is_documented=False,
+)(_redirect_container)
+redirect_backup_step = endpoint(
+    "POST",
+    f"{paths.CONTAINERS}/{{container}}/backup-steps",
+    "redirect-backup-step",
+    successes=(),
+    is_documented=False,
+)(_redirect_container)
 redirect_confirm = endpoint(
     "POST",
     f"{paths.CONTAINERS}/{{container}}/confirm",

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from typing import Protocol, TypeVar
 
 from .arguments import JoinedAppend, WriterId
+from .backups import Backup
 from .checksum import Buffer
 from .errors import TierlogError
 from .segment_layout import SegmentLayout
@@ -460,6 +461,34 @@ class SegmentVerbs(ReadVerbs, Protocol):
 
         Starts a flush cycle in every container and waits for it. Raises the first error that kept a segment
         from being flushed; nothing is lost then, and later cycles try again.
+        """
+        ...
+
+    async def backup(self, name: str) -> None:
+        """Makes a backup of the whole store, with everything that was acked before the call. Flushes, and
+        copies nothing: until it is removed, long-term storage keeps what it needs.
+
+        ``name`` has 1 to 100 letters, digits, ``.``, ``_`` and ``-``. ``tierlog restore`` and ``tierlog
+        backup --copy-to`` use the backup. Each container is as of one moment; all of them are not.
+
+        Raises:
+            BackupExists: There is one of that name, or another call is making it.
+            BackupIncomplete: A container was opened by another host meanwhile; make it again.
+            InvalidArgument: There is no room for another backup: 64 are kept.
+            StorageFull: There is no room for what the backup needs.
+            Unavailable: Long-term storage does not answer.
+        """
+        ...
+
+    async def backups(self) -> list[Backup]:
+        """Returns the backups in long-term storage, sorted by name."""
+        ...
+
+    async def remove_backup(self, name: str) -> None:
+        """Removes a backup. What only it needed is deleted in the background.
+
+        Raises:
+            BackupNotFound: There is no such backup.
         """
         ...
 

@@ -15,6 +15,7 @@ import anyio.abc
 import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
+from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
@@ -290,6 +291,21 @@ class Client(ClientBase, SegmentVerbs):
     async def flush(self) -> None:
         self._check()
         await self._drive(attempts.call_all_hosts(self._context, requests.flush()))
+
+    async def backup(self, name: str) -> None:
+        check_backup_name(name)
+        await self.flush()  # all hosts before their containers, one by one
+        token = f"{self._context.random.getrandbits(128):032x}"
+        steps = make_backup(name, token, len(self._context.map.assignments))
+        await self._drive(attempts.take_steps(self._context, steps))
+
+    async def backups(self) -> list[Backup]:
+        return await self._run(requests.backups())
+
+    async def remove_backup(self, name: str) -> None:
+        self._check()
+        steps = remove_backup(check_backup_name(name), len(self._context.map.assignments))
+        await self._drive(attempts.take_steps(self._context, steps))
 
     async def health(self) -> HostStatus:
         """Returns the status of the server at the client's URL, available or not.

@@ -8,12 +8,14 @@ Cancellation: a program may be dropped at any yield; it holds nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from operator import attrgetter
 from random import Random
 from typing import Any, TypeVar
 
 import attrs
 
+from ....storage_backends.base.backups import Steps
 from ....storage_backends.base.errors import TierlogError, Unavailable
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, Listing, PageAsked, Part, text_of
 from ....storage_backends.base.segments import SegmentPage
@@ -88,7 +90,7 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
     earlier: TierlogError | None = None
     while True:
         generation = context.map.generation
-        containers = _CONTAINER_NONE if call.segment is None else (context.map.container_of(call.segment),)
+        containers = _containers_of(context, call)
         target = context.map.url_of(containers[0]) if containers else context.map.base
         answer = yield Send(target, call.request, give_up - context.clock(), containers, parks=call.parks)
         result = interpret(call, answer)
@@ -115,6 +117,12 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
                 raise given_up(closed, doubt=doubt) from result.error
 
         yield Pause(retry.pause)
+
+
+def _containers_of(context: ClientContext, call: Call[T]) -> tuple[int, ...]:
+    if call.container is not None:
+        return (call.container,)
+    return _CONTAINER_NONE if call.segment is None else (context.map.container_of(call.segment),)
 
 
 def with_attempt_before(final: TierlogError, earlier: TierlogError | None, left: float) -> TierlogError:
@@ -291,6 +299,19 @@ def list_segments(context: ClientContext, prefix: str) -> Program[list[str]]:
     """The names of all pages, each of which has the time of a call."""
     pages = yield from _all_pages(context, SEGMENTS, page_of_segments, prefix)
     return [name for page in pages for name in page.names]
+
+
+def take_steps(context: ClientContext, steps: Steps) -> Program[None]:
+    """Make or remove a backup. Each step has the time of a call."""
+    with suppress(StopIteration):
+        step = next(steps)
+        while True:
+            try:
+                answer = yield from run_call(context, requests.take_backup_step(step))
+            except TierlogError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
 
 
 def list_transactions(context: ClientContext, prefix: str) -> Program[list[TransactionInfo]]:

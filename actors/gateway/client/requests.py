@@ -29,6 +29,7 @@ from ....storage_backends.base.arguments import (
     checked_updates,
     required_writer,
 )
+from ....storage_backends.base.backups import Backup, BackupStep, StepAnswer, check_backup_name
 from ....storage_backends.base.errors import (
     InvalidArgument,
     OutcomeUnknown,
@@ -119,6 +120,8 @@ class Call(Generic[T]):
     """The value of a success; raises ``ValueError`` if it cannot be decoded."""
     segment: str | None = None
     """The request goes to its owner; None: the caller chooses the server."""
+    container: int | None = None
+    """Likewise, of a request about a container."""
     statuses: tuple[int, ...] = (200,)
     """The statuses of success."""
     wait: float = 0.0
@@ -280,6 +283,27 @@ def flush() -> Call[None]:
     """Flush one host. A repeat is harmless: a flush changes nothing that a caller could see."""
     request = Request("POST", paths.FLUSH, encode_json(Nothing()), _JSON)
     return Call(request, Repeat.READS, _answer(Empty, _nothing))
+
+
+# --- backups ------------------------------------------------------------------------------------
+
+
+def take_backup_step(step: BackupStep) -> Call[StepAnswer]:
+    elements = tuple(bodies.PinnedElement(*position) for position in step.positions)
+    body = bodies.TakeBackupStep(step.kind, check_backup_name(step.name), step.token, elements)
+    path = paths.container_path(step.container, "backup-steps")
+    request = Request("POST", path, encode_json(body), _JSON)
+    parse = _answer(bodies.BackupStepDone, lambda answer: StepAnswer((answer.n, answer.crc), answer.found))
+    return Call(request, Repeat.IDEMPOTENT, parse, container=step.container)
+
+
+def backups() -> Call[list[Backup]]:
+    request = Request("GET", paths.container_path(0, "backups"))
+    return Call(request, Repeat.READS, _answer(bodies.Backups, _backups), container=0)
+
+
+def _backups(answer: bodies.Backups) -> list[Backup]:
+    return [Backup(each.name, each.created_ms, each.containers, each.problem) for each in answer.backups]
 
 
 # --- transactions (rule H17) ----------------------------------------------------------------------

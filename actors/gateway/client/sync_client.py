@@ -15,6 +15,7 @@ from typing import TypeVar, overload
 import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
+from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
@@ -273,6 +274,21 @@ class SyncClient(ClientBase):
     def flush(self) -> None:
         self._check()
         self._drive(attempts.call_all_hosts(self._context, requests.flush()))
+
+    def backup(self, name: str) -> None:
+        check_backup_name(name)
+        self.flush()  # all hosts before their containers, one by one
+        token = f"{self._context.random.getrandbits(128):032x}"
+        steps = make_backup(name, token, len(self._context.map.assignments))
+        self._drive(attempts.take_steps(self._context, steps))
+
+    def backups(self) -> list[Backup]:
+        return self._run(requests.backups())
+
+    def remove_backup(self, name: str) -> None:
+        self._check()
+        steps = remove_backup(check_backup_name(name), len(self._context.map.assignments))
+        self._drive(attempts.take_steps(self._context, steps))
 
     def health(self) -> HostStatus:
         return self._run(requests.host_status())

@@ -85,6 +85,10 @@ def segment_path(name: str, verb: Verb) -> str:
     return f"{SEGMENTS}/{quote(name, safe=_NAME_SAFE)}/{verb.value}"
 
 
+def container_path(container: int, what: str) -> str:
+    return f"{CONTAINERS}/{container}/{what}"
+
+
 def page_path(listed: str, asked: PageAsked, limit: int) -> str:
     """The path of a page of ``listed``: ``SEGMENTS`` or ``TRANSACTIONS``."""
     path = f"{listed}?limit={limit}"

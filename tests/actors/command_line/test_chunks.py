@@ -18,6 +18,7 @@ import tierlog
 from support.command_line import NAME, Run, is_one_line
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.legacy_layout import write_legacy
+from support.old_backups import old_backup
 from tierlog import Unavailable
 from tierlog.actors.cli import output
 from tierlog.actors.legacy_rolling.importing import no_progress
@@ -191,15 +192,13 @@ def test_a_selection_of_segments_is_required(run: Run, folder: Path) -> None:
         assert (done.code, is_one_line(done.err)) == (2, True)
 
 
-def test_truncated_bytes_do_not_count_as_unflushed(run: Run, tmp_path: Path) -> None:
+def test_truncated_bytes_do_not_count_as_unflushed(run: Run) -> None:
     run("segment", "create", NAME)
     run("segment", "append", NAME, "--data-text", "0123456789")
     run("segment", "truncate", NAME, "6")
 
     assert "1 segment with 4 B, 4 B of it unflushed" in run("doctor").out
     assert "4 bytes from 6 on, 4 not flushed" in run("chunks", "layout", NAME).out
-    backup = run("backup", "b", "--read-only", "--to", str(tmp_path / "backups"))
-    assert "not in the backup: 4 bytes only in the log" in backup.out
 
 
 @pytest.fixture
@@ -316,13 +315,31 @@ def test_g4_a_folder_whose_storage_another_one_claimed_is_refused(run: Run, stor
     assert "--adopt" in refused.err
 
 
-def test_g4_backups_that_need_what_would_be_deleted_are_named(
+def test_p5_what_backups_need_is_not_shown_for_deletion(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("segment", "create", NAME)
+    for name in ("old", "newer"):
+        run("segment", "append", NAME, "--data-text", name)
+        assert run("backup", name).code == 0
+    run("segment", "append", NAME, "--data-text", "newest")
+    run("chunks", "defrag", NAME)
+    assert run("restore", "old", "--replace", "--yes").code == 0
+    assert run("chunks", "confirm", "--yes").code == 0
+    assert run("segment", "read", NAME).out == "old"
+    for name, text in (("newer", "oldnewer"), ("old", "old")):
+        assert run("restore", name, "--replace", "--yes").code == 0
+        assert run("segment", "read", NAME).out == text
+        assert run("doctor", "--deep").code == 0
+
+
+def test_g4_backups_of_an_earlier_version_that_need_what_would_be_deleted_are_named(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("segment", "create", NAME)
     for name in ("old", "newer", "newest"):
         run("segment", "append", NAME, "--data-text", name)
-        assert run("backup", name).code == 0
+        old_backup(folder, name)
     shutil.rmtree(folder / "wal")
     assert run("restore", "newer").code == 0
 
@@ -331,6 +348,6 @@ def test_g4_backups_that_need_what_would_be_deleted_are_named(
     assert "backup newest needs some of this, and cannot be restored without it" in shown
     assert "backup old " not in shown
     assert "backup newer " not in shown
-    assert "in other folders (`tierlog backup --to`) are not looked at" in " ".join(shown.split())
+    assert "Backups of an earlier version in other folders are not looked at" in " ".join(shown.split())
     found = json.loads(run("chunks", "confirm", "--yes", "--json").out)
     assert {backup for each in found for backup in each["backups"]} == {"newest"}

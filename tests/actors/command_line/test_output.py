@@ -27,7 +27,6 @@ def test_a_report_on_single_items_uses_the_singular(run: Run) -> None:
 
     assert "\n1 byte from 0 on, 0 not flushed\n1 chunk, open," in run("chunks", "layout", NAME).out
     assert run("chunks", "verify").out.splitlines()[0] == "read 1 chunk of 1 segment with 1 B"
-    assert run("backup", "first").out == "backup first: 1 segment with 1 chunk and 1 B\n"
     assert "1 segment with 1 B, 0 B of it unflushed" in run("doctor").out
 
 
@@ -38,7 +37,7 @@ def test_a_report_on_single_items_uses_the_singular(run: Run) -> None:
         (("chunks", "ls"), {"length", "use", "segment", "name"}),
         (("chunks", "layout", NAME), {"start", "length", "chunk"}),
         (("doctor",), {"container", "epoch", "segments", "bytes", "missing"}),
-        (("backup", "--list"), {"bytes", "created", "name"}),
+        (("backup", "ls"), {"created", "name"}),
     ],
 )
 def test_tables_fit_a_terminal_of_60_columns_and_lose_only_what_matters_least(

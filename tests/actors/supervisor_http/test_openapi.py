@@ -28,7 +28,7 @@ class TestSupervisor(SchemaTests):
     }
     requests_min = 75
     # The hosts check these requests, and their document is tested with them.
-    excluded = "^/v1/(segments/|containers/.*(/unconfirmed|/confirm)$)"
+    excluded = "^/v1/(segments/|containers/.*(/unconfirmed|/confirm|/backups|/backup-steps)$)"
 
     @asynccontextmanager
     async def served(self, folder: Path) -> AsyncIterator[str]:

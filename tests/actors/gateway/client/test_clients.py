@@ -26,7 +26,7 @@ from tierlog.storage_backends.base.names import container_of
 
 pytestmark = pytest.mark.anyio
 
-NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_view"}
+NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_view", "take_backup_step"}
 """The store's own business with ``open_store``, with tools, and with a server."""
 
 Append = Callable[[], Awaitable[int | None]]
@@ -342,6 +342,37 @@ def test_the_plain_client_does_what_the_store_does(tmp_path: Path) -> None:
 
     with pytest.raises(ClosedError):
         store.list_segments()
+
+
+def test_the_plain_client_makes_lists_and_removes_backups(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
+        store.create_segment("app/events")
+        store.append("app/events", b"hello")
+        store.backup("monday")
+        with pytest.raises(tierlog.BackupExists, match="already a backup 'monday'"):
+            store.backup("monday")
+        [backup] = store.backups()
+        assert (backup.name, backup.problem) == ("monday", "")
+        store.remove_backup("monday")
+        assert store.backups() == []
+        with pytest.raises(tierlog.BackupNotFound):
+            store.remove_backup("monday")
+        with pytest.raises(tierlog.InvalidArgument, match="name"):
+            store.backup("a/b")
+
+
+async def test_the_client_makes_lists_and_removes_backups(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url:
+        async with tierlog.connect(url) as store:
+            await store.create_segment("app/events")
+            await store.append("app/events", b"hello")
+            await store.backup("monday")
+            with pytest.raises(tierlog.BackupExists):
+                await store.backup("monday")
+            assert [backup.name for backup in await store.backups()] == ["monday"]
+            await store.remove_backup("monday")
+            with pytest.raises(tierlog.BackupNotFound):
+                await store.remove_backup("monday")
 
 
 def test_many_threads_share_one_plain_client(tmp_path: Path) -> None:
