@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import anyio
 import anyio.lowlevel
@@ -92,8 +91,9 @@ from .segments import NotLoaded, SegmentState, SegmentTable
 from .shared_store_record import SharedStoreRecord
 from .sources import ContainerManifestSource
 from .state import ContainerState
-from .statistics import ContainerStatistics
+from .statistics import ContainerStatistics, statistics_of
 from .tables import Tables
+from .waiters import SegmentWaiters
 
 _log = get_logger("container")
 
@@ -193,9 +193,7 @@ class Container:
         self._check_interval = options.checkpoint.wal_bytes // 64
         """Payload bytes between two checks whether a checkpoint is due: one per group would cost too much."""
         self._next_check = 0
-        # Weak, so that ``SegmentState.wake`` need not know of it.
-        self._waiters: WeakValueDictionary[int, anyio.Event] = WeakValueDictionary()
-        """The events of segments that somebody waits for."""
+        self.waiters = SegmentWaiters(self)
         self._built: ContainerComponents | None = None
         self._recovery = RecoveryReport(0, 0, 0)
 
@@ -394,8 +392,7 @@ class Container:
             self._built.writer.stop(
                 Unavailable(f"container {self.index} stopped before the flush was complete: flush again")
             )
-        for waiter in list(self._waiters.values()):
-            waiter.set()
+        self.waiters.wake_all()
 
     def _fail_requests(self, requests: list[Request]) -> None:
         error = Unavailable(
@@ -657,65 +654,5 @@ class Container:
         self._check_owner()
         return found
 
-    async def wait_beyond(self, name: str, offset: int, sid: int = 0) -> int:
-        """Return the segment's id when it has bytes past ``offset``, 0 when it is sealed and has none.
-
-        Raises ``SegmentNotFound`` if it is deleted meanwhile, ``Unavailable`` if the container stops.
-        """
-        segment: SegmentState | None = await self.find_kind(name, sid)
-        assert segment is not None
-        sid = segment.sid
-        while True:
-            if segment.durable_length > offset:
-                return sid
-
-            if self.mailbox.closed:
-                raise Unavailable(f"container {self.index} stopped")
-
-            # The seal and the last appends may not be durable yet (C1).
-            if segment.sealed:
-                await self.wait_durable()
-                return sid if segment.durable_length > offset else 0
-
-            if segment.waiter is None:
-                segment.waiter = self._waiters[sid] = anyio.Event()
-            waiter = segment.waiter
-            try:
-                await waiter.wait()
-            finally:
-                # M5: a segment that nobody waits for any more can be unloaded.
-                current = self.segments.readable(sid)
-                if current is not None and current.waiter is waiter and not waiter.statistics().tasks_waiting:
-                    current.waiter = None
-            # Find it again: a cold segment may have been loaded as a new object.
-            segment = self.segments.readable(sid)
-            if segment is None or segment.is_gone:
-                await self.wait_durable()  # its end may not be durable yet
-                raise SegmentNotFound(f"segment {name!r} is gone", segment=name)
-
     def statistics(self) -> ContainerStatistics:
-        components = self._components
-        return ContainerStatistics(
-            container=self.index,
-            epoch=self.state.epoch,
-            segments=self.state.live_segments,
-            active_segments=self.segments.count,
-            recovery=self._recovery,
-            log=self.log.statistics(),
-            mailbox=self.mailbox.statistics(),
-            pipeline=components.pipeline.statistics(),
-            cache=self.cache.statistics(),
-            admission=components.admission.statistics(),
-            writer=components.writer.statistics(),
-            checkpoints=components.checkpointer.statistics(),
-            collector=components.collector.statistics(),
-            transactions=components.leases.statistics(),
-            chunked=components.storage.statistics(),
-            read_ahead=components.read_ahead.statistics(),
-            unflushed=components.unflushed.statistics(),
-            journal=self.ownership.statistics(),
-            table=components.table_runs.statistics(),
-            loader=components.loader.statistics(),
-            user_tables=components.tables.statistics(components.row_removal.removed),
-            pins=components.pins.statistics(),
-        )
+        return statistics_of(self, self._components, self._recovery)

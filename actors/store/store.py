@@ -7,7 +7,7 @@ child, and in another thread than its event loop's. The verbs' documentation is 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from threading import get_ident
 from typing import Any, TypeVar, overload
@@ -35,7 +35,6 @@ from ...storage_backends.base.arguments import (
     checked_updates,
     event_identity,
     joined_events,
-    not_an_append,
     previous_event,
     required_writer,
 )
@@ -54,7 +53,6 @@ from ...storage_backends.base.errors import (
     InvalidArgument,
     SegmentExists,
     SegmentNotFound,
-    TierlogError,
     TooLarge,
     Unavailable,
     WrongSegmentKind,
@@ -90,7 +88,7 @@ from ...storage_backends.base.values import Value
 from ...storage_backends.base.verbs import SegmentVerbs
 from ..chunk_io.actor import StorageActorStatistics
 from ..container.attributes import list_attributes
-from ..container.batch_append import Outcome, append_batch
+from ..container.batch_append import Outcome
 from ..container.container import Container
 from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
 from ..container.operations.append import AppendRequest
@@ -114,9 +112,10 @@ from ..container.segment_layout import segment_layout
 from ..container.tables import Tables
 from ..container.transactions import ask_transaction, page_of_transactions
 from ..kernel.loop_lag import EventLoopStatistics
-from ..kernel.slices import in_slices, turn_after
+from ..kernel.slices import in_slices
 from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
+from .append_batches import AppendBatches
 from .graceful_end import EndReport
 from .tables import StoreTables
 
@@ -301,34 +300,16 @@ class SegmentStore(SegmentVerbs):
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         appends = tuple(check_many("appends", appends))
-        outcomes: list[Outcome] = [None] * len(appends)
-        batches: dict[int, tuple[list[int], list[AppendRequest]]] = {}
-        for part in in_slices(enumerate(appends)):
-            for index, append in part:
-                try:
-                    container, request = self._joined(append)
-                except AttributeError as error:
-                    raise not_an_append(append) from error
-                except TierlogError as error:
-                    outcomes[index] = error
-                    continue
-
-                indexes, requests = batches.setdefault(container.index, ([], []))
-                indexes.append(index)
-                requests.append(request)
-            await turn_after(part)
-
+        batches = await AppendBatches.of(appends, self._joined)
         if self._span is None:
-            await self._append_batches(batches, outcomes)
+            await batches.append()
         else:
             size = sum(len(append.data) for append in appends)
             with self._span("tierlog.append_each", {"count": len(appends), "bytes": size}) as span:
-                for _, requests in batches.values():
-                    for request in requests:
-                        request.span = span
-                await self._append_batches(batches, outcomes)
+                batches.trace(span)
+                await batches.append()
 
-        return outcomes
+        return batches.outcomes
 
     async def seal_segment(self, name: str) -> int:
         length: int = await self._ask("seal_segment", name, SealRequest(name))
@@ -419,7 +400,7 @@ class SegmentStore(SegmentVerbs):
         position, sid = offset, 0
 
         async def wait(owner: Container) -> int:
-            return await owner.wait_beyond(name, position, sid)
+            return await owner.waiters.wait_beyond(name, position, sid)
 
         # The first step finds the segment; a later one of the same name ends the tail.
         while sid := await container.call(wait):
@@ -675,23 +656,6 @@ class SegmentStore(SegmentVerbs):
         with self._span("tierlog.append", about) as span:
             request.span = span
             return await container.call(lambda owner: owner.append(request))
-
-    async def _append_batches(
-        self, batches: Mapping[int, tuple[list[int], list[AppendRequest]]], outcomes: list[Outcome]
-    ) -> None:
-        async def run(container: int, indexes: list[int], requests: list[AppendRequest]) -> None:
-            for index, outcome in zip(
-                indexes, await append_batch(self._containers[container], requests), strict=True
-            ):
-                outcomes[index] = outcome
-
-        if len(batches) == 1:
-            [(container, (indexes, requests))] = batches.items()
-            await run(container, indexes, requests)
-        else:
-            async with anyio.create_task_group() as tasks:
-                for container, (indexes, requests) in batches.items():
-                    tasks.start_soon(run, container, indexes, requests)
 
     def _joined(self, append: JoinedAppend) -> tuple[LocalContainer | RemoteContainer, AppendRequest]:
         data, writer, first, count = append.data, append.writer, append.first_event, append.count
