@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from .actors.telemetry.tracing import SpanHook
     from .spark_bridge import events
     from .storage_backends.base.arguments import WriterId
+    from .storage_backends.base.backups import Backup
     from .storage_backends.base.errors import (
         AttributeConflict,
+        BackupExists,
+        BackupIncomplete,
+        BackupNotFound,
         BadOffset,
         ChangesIncomplete,
         ClosedError,
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
         Unsupported,
         WrongSegmentKind,
     )
+    from .storage_backends.base.segment_layout import ChunkExtent, SegmentLayout, StoragePlace
     from .storage_backends.base.segments import (
         AttributePage,
         AttributeUpdate,
@@ -74,6 +79,7 @@ if TYPE_CHECKING:
         CommitResult,
         StagedPart,
         TransactionInfo,
+        TransactionPage,
         TransactionState,
         TransactionToken,
     )
@@ -96,7 +102,9 @@ _HOMES = {
     "actors.telemetry.tracing": ("SpanHook",),
     "actors.store.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.arguments": ("WriterId",),
+    "storage_backends.base.backups": ("Backup",),
     "storage_backends.base.verbs": ("SegmentVerbs",),
+    "storage_backends.base.segment_layout": ("ChunkExtent", "SegmentLayout", "StoragePlace"),
     "storage_backends.base.segments": (
         "AttributePage",
         "AttributeUpdate",
@@ -117,6 +125,7 @@ _HOMES = {
         "CommitResult",
         "StagedPart",
         "TransactionInfo",
+        "TransactionPage",
         "TransactionState",
         "TransactionToken",
     ),
@@ -128,10 +137,15 @@ __all__ = [
     "AttributePage",
     "AttributeUpdate",
     "AttributeUpdateKind",
+    "Backup",
+    "BackupExists",
+    "BackupIncomplete",
+    "BackupNotFound",
     "BadOffset",
     "BatchItem",
     "ChangesIncomplete",
     "ChangesPage",
+    "ChunkExtent",
     "Client",
     "ClientStatistics",
     "ClosedError",
@@ -146,6 +160,7 @@ __all__ = [
     "OutcomeUnknown",
     "SegmentExists",
     "SegmentInfo",
+    "SegmentLayout",
     "SegmentNotFound",
     "SegmentNotSealed",
     "SegmentPage",
@@ -156,6 +171,7 @@ __all__ = [
     "SpanHook",
     "StagedPart",
     "StorageFull",
+    "StoragePlace",
     "StoreConfig",
     "StoreMismatch",
     "StoreStatistics",
@@ -174,6 +190,7 @@ __all__ = [
     "TransactionEnded",
     "TransactionInfo",
     "TransactionNotFound",
+    "TransactionPage",
     "TransactionState",
     "TransactionToken",
     "Unavailable",

@@ -22,6 +22,7 @@ from rich.console import Console
 from benchmarks import (
     appends,
     chain,
+    chunk_cache,
     garbage,
     history,
     http_parked,
@@ -44,6 +45,7 @@ MODULES = (
     appends,
     recovery,
     reading,
+    chunk_cache,
     history,
     metadata,
     sorted_runs,

@@ -1,7 +1,9 @@
-"""One client for each endpoint and process, kept for later tasks; clock and random ids of this process.
+"""One client for each endpoint and process, and one reader for each long-term storage, kept for later tasks;
+clock and random ids of this process.
 
 Spark reuses its Python workers, so a kept client saves each task the connecting. Workers are forked: a client
-belongs to the process that opened it, and a child opens its own. Safe for many threads."""
+belongs to the process that opened it, and a child opens its own. Clients are safe for many threads; a storage
+is for one thread at a time, which keeps it while it reads."""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ import time
 import uuid
 from contextlib import ExitStack
 
+from ..actors.direct_read.storage import DirectStorage, open_storage
 from ..actors.gateway.client.connect import connect_sync
 from ..actors.gateway.client.sync_client import SyncClient
+from ..storage_backends.base.segment_layout import StoragePlace
 from .bulk_transport import BulkTransport
 from .options import Options
 
@@ -24,6 +28,7 @@ class Connections:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clients: dict[_Key, SyncClient] = {}
+        self._storages: dict[tuple[int, int, StoragePlace], DirectStorage] = {}
         self._ends = ExitStack()
         self._inherited: list[ExitStack] = []
 
@@ -40,16 +45,38 @@ class Connections:
                 self._clients[key] = client
             return client
 
+    def storage(self, place: StoragePlace) -> DirectStorage:
+        """Raises as ``open_storage``."""
+        key = (os.getpid(), threading.get_ident(), place)
+        with self._lock:
+            storage = self._storages.get(key)
+        if storage is None:
+            # Outside of the lock: a bucket may take seconds to answer.
+            storage = open_storage(place)
+            with self._lock:
+                self._storages[key] = storage
+        return storage
+
+    def drop_storage(self, place: StoragePlace) -> None:
+        """Open it anew the next time, and let it prove again what it is: it may have been unmounted."""
+        with self._lock:
+            storage = self._storages.pop((os.getpid(), threading.get_ident(), place), None)
+        if storage is not None:
+            storage.close()
+
     def close(self) -> None:
         with self._lock:
             self._clients.clear()
+            for storage in self._storages.values():
+                storage.close()
+            self._storages.clear()
             self._ends.close()
 
     def forget(self) -> None:
         """In the child of a fork: leave the parent's connections open and unused, and its lock, which another
         thread may have held."""
         self._inherited.append(self._ends)
-        self._lock, self._clients, self._ends = threading.Lock(), {}, ExitStack()
+        self._lock, self._clients, self._storages, self._ends = threading.Lock(), {}, {}, ExitStack()
 
 
 connections = Connections()

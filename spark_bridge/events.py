@@ -95,7 +95,7 @@ def boundaries(data: Buffer) -> Sequence[int]:
 
 
 def _equal_boundaries(data: Buffer) -> range | None:
-    if type(data) is not bytes or len(data) < HEADER_BYTES:
+    if len(data) < HEADER_BYTES:
         return None
 
     step = HEADER_BYTES + int(_LENGTH.unpack_from(data)[0])
@@ -105,7 +105,8 @@ def _equal_boundaries(data: Buffer) -> range | None:
         return None
 
     # One byte of all headers at a time, compared in C: no header is decoded in Python.
-    if any(data[at:end:step] != data[at : at + 1] * count for at in range(HEADER_BYTES)):
+    view = memoryview(data)
+    if any(view[at:end:step].tobytes() != bytes(view[at : at + 1]) * count for at in range(HEADER_BYTES)):
         return None
 
     if (
@@ -118,18 +119,20 @@ def _equal_boundaries(data: Buffer) -> range | None:
 
 
 def _walked_boundaries(data: Buffer) -> list[int]:
-    position, end = 0, len(data)
-    found = [0]
-    unpack = _LENGTH.unpack_from
-    while position + HEADER_BYTES <= end:
-        [size] = unpack(data, position)
-        if size > EVENT_BYTES_MAX:
-            raise _no_frame(position, size)
+    # Once for each event: nothing in this loop can be left out.
+    position, last = 0, len(data) - HEADER_BYTES
+    found: list[int] = []
+    add, unpack = found.append, _LENGTH.unpack_from
+    while position <= last:
+        add(position)
+        position += HEADER_BYTES + unpack(data, position)[0]
+    # An impossible length passes the end of less data than the largest event has, and so ends the loop.
+    checked = found if len(data) > EVENT_BYTES_MAX else found[-1:]
+    for begin, end in pairwise((*checked, position)):
+        if end - begin > HEADER_BYTES + EVENT_BYTES_MAX:
+            raise _no_frame(begin, end - begin - HEADER_BYTES)
 
-        position += HEADER_BYTES + size
-        if position > end:
-            break
-
+    if position <= len(data):
         found.append(position)
     return found
 
@@ -237,6 +240,6 @@ def _equal_events(data: Buffer, boundaries: range) -> pa.BinaryArray:
 
     count, step = len(boundaries) - 1, boundaries.step
     table = np.frombuffer(data, np.uint8, count * step).reshape(count, step)
-    values = np.ascontiguousarray(table[:, HEADER_BYTES:])
+    values = np.array(table[:, HEADER_BYTES:])  # a copy: the caller's buffer may be used again
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(step - HEADER_BYTES)
     return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(values)])

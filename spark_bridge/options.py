@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import attrs
 
+from ..actors.direct_read.storage import check_location
 from ..actors.gateway.client.transport import check_url
 from ..actors.settings.units import GiB, KiB, MiB, Setting, duration, size
 from ..storage_backends.base.errors import InvalidArgument, shown
@@ -49,6 +50,14 @@ class Rows(Enum):
     PYTHON = "python"
 
 
+class Direct(Enum):
+    """Whether tasks read history out of long-term storage themselves."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 Offsets = Edge | Mapping[str, int]
 """One edge for all segments, or an offset for each."""
 
@@ -65,6 +74,9 @@ _NAMES = (
     "failOnDataLoss",
     "includeMetadata",
     "readBytes",
+    "direct",
+    "storageLocation",
+    "lts",
     "txnAppId",
     "txnVersion",
     "txnId",
@@ -92,7 +104,7 @@ class Options:
     or texts like ``8 MiB``, durations texts like ``60 s``."""
 
     endpoint: str
-    """URL of the service, such as ``http://127.0.0.1:8470``. Required."""
+    """URL of the service, such as ``http://127.0.0.1:8470``. Required, unless ``lts`` is there."""
     segment: str | None
     """The segment; also the argument of ``load`` and ``save``. None: all whose names have the prefix."""
     segment_prefix: str
@@ -113,6 +125,15 @@ class Options:
     read_bytes: int
     """Reads: bytes of one request, 64 KiB to 256 MiB (default: 8 MiB). A task holds two blocks of this
     size."""
+    direct: Direct
+    """Reads: whether tasks read flushed bytes out of long-term storage themselves: ``auto`` (default: where
+    they can, and at least 1 MiB), ``always`` (fail where they cannot) or ``never``."""
+    storage_location: str
+    """Reads: where tasks find long-term storage, an absolute path or ``s3://BUCKET/PREFIX``, if not where the
+    service says."""
+    lts: str
+    """Batch reads: long-term storage of a store without a service, in place of ``endpoint``: a data folder,
+    its ``lts/``, or ``s3://BUCKET/PREFIX``."""
     txn_app_id: str | None
     """Exactly-once writes: the writer, together with ``txn_version``. Streams: in place of the query's id."""
     txn_version: int | None
@@ -143,8 +164,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
     take = _Parser(texts)
     segment, prefix = _segment(texts)
+    lts = take("lts", _location, "")
     return Options(
-        endpoint=_endpoint(texts.get("endpoint")),
+        endpoint="" if lts and "endpoint" not in texts else _endpoint(texts.get("endpoint")),
         segment=segment,
         segment_prefix=prefix,
         starting_offsets=_edge(take("startingOffsets", _offsets, None), Edge.EARLIEST),
@@ -154,6 +176,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         fail_on_data_loss=take("failOnDataLoss", _flag, True),
         include_metadata=take("includeMetadata", _flag, True),
         read_bytes=take("readBytes", _size(_READ_BYTES), _READ_BYTES_DEFAULT),
+        direct=take("direct", _word(Direct), Direct.AUTO),
+        storage_location=take("storageLocation", _location, ""),
+        lts=lts,
         txn_app_id=take("txnAppId", _writer, None),
         txn_version=take("txnVersion", _number(0, ATTRIBUTE_MAX), None),
         txn_id=take("txnId", _id, None),
@@ -185,8 +210,14 @@ def check_batch_read(options: Options) -> None:
             "option endingOffsets: a batch up to 'earliest' reads nothing; use 'latest' or offsets"
         )
 
+    if options.lts and (options.endpoint or options.direct is not Direct.AUTO):
+        raise InvalidArgument(
+            "option lts reads long-term storage and asks no service: leave out endpoint and direct, or lts"
+        )
+
 
 def check_stream_read(options: Options) -> None:
+    _check_service(options)
     if options.ending_offsets is Edge.EARLIEST:
         raise InvalidArgument(
             "option endingOffsets: a stream up to 'earliest' reads nothing; use 'latest' or offsets"
@@ -219,7 +250,15 @@ def check_stream_write(options: Options) -> str:
     return segment
 
 
+def _check_service(options: Options) -> None:
+    if options.lts:
+        raise InvalidArgument(
+            "option lts is for batch reads: for streams and writes name a service with the option endpoint"
+        )
+
+
 def _target(options: Options) -> str:
+    _check_service(options)
     if options.segment is None:
         raise InvalidArgument(
             "option segmentPrefix is for reading: a write has one target, named by segment or save(...)"
@@ -339,6 +378,11 @@ def _offsets(text: str) -> Offsets:
 
 def _edge(given: Offsets | None, otherwise: Edge) -> Offsets:
     return otherwise if given is None else given
+
+
+def _location(text: str) -> str:
+    check_location(text)
+    return text
 
 
 def _flag(text: str) -> bool:

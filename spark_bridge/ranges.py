@@ -17,9 +17,10 @@ from typing import NamedTuple, Protocol
 
 import attrs
 
-from ..actors.gateway.client.sync_client import SyncClient
+from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.codec import DecodeError
 from ..storage_backends.base.errors import DataCorruption
+from ..storage_backends.base.segments import SegmentInfo
 from . import events
 
 WALK_BYTES = 4 << 20
@@ -42,9 +43,18 @@ class BytesSource(Protocol):
         """Some of the offsets in ``start .. end`` at which appends begin, ascending; possibly none."""
 
 
+class ReadClient(Protocol):
+    """What is asked of a client."""
+
+    def segment_info(self, name: str) -> SegmentInfo: ...
+    def list_segments(self, prefix: str = "") -> list[str]: ...
+    def append_starts(self, name: str, start: int, end: int) -> list[int]: ...
+    def read(self, name: str, offset: int, size: int) -> bytes: ...
+
+
 @attrs.frozen
 class ServiceBytes:
-    client: SyncClient
+    client: ReadClient
 
     def append_starts(self, segment: str, start: int, end: int) -> Sequence[int]:
         return self.client.append_starts(segment, start, end)
@@ -85,7 +95,8 @@ class Block(NamedTuple):
     """Consecutive whole frames."""
 
     offset: int
-    data: bytes
+    data: Buffer
+    """Valid until the next block is asked for."""
     boundaries: Sequence[int]
     """Boundaries of the frames, as positions in ``data``."""
 
@@ -117,7 +128,7 @@ def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -
             position, wanted = after, size
 
 
-def boundaries_at(data: bytes, segment: str, offset: int) -> Sequence[int]:
+def boundaries_at(data: Buffer, segment: str, offset: int) -> Sequence[int]:
     try:
         return events.boundaries(data)
     except DecodeError as error:

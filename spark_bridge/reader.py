@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from ..actors.direct_read.storage import DirectStorage
 from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.errors import InvalidArgument, SegmentNotFound, SegmentTruncated
+from ..storage_backends.base.segment_layout import StoragePlace
 from ..storage_backends.base.segments import SegmentInfo
 from . import events
-from .connections import connections
+from .connections import connections, new_id
+from .history import History, Refusals, read_extents
+from .lts import Chunks, planner
 from .options import Edge, Offsets, Options
-from .ranges import Block, Range, ServiceBytes, blocks, plan
+from .ranges import Block, Range, ReadClient, ServiceBytes, plan
 from .schema import OFFSET, SEGMENT, VALUE, Column, arrow_schema
 from .worker_heap import worker_heap
 
@@ -28,9 +32,11 @@ if TYPE_CHECKING:
 class RangePartition(InputPartition):
     """One task's range."""
 
-    def __init__(self, range: Range) -> None:
+    def __init__(self, range: Range, chunks: Chunks | None = None) -> None:
+        """``chunks``: where its bytes are, of a store without a service."""
         super().__init__(range)
         self.range = range
+        self.chunks = chunks
 
     def __repr__(self) -> str:
         return f"RangePartition({self.range})"
@@ -40,22 +46,41 @@ class TierlogReader(DataSourceReader):
     def __init__(self, options: Options, columns: Sequence[Column]) -> None:
         self.options = options
         self.columns = columns
+        # Spark pickles this reader into every task.
+        self.job = new_id()
 
     def partitions(self) -> list[InputPartition]:
         options = self.options
-        client = connections.client(options)
-        wholes = [whole_range(options, info) for info in segments(client, options)]
-        return [RangePartition(part) for part in plan(ServiceBytes(client), wholes, options.min_partitions)]
+        if not options.lts:
+            return [RangePartition(part) for part in _ranges(connections.client(options), options)]
+
+        with planner(options.lts) as view:
+            return [
+                RangePartition(
+                    part, view.chunks(part.segment, part.start, part.end, options.storage_location)
+                )
+                for part in _ranges(view, options)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return read_range(connections.client(self.options), self.options, self.columns, partition.range)
+        if partition.chunks is not None:
+            return read_chunks(partition.chunks, self.columns, partition.range)
+
+        return read_range(
+            connections.client(self.options), self.options, self.columns, partition.range, self.job
+        )
 
 
 # --- planning -----------------------------------------------------------------------------------
 
 
-def segments(client: SyncClient, options: Options) -> list[SegmentInfo]:
+def _ranges(client: ReadClient, options: Options) -> list[Range]:
+    wholes = [whole_range(options, info) for info in segments(client, options)]
+    return plan(ServiceBytes(client), wholes, options.min_partitions)
+
+
+def segments(client: ReadClient, options: Options) -> list[SegmentInfo]:
     """All segments that the options name, as they are now, ordered by name."""
     if options.segment is not None:
         return [client.segment_info(options.segment)]
@@ -104,15 +129,14 @@ def truncated(segment: str, offset: int, start: int) -> SegmentTruncated:
 
 
 def read_range(
-    client: SyncClient, options: Options, columns: Sequence[Column], part: Range
+    client: SyncClient, options: Options, columns: Sequence[Column], part: Range, job: str
 ) -> Iterator[pa.RecordBatch]:
     worker_heap.begin()
     schema = arrow_schema(columns)
     try:
-        present = _without_truncated(client, options, part)
-        for block in blocks(
-            ServiceBytes(client), part.segment, present.start, present.end, options.read_bytes
-        ):
+        present, flushed = _without_truncated(client, options, part)
+        history = History(options.direct, job, client, _Storages(options.storage_location), _refusals)
+        for block in history.blocks(ServiceBytes(client), present, flushed, options.read_bytes):
             yield record_batch(block, part.segment, schema)
         # Once more, now that all is read: in between, the name may have become another segment's.
         _check_same(client, part)
@@ -122,16 +146,53 @@ def read_range(
         _log_lost(part, error)
 
 
-def _without_truncated(client: SyncClient, options: Options, part: Range) -> Range:
-    """The range, without the bytes that were truncated since it was planned."""
+def read_chunks(chunks: Chunks, columns: Sequence[Column], part: Range) -> Iterator[pa.RecordBatch]:
+    worker_heap.begin()
+    schema = arrow_schema(columns)
+    for block in read_extents(connections.storage(chunks.place), chunks.extents, part):
+        yield record_batch(block, part.segment, schema)
+
+
+@attrs.frozen
+class _Storages:
+    """Those of this process; ``location`` is where it finds them, if not where the service says."""
+
+    location: str
+
+    def storage(self, place: StoragePlace) -> DirectStorage:
+        return connections.storage(self._here(place))
+
+    def drop_storage(self, place: StoragePlace) -> None:
+        connections.drop_storage(self._here(place))
+
+    def _here(self, place: StoragePlace) -> StoragePlace:
+        # Where the service's endpoint and region do not count, those of the environment do.
+        return StoragePlace(place.store, self.location) if self.location else place
+
+
+def _report_refusal(reason: str) -> None:
+    import logging
+
+    logging.getLogger(__name__).warning(
+        "history is read through the service, which is slower, because this executor cannot read long-term "
+        "storage itself: %s. Correct that, or set direct to never",
+        reason,
+    )
+
+
+_refusals = Refusals(_report_refusal)
+
+
+def _without_truncated(client: SyncClient, options: Options, part: Range) -> tuple[Range, int]:
+    """The range, without the bytes that were truncated since it was planned; and what is flushed."""
     info = _check_same(client, part)
     if info.start_offset <= part.start:
-        return part
+        return part, info.flushed_length
 
     if options.fail_on_data_loss:
         raise truncated(part.segment, part.start, info.start_offset)
 
-    return attrs.evolve(part, start=min(info.start_offset, part.end))
+    return attrs.evolve(part, start=min(info.start_offset, part.end)), info.flushed_length
 
 
 def _check_same(client: SyncClient, part: Range) -> SegmentInfo:

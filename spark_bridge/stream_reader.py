@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.errors import SegmentNotFound, Unsupported
 from ..storage_backends.base.segments import SegmentInfo
-from .connections import connections, pause
+from .connections import connections, new_id, pause
 from .options import Edge, Options
 from .ranges import Range, ServiceBytes, admit, plan
 from .reader import RangePartition, edge_offset, read_range, segments, truncated
@@ -41,6 +41,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, columns: Sequence[Column]) -> None:
         self.options = options
         self.columns = columns
+        # Spark pickles this reader into every task.
+        self.job = new_id()
         self._until: Position | None = None
         """Where an available-now query ends."""
 
@@ -90,7 +92,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return read_range(self._client(), self.options, self.columns, partition.range)
+        return read_range(self._client(), self.options, self.columns, partition.range, self.job)
 
     # --- planning --------------------------------------------------------------------------------
 

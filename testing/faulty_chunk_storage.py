@@ -139,6 +139,9 @@ class FaultyChunkStorage(ChunkStorage):
     async def read(self, name: str, offset: int, size: int) -> bytes:
         return await self._call("read", name, lambda: self.inner.read(name, offset, size))
 
+    async def drop_copy(self, name: str) -> bool:
+        return await self.inner.drop_copy(name)
+
     async def delete(self, name: str) -> None:
         await self._call("delete", name, lambda: self.inner.delete(name))
 

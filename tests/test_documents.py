@@ -143,6 +143,7 @@ def test_every_verb_exists_and_every_verb_is_named() -> None:
         "mark_closed",
         "on_container",
         "read_view",
+        "take_backup_step",
     }
 
 

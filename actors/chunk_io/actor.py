@@ -31,6 +31,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.state_table import StateTable
 from ...storage_backends.base.statistics import counter, state
+from ...storage_backends.base.values import Value
 from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of
 from ..kernel.task_groups import finish_within
 from ..telemetry.logging import get_logger
@@ -72,8 +73,8 @@ STATES: StateTable[StorageState, StorageEvent] = StateTable(
 )
 
 
-@attrs.frozen
-class StorageActorStatistics:
+@attrs.frozen(eq=False, repr=False)
+class StorageActorStatistics(Value):
     state: str = attrs.field(metadata=state("The storage actor's state."))
     reads: PoolStatistics
     writes: PoolStatistics

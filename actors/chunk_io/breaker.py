@@ -16,6 +16,7 @@ import attrs
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.base.state_table import StateTable
 from ...storage_backends.base.statistics import counter, gauge, state
+from ...storage_backends.base.values import Value
 
 
 class BreakerState(enum.Enum):
@@ -51,8 +52,8 @@ STATES: StateTable[BreakerState, BreakerEvent] = StateTable(
 """A probe in the closed state is not among the steps: there everybody passes."""
 
 
-@attrs.frozen
-class BreakerStatistics:
+@attrs.frozen(eq=False, repr=False)
+class BreakerStatistics(Value):
     state: str = attrs.field(
         metadata=state("Whether long-term storage is called: closed (yes), open (no), probing (one caller).")
     )

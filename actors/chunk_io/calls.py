@@ -118,6 +118,7 @@ async def _used_space(chunks: ChunkStorage, _: str) -> int:
 EXISTS: Verb[bool] = Verb(name="exists")
 INFO: Verb[ChunkInfo] = Verb(name="info")
 READ: Verb[bytes] = Verb(name="read", result_bytes=len)
+DROP_COPY: Verb[bool] = Verb(name="drop_copy")
 LIST: Verb[ListedPage] = Verb(name="list", act=_list_page)
 USED_SPACE: Verb[int] = Verb(name="used_space", act=_used_space)
 # Not read back like CREATE_WITH_CONTENT: an empty chunk proves nothing about who made it.
@@ -137,6 +138,7 @@ VERBS: Sequence[Verb[Any]] = (
     EXISTS,
     INFO,
     READ,
+    DROP_COPY,
     LIST,
     USED_SPACE,
     CREATE,

@@ -90,6 +90,9 @@ class StorageClient(ChunkStorage):
     async def read(self, name: str, offset: int, size: int) -> bytes:
         return await self._call(calls.READ, name, offset, size)
 
+    async def drop_copy(self, name: str) -> bool:
+        return await self._call(calls.DROP_COPY, name)
+
     async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
         """By pages, each of which is a call with a deadline of its own. Others run between slices of a
         page."""

@@ -14,6 +14,7 @@ import attrs
 
 from ...storage_backends.base.errors import StorageFull
 from ...storage_backends.base.statistics import state
+from ...storage_backends.base.values import Value
 
 
 class StorageHealth(enum.Enum):
@@ -27,8 +28,8 @@ class StorageHealth(enum.Enum):
     """Calls run past their deadline and have not returned."""
 
 
-@attrs.frozen
-class StorageHealthStatistics:
+@attrs.frozen(eq=False, repr=False)
+class StorageHealthStatistics(Value):
     state: StorageHealth = attrs.field(
         default=StorageHealth.OK, metadata=state("Health of long-term storage: ok, full, unreachable, slow.")
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.values import Value
 from ..kernel.backoff import Backoff
 from ..kernel.mailbox import LaneBounds, MailboxOptions
 
@@ -14,8 +15,8 @@ DEFAULT_QUEUE = MailboxOptions(
 )
 
 
-@attrs.frozen(kw_only=True)
-class StorageOptions:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class StorageOptions(Value):
     reads_max: int = 16
     """Reads at the same time, with info, exists and list."""
     writes_max: int = 8

@@ -13,6 +13,7 @@ import anyio
 import attrs
 
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ..kernel.mailbox import Mailbox, MailboxOptions, MailboxStatistics
 from .calls import PendingCall
 
@@ -20,8 +21,8 @@ _ANY_BYTES = 1 << 62
 """A batch is bounded by the free slots; its bytes are in memory already."""
 
 
-@attrs.frozen
-class PoolStatistics:
+@attrs.frozen(eq=False, repr=False)
+class PoolStatistics(Value):
     queue: MailboxStatistics
     limit: int = attrs.field(metadata=gauge("Calls to long-term storage at the same time, at most."))
     running: int = attrs.field(metadata=gauge("Calls running."))

@@ -11,11 +11,12 @@ import attrs
 
 from ...storage_backends.base.errors import StorageFull
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from .calls import SYSTEM_PREFIX
 
 
-@attrs.frozen
-class QuotaStatistics:
+@attrs.frozen(eq=False, repr=False)
+class QuotaStatistics(Value):
     safe_size_bytes: int = attrs.field(
         metadata=gauge("Space in use above which flushes stop; 0 means no limit.")
     )

@@ -26,6 +26,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter
+from ...storage_backends.base.values import Value
 from ..kernel.backoff import Backoff
 from .calls import ChunkCall, Retry
 
@@ -65,8 +66,8 @@ def next_step(retry: Retry, error: TierlogError, unsure: bool, *, reads_are_dura
     return Next.RAISE
 
 
-@attrs.frozen
-class AttemptsStatistics:
+@attrs.frozen(eq=False, repr=False)
+class AttemptsStatistics(Value):
     retries: int = attrs.field(metadata=counter("Calls to long-term storage that were repeated."))
     read_backs: int = attrs.field(metadata=counter("Creations of unknown outcome that were read back."))
 

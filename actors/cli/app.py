@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from . import (
+    backup,
     chunks,
     container,
     folder,
@@ -26,6 +28,7 @@ from . import (
     user_tables,
     verify,
 )
+from .backup import BackupGroup
 from .options import LogLevelOption
 
 _HELP = (
@@ -55,8 +58,10 @@ app = typer.Typer(
 )
 
 
-def _group(name: str, help: str, panel: str | None = None) -> typer.Typer:
-    group = typer.Typer(name=name, help=help, rich_markup_mode="markdown")
+def _group(
+    name: str, help: str, panel: str | None = None, kind: type[TyperGroup] = TyperGroup
+) -> typer.Typer:
+    group = typer.Typer(name=name, cls=kind, help=help, rich_markup_mode="markdown")
     app.add_typer(group, rich_help_panel=panel)
     return group
 
@@ -105,7 +110,10 @@ app.command()(folder.doctor)
 app.command()(verify.verify)
 _add(app, _TRANSFER, transfer.export)
 app.command("import", rich_help_panel=_TRANSFER)(transfer.import_)
-_add(app, _TRANSFER, transfer.backup, transfer.restore, recover.recover)
+_backups = _group("backup", "Make, list and remove backups: `tierlog backup NAME`.", _TRANSFER, BackupGroup)
+for _command in (backup.make, backup.ls, backup.rm):
+    _backups.command()(_command)
+_add(app, _TRANSFER, backup.restore, recover.recover)
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,22 +35,28 @@ def ls(
 
     Unreferenced are chunks that no segment refers to and sorted runs that no system table refers to. They
     were left by a crash, wait for their deletion, or are new; an owner of the folder deletes them.
+
+    They are printed as they come. If that fails on the way, the exit code is 1, and a list in JSON has no
+    end.
     """
-    from ..maintenance.report import ChunkUse, list_chunks
+    from ..maintenance.report import ChunkUse, pages_of_chunks
 
-    async def command() -> list[ListedChunk]:
-        async with viewing(data) as view:
-            found = await list_chunks(view, prefix)
-            return [each for each in found if not unreferenced or each.use is ChunkUse.UNREFERENCED]
+    async def command(show: Callable[[list[ListedChunk]], None]) -> None:
+        async with viewing(data) as view, aclosing(pages_of_chunks(view, prefix)) as pages:
+            async for page in pages:
+                show([each for each in page if not unreferenced or each.use is ChunkUse.UNREFERENCED])
 
-    found = execute(command)
     if json:
-        output.print_json([output.as_json(each) for each in found])
+        with output.json_list() as add:
+            execute(lambda: command(lambda found: add(map(output.as_json, found))))
     else:
-        rows = [
-            (each.length, each.committed, each.use.value, each.segment or "-", each.name) for each in found
-        ]
-        output.print_table(("length", "committed", "use", "segment", "name"), rows, ("committed",))
+        headers = ("length", "committed", "use", "segment", "name")
+        with output.table(headers, ("committed",)) as add:
+            execute(lambda: command(lambda found: add(map(_listed, found))))
+
+
+def _listed(chunk: ListedChunk) -> tuple[Any, ...]:
+    return chunk.length, chunk.committed, chunk.use.value, chunk.segment or "-", chunk.name
 
 
 def layout(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:

@@ -115,6 +115,9 @@ def _show(report: StoreReport) -> None:
     _show_containers(screen, report.containers)
     screen.print()
     _show_sums(screen, report)
+    for backup in report.backups:
+        if not backup.problem:
+            screen.print(f"backup {backup.name} of {output.show_time(backup.created_ms)}")
     for container in report.containers:
         if container.unconfirmed:
             screen.print(
@@ -164,6 +167,9 @@ def _show_sums(screen: Console, report: StoreReport) -> None:
     held = output.show_bytes(sum(each.bytes for each in report.containers))
     unflushed = output.show_bytes(sum(each.unflushed_bytes for each in report.containers))
     screen.print(f"{output.count(segments, 'segment')} with {held}, {unflushed} of it unflushed")
+    if report.cached_chunks:
+        cached = output.show_bytes(report.cached_bytes)
+        screen.print(f"{output.count(report.cached_chunks, 'chunk')} in the local cache, {cached} of disk")
 
 
 def _show_problem(screen: Console, problem: Problem) -> None:

@@ -175,32 +175,73 @@ _FITTED_MAX = 1_000
 """Rows of a table that is fitted to the terminal."""
 
 
-def print_table(
-    headers: tuple[str, ...], rows: list[tuple[Any, ...]], least_important: tuple[str, ...] = ()
-) -> None:
+Row = tuple[Any, ...]
+
+
+def print_table(headers: tuple[str, ...], rows: list[Row], least_important: tuple[str, ...] = ()) -> None:
     """Columns side by side, numbers aligned to the right, as wide as a terminal (``fitted``)."""
-    width = terminal_width()
-    if width == _UNBOUNDED or len(rows) > _FITTED_MAX:
-        print_lines(list(_aligned(headers, rows)))
-        return
-
-    # Not cropped: a terminal wraps what is still too wide, and nothing is lost.
-    console(width=width).print(fitted(headers, rows, width, least_important), crop=False)
+    with table(headers, least_important) as add:
+        add(rows)
 
 
-def _aligned(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Iterator[str]:
-    """The lines of a table that need not fit: to fit 20,000 rows takes 7 s."""
-    from rich.cells import cell_len
+@contextmanager
+def table(
+    headers: tuple[str, ...], least_important: tuple[str, ...] = ()
+) -> Iterator[Callable[[Iterable[Row]], None]]:
+    """Prints a table of any length: the yielded function takes its next rows. As ``print_table`` if they are
+    few. Others are not fitted to the terminal and printed as they come, in columns that become wider where
+    they must. If the body raises, the rows so far are printed."""
+    held: list[Row] = []
+    columns: _Columns | None = None
 
-    texts = [[printable(str(value)) for value in row] for row in (headers, *rows)]
-    sizes = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
-    is_number = [bool(rows) and isinstance(value, int) for value in (rows or [headers])[0]]
-    for row in texts:
-        cells = []
-        for text, size, is_right in zip(row, sizes, is_number, strict=True):
-            space = " " * (size - cell_len(text))
-            cells.append(space + text if is_right else text + space)
-        yield "  ".join(cells).rstrip()
+    def add(rows: Iterable[Row]) -> None:
+        nonlocal columns
+        held.extend(rows)
+        if columns is None and len(held) > _FITTED_MAX:
+            columns = _Columns()
+            held.insert(0, headers)
+        if columns is not None and held:
+            print_lines(list(columns.lines(held)))
+            held.clear()
+
+    failed = True
+    try:
+        yield add
+        failed = False
+    finally:
+        width = terminal_width()
+        if columns is None and (held or not failed):
+            if width == _UNBOUNDED:
+                print_lines(list(_Columns().lines([headers, *held])))
+            else:
+                # Not cropped: a terminal wraps what is still too wide, and nothing is lost.
+                console(width=width).print(fitted(headers, held, width, least_important), crop=False)
+
+
+class _Columns:
+    """Columns that need not fit: to fit 20,000 rows takes 7 s."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._is_number: list[bool] = []
+
+    def lines(self, rows: list[Row]) -> Iterator[str]:
+        """The lines of the next rows; the first of all are the headers."""
+        from rich.cells import cell_len
+
+        if not self._sizes:
+            self._sizes = [0] * len(rows[0])
+            self._is_number = [isinstance(value, int) for value in rows[min(1, len(rows) - 1)]]
+        texts = [[printable(str(value)) for value in row] for row in rows]
+        self._sizes = [
+            max(size, *map(cell_len, column)) for size, *column in zip(self._sizes, *texts, strict=True)
+        ]
+        for row in texts:
+            cells = []
+            for text, size, is_right in zip(row, self._sizes, self._is_number, strict=True):
+                space = " " * (size - cell_len(text))
+                cells.append(space + text if is_right else text + space)
+            yield "  ".join(cells).rstrip()
 
 
 def fitted(

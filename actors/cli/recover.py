@@ -55,9 +55,13 @@ def recover(
         _show(recovered)
 
 
-def _show(recovered: RecoveredStore) -> None:
+def show_containers(recovered: RecoveredStore) -> None:
     headers = ("container", "element", "cycle", "complete", "segments")
     output.print_table(headers, [_row(each) for each in recovered.containers])
+
+
+def _show(recovered: RecoveredStore) -> None:
+    show_containers(recovered)
     output.print_lines(
         [
             f"{output.count(recovered.segments, 'segment')}, as of these cycles; anything later is unknown",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -196,8 +196,8 @@ def ls(
 ) -> None:
     """List the segments, one name per line.
 
-    Names, and with --json objects, are printed as they come. If that fails on the way, the exit code is 1,
-    and a list in JSON has no end.
+    They are printed as they come. If that fails on the way, the exit code is 1, and a list in JSON has no
+    end.
     """
     list_segments(lambda: reading(data, url), prefix, long=long, json=json)
 
@@ -211,44 +211,44 @@ def list_segments(
     hints: Hints = NO_HINTS,
 ) -> None:
     """List the segments of what ``opened`` opens."""
-    from ...storage_backends.base.segment_pages import pages_of_names
+    from ...storage_backends.base.list_pages import all_pages
 
     async def print_names() -> None:
         async with (
             opened() as view,
-            aclosing(pages_of_names(view.page_of_segments, prefix)) as pages,
+            aclosing(all_pages(view.page_of_segments, prefix)) as pages,
         ):
-            async for names in pages:
-                output.print_lines(names)
+            async for page in pages:
+                output.print_lines(page.names)
 
     async def describe(show: Callable[[list[SegmentInfo]], None]) -> None:
         # A service is asked once for each page of names, and once more for each segment that is described.
         async with (
             opened() as view,
-            aclosing(pages_of_names(view.page_of_segments, prefix)) as pages,
+            aclosing(all_pages(view.page_of_segments, prefix)) as pages,
         ):
-            async for names in pages:
+            async for page in pages:
                 found: list[SegmentInfo] = []
-                for name in names:
+                for name in page.names:
                     with suppress(SegmentNotFound):  # deleted since it was listed
                         found.append(await view.segment_info(name))
                 show(found)
 
     if json:
         with output.json_list() as add:
-            execute(lambda: describe(lambda found: add(output.as_json(each) for each in found)), hints=hints)
+            execute(lambda: describe(lambda found: add(map(output.as_json, found))), hints=hints)
     elif long:
-        infos: list[SegmentInfo] = []
-        execute(lambda: describe(infos.extend), hints=hints)
-        rows = [(i.length, i.start_offset, i.flushed_length, _state(i), i.name) for i in infos]
-        output.print_table(("length", "start", "flushed", "state", "name"), rows, ("flushed", "start"))
+        headers = ("length", "start", "flushed", "state", "name")
+        with output.table(headers, ("flushed", "start")) as add:
+            execute(lambda: describe(lambda found: add(map(_described, found))), hints=hints)
     else:
         execute(print_names, hints=hints)
 
 
-def _state(info: SegmentInfo) -> str:
+def _described(info: SegmentInfo) -> tuple[Any, ...]:
     state = "sealed" if info.sealed else "open"
-    return f"{state} table" if info.is_table else state
+    shown = f"{state} table" if info.is_table else state
+    return info.length, info.start_offset, info.flushed_length, shown, info.name
 
 
 @contextmanager

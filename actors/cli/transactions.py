@@ -6,6 +6,8 @@ Only a writer can begin and commit a transaction, because it knows the parts.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,18 +40,32 @@ def ls(
     data: Data = DEFAULT_DATA,
     url: Service = None,
 ) -> None:
-    """List transactions: the open ones, and ended ones that are still remembered."""
+    """List transactions: the open ones, and ended ones that are still remembered.
 
-    async def command() -> list[TransactionInfo]:
-        async with reading(data, url) as view:
-            return await view.list_transactions(prefix)
+    They are printed as they come. If that fails on the way, the exit code is 1, and a list in JSON has no
+    end.
+    """
+    from ...storage_backends.base.list_pages import all_pages
 
-    found = execute(command)
+    async def command(show: Callable[[list[TransactionInfo]], None]) -> None:
+        async with (
+            reading(data, url) as view,
+            aclosing(all_pages(view.page_of_transactions, prefix)) as pages,
+        ):
+            async for page in pages:
+                show(page.transactions)
+
     if json:
-        output.print_json([_fields(info) for info in found])
+        with output.json_list() as add:
+            execute(lambda: command(lambda found: add(map(_fields, found))))
     else:
-        rows = [(i.length, len(i.staged), i.state.value, i.target, i.transaction_id) for i in found]
-        output.print_table(("bytes", "staged", "state", "target", "id"), rows, ("staged", "bytes"))
+        headers = ("bytes", "staged", "state", "target", "id")
+        with output.table(headers, ("staged", "bytes")) as add:
+            execute(lambda: command(lambda found: add(map(_listed, found))))
+
+
+def _listed(info: TransactionInfo) -> tuple[Any, ...]:
+    return info.length, len(info.staged), info.state.value, info.target, info.transaction_id
 
 
 def show(

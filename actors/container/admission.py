@@ -22,6 +22,7 @@ import attrs
 from ...journal.log.contract import DurableDataLog
 from ...storage_backends.base.errors import StorageFull, Throttled
 from ...storage_backends.base.statistics import counter
+from ...storage_backends.base.values import Value
 from ..flush.writer import StorageWriter
 from ..read.tail_cache import TailCache
 from .state import ContainerState
@@ -29,8 +30,8 @@ from .state import ContainerState
 SEGMENTS_MAX = 100_000
 
 
-@attrs.frozen
-class AdmissionOptions:
+@attrs.frozen(eq=False, repr=False)
+class AdmissionOptions(Value):
     soft_bytes: int
     """Unflushed bytes above which appends are delayed."""
     hard_bytes: int
@@ -56,8 +57,8 @@ class AdmissionOptions:
     """Seconds between two cycles that appends refused for ``row_bytes`` request."""
 
 
-@attrs.frozen
-class AdmissionStatistics:
+@attrs.frozen(eq=False, repr=False)
+class AdmissionStatistics(Value):
     delayed: int = attrs.field(metadata=counter("Requests that waited because much is unflushed."))
     throttled: int = attrs.field(metadata=counter("Appends refused because too much is unflushed."))
     refused_rows: int = attrs.field(

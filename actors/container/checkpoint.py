@@ -43,6 +43,7 @@ from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
@@ -68,8 +69,8 @@ _UNLOAD_STEP = 512
 """Segments that are unloaded in one step."""
 
 
-@attrs.frozen
-class CheckpointOptions:
+@attrs.frozen(eq=False, repr=False)
+class CheckpointOptions(Value):
     wal_bytes: int = 64 << 20
     """A checkpoint is due after this many logged bytes, or four times the size of the last one if that is
     more."""
@@ -81,8 +82,8 @@ class CheckpointOptions:
     """Segments in memory whose images the runs have, up to which none of them is unloaded."""
 
 
-@attrs.frozen
-class CheckpointStatistics:
+@attrs.frozen(eq=False, repr=False)
+class CheckpointStatistics(Value):
     checkpoints: int = attrs.field(metadata=counter("Checkpoints completed."))
     last_bytes: int = attrs.field(metadata=gauge("Size of the newest checkpoint in bytes."))
     relogged_bytes: int = attrs.field(metadata=counter("Unflushed bytes logged again at the log's tail."))
@@ -177,8 +178,10 @@ class Checkpointer:
             self._state.end_snapshot()
         return False
 
-    async def checkpoint(self, *, closing: bool = False) -> None:
-        await self._unload_idle(closing=closing)
+    async def checkpoint(self, *, closing: bool = False, all_cold: bool = False) -> None:
+        """``all_cold``: without idle segments, however few they are."""
+        if all_cold or self._should_unload():
+            await self._unload_idle(closing=closing)
         self._count += 1
         # Unique in the log: parts of a dead owner's unfinished checkpoint may follow the begin, and recovery
         # must not take them.
@@ -215,9 +218,6 @@ class Checkpointer:
     async def _unload_idle(self, *, closing: bool) -> None:
         """Unload the idle segments that did not change since the checkpoint before; at a clean close all idle
         ones, because nobody uses them for now."""
-        if not self._should_unload():
-            return
-
         state = self._state
         unchanged_since = state.sequence if closing else state.checkpoint_sequence
         for sids in in_slices(state.segments.ids(), _UNLOAD_STEP):

@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.errors import DataCorruption
-from ...storage_backends.base.segment_pages import NamesPart
+from ...storage_backends.base.list_pages import Part
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.sorted_runs.lookup import find_row, find_rows
 from ...storage_backends.sorted_runs.reader import RunReader
@@ -123,7 +123,7 @@ class ColdSegments:
         lookup = await self.look_up((), (sid for sid in sids if sid not in segments))
         return {sid: checked(sid, load).length for sid, load in lookup.loads.items() if load is not None}
 
-    async def page(self, prefix: str, start: str, limit: int) -> NamesPart:
+    async def page(self, prefix: str, start: str, limit: int) -> Part[str]:
         """Names that a listing of ``prefix`` shows, from ``start`` on, as of now, in order: staged ones only
         if ``prefix`` names them (rules M22, T1). Raises ``Unavailable``, ``DataCorruption``."""
         first = name_key(prefix)

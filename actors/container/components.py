@@ -3,7 +3,7 @@ constructed, and none is replaced later."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,6 +24,7 @@ from .imports import SegmentImporter
 from .leases import Leases
 from .loader import Loader
 from .parked import ParkedRequests
+from .pins import Pins
 from .pipeline import Pipeline, PipelineHooks
 from .publish import Listeners, Publisher
 from .row_removal import RowRemoval
@@ -54,13 +55,14 @@ class ContainerComponents:
     loader: Loader
     tables: Tables
     row_removal: RowRemoval
+    pins: Pins
     shorten_images: Callable[[], Awaitable[None]]
 
 
 def build_components(container: Container) -> ContainerComponents:
     """The components of ``container``, whose log is open."""
     options, state, cache, log = container.options, container.state, container.cache, container.log
-    collector = Collector(container.chunks, ContainerCollectorSource(container), options.collector)
+    pins, collector = _garbage(container)
     storage = ChunkedSegmentStorage(
         container.chunks,
         container.metadata,
@@ -112,18 +114,12 @@ def build_components(container: Container) -> ContainerComponents:
         writer=writer,
         admission=Admission(state, cache, log, writer, options.admission),
         leases=leases,
-        imports=SegmentImporter(
-            state,
-            container.metadata,
-            storage,
-            container.ask_internal,
-            writer.request_cycle,
-            index_spacing=options.chunked.index_spacing,
-        ),
+        imports=_importer(container, storage, writer),
         table_runs=table_runs,
         loader=loader,
         tables=Tables(container),
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
+        pins=pins,
         shorten_images=_shortening(container),
     )
 
@@ -134,6 +130,28 @@ def _publishing(table_runs: TableRuns, collector: Collector) -> Callable[[CycleC
         collector.published()
 
     return publish
+
+
+def _garbage(container: Container) -> tuple[Pins, Collector]:
+    async def release(names: Sequence[str]) -> None:
+        needed = await source.referenced.among(names)
+        collector.release([name for name in names if name not in needed])
+
+    pins = Pins(container, release)
+    source = ContainerCollectorSource(container, pins)
+    collector = Collector(container.chunks, source, container.options.collector)
+    return pins, collector
+
+
+def _importer(container: Container, storage: ChunkedSegmentStorage, writer: StorageWriter) -> SegmentImporter:
+    return SegmentImporter(
+        container.state,
+        container.metadata,
+        storage,
+        container.ask_internal,
+        writer.request_cycle,
+        index_spacing=container.options.chunked.index_spacing,
+    )
 
 
 def _shortening(container: Container) -> Callable[[], Awaitable[None]]:

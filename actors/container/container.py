@@ -17,9 +17,9 @@ nothing more is written, not even a footer (rule C5). Every waiter gets an answe
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import anyio
 import anyio.lowlevel
@@ -37,10 +37,12 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.segment_pages import NamesPart
+from ...storage_backends.base.list_pages import Part
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
+from ...storage_backends.chunks.chunk_cache import OWN_CHUNKS, ChunkCache
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
@@ -60,6 +62,7 @@ from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .admission import AdmissionOptions
+from .cached_chunks import reconcile
 from .checkpoint import Checkpointer, CheckpointOptions
 from .cold_segments import ColdSegments
 from .components import ContainerComponents, build_components
@@ -79,6 +82,7 @@ from .operations.writers import LastEventRequest
 from .owner import Identity
 from .ownership import StorageOwnership
 from .parked import ParkedOptions
+from .pins import Pins
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
@@ -87,9 +91,10 @@ from .segments import NotLoaded, SegmentState, SegmentTable
 from .shared_store_record import SharedStoreRecord
 from .sources import ContainerManifestSource
 from .state import ContainerState
-from .statistics import ContainerStatistics
+from .statistics import ContainerStatistics, statistics_of
 from .table_runs import TableRuns
 from .tables import Tables
+from .waiters import SegmentWaiters
 
 _log = get_logger("container")
 
@@ -130,6 +135,10 @@ class ContainerOptions:
     span: SpanHook | None = None
     """Called around the log's append of a group that holds traced appends."""
     chunked: ChunkedOptions = ChunkedOptions()
+    chunk_cache: ChunkCache | None = None
+    """The cache in front of the chunk storage, if there is one (rule K5)."""
+    place: StoragePlace = StoragePlace()
+    """Where long-term storage is, for readers that fetch chunks themselves."""
     store_record: SharedStoreRecord | None = None
     """Shared by all containers of a store in this process."""
     adopt: bool = False
@@ -178,14 +187,14 @@ class Container:
             chunks, identity, log, source, self.confirmation, record, adopt=options.adopt
         )
         self._stop = anyio.Event()
+        self._ends_flushed = False
+        """Whether everything was flushed for a graceful end."""
         self._checkpoint_due = anyio.Event()
         self._unloading_due = anyio.Event()
         self._check_interval = options.checkpoint.wal_bytes // 64
         """Payload bytes between two checks whether a checkpoint is due: one per group would cost too much."""
         self._next_check = 0
-        # Weak, so that ``SegmentState.wake`` need not know of it.
-        self._waiters: WeakValueDictionary[int, anyio.Event] = WeakValueDictionary()
-        """The events of segments that somebody waits for."""
+        self.waiters = SegmentWaiters(self)
         self._built: ContainerComponents | None = None
         self._recovery = RecoveryReport(0, 0, 0)
 
@@ -212,6 +221,10 @@ class Container:
     @property
     def storage(self) -> ChunkedSegmentStorage:
         return self._components.storage
+
+    @property
+    def pins(self) -> Pins:
+        return self._components.pins
 
     @property
     def imports(self) -> SegmentImporter:
@@ -272,14 +285,28 @@ class Container:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another owner has opened the container since, also if nothing has noticed it yet."""
+        """Whether another owner has opened the container since, also if nothing has noticed it yet. Then it
+        ends now."""
         try:
-            self.log.check_owner()
+            self._check_owner()
         except NotOwner:
             return True
         except TierlogError:
             return False  # It is ending for another reason, which it reports itself.
         return False
+
+    def _check_owner(self) -> None:
+        """Raises ``NotOwner`` if another owner has opened the container since, and ``Unavailable`` if that
+        cannot be read. The ownership ends then."""
+        try:
+            self.log.check_owner()
+        except TierlogError:
+            # The pipeline meets the same error, which ends the ownership: its next write may be far.
+            request = WaitDurableRequest()
+            request.reply = self._make_answer()
+            with suppress(TierlogError):  # it is ending already
+                self.mailbox.offer(request, 0, Lane.INTERNAL)
+            raise
 
     def _segment_loaded(self, segment: SegmentState) -> None:
         self.history.note_loaded(segment)
@@ -308,7 +335,11 @@ class Container:
                 helpers.start_soon(protect(components.loader.run), pipeline.resume, pipeline.wait_for_room)
                 helpers.start_soon(protect(components.table_runs.run))
                 helpers.start_soon(protect(components.row_removal.run))
+                helpers.start_soon(protect(components.pins.run))
                 helpers.start_soon(protect(components.shorten_images))
+                if (cached := self.options.chunk_cache) is not None:
+                    prefix = f"{OWN_CHUNKS}{self.index:04d}/"
+                    helpers.start_soon(reconcile, cached, self.metadata, prefix, self.state.epoch)
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()
@@ -331,7 +362,7 @@ class Container:
 
     async def _checkpoint_before_close(self, checkpointer: Checkpointer) -> None:
         """Write a last checkpoint if it saves the next opening enough. An unfinished one is harmless (C7)."""
-        if not checkpointer.is_due(closing=True):
+        if not self._ends_flushed and not checkpointer.is_due(closing=True):
             return
 
         # One that ended with its task may have begun all the same.
@@ -339,7 +370,7 @@ class Container:
         self.state.end_snapshot()
         with anyio.move_on_after(self.options.close_timeout):
             if await checkpointer.has_room():
-                await checkpointer.checkpoint(closing=True)
+                await checkpointer.checkpoint(closing=True, all_cold=self._ends_flushed)
 
     async def _run_pipeline(self, pipeline: Pipeline, ending: Callable[[], None]) -> None:
         try:
@@ -361,8 +392,7 @@ class Container:
             self._built.writer.stop(
                 Unavailable(f"container {self.index} stopped before the flush was complete: flush again")
             )
-        for waiter in list(self._waiters.values()):
-            waiter.set()
+        self.waiters.wake_all()
 
     def _fail_requests(self, requests: list[Request]) -> None:
         error = Unavailable(
@@ -464,7 +494,7 @@ class Container:
             await self.wait_durable()
         return number
 
-    async def page_of_segments(self, prefix: str, start: str, limit: int) -> NamesPart:
+    async def page_of_segments(self, prefix: str, start: str, limit: int) -> Part[str]:
         """As ``ColdSegments.page``."""
         # After the view: what it shows is durable then.
         page = await self.as_owner(self.cold.page(prefix, start, limit))
@@ -544,6 +574,16 @@ class Container:
         if self.legacy is not None:
             await self.legacy.flush(self)
 
+    async def flush_before_end(self) -> None:
+        """``flush``, after which ``stop`` leaves nothing to do again to the next owner (rule F9), as long as
+        no client asks for more."""
+        await self.flush()
+        self._ends_flushed = True
+
+    def unflushed(self) -> tuple[int, int]:
+        """The segments that long-term storage lacks something of, and the bytes."""
+        return sum(1 for _ in self.segments.dirty_segments()), self.cache.unflushed_bytes
+
     async def claim_storage(self) -> None:
         """Return once this owner may write to long-term storage (rule J7). Raises ``StoreMismatch``,
         ``NotOwner``."""
@@ -612,71 +652,12 @@ class Container:
         try:
             found = await answer
         except TierlogError:
-            self.log.check_owner()
+            self._check_owner()
             self.log.check_folder()
             raise
 
-        self.log.check_owner()
+        self._check_owner()
         return found
 
-    async def wait_beyond(self, name: str, offset: int, sid: int = 0) -> int:
-        """Return the segment's id when it has bytes past ``offset``, 0 when it is sealed and has none.
-
-        Raises ``SegmentNotFound`` if it is deleted meanwhile, ``Unavailable`` if the container stops.
-        """
-        segment: SegmentState | None = await self.find_kind(name, sid)
-        assert segment is not None
-        sid = segment.sid
-        while True:
-            if segment.durable_length > offset:
-                return sid
-
-            if self.mailbox.closed:
-                raise Unavailable(f"container {self.index} stopped")
-
-            # The seal and the last appends may not be durable yet (C1).
-            if segment.sealed:
-                await self.wait_durable()
-                return sid if segment.durable_length > offset else 0
-
-            if segment.waiter is None:
-                segment.waiter = self._waiters[sid] = anyio.Event()
-            waiter = segment.waiter
-            try:
-                await waiter.wait()
-            finally:
-                # M5: a segment that nobody waits for any more can be unloaded.
-                current = self.segments.readable(sid)
-                if current is not None and current.waiter is waiter and not waiter.statistics().tasks_waiting:
-                    current.waiter = None
-            # Find it again: a cold segment may have been loaded as a new object.
-            segment = self.segments.readable(sid)
-            if segment is None or segment.is_gone:
-                await self.wait_durable()  # its end may not be durable yet
-                raise SegmentNotFound(f"segment {name!r} is gone", segment=name)
-
     def statistics(self) -> ContainerStatistics:
-        components = self._components
-        return ContainerStatistics(
-            container=self.index,
-            epoch=self.state.epoch,
-            segments=self.state.live_segments,
-            active_segments=self.segments.count,
-            recovery=self._recovery,
-            log=self.log.statistics(),
-            mailbox=self.mailbox.statistics(),
-            pipeline=components.pipeline.statistics(),
-            cache=self.cache.statistics(),
-            admission=components.admission.statistics(),
-            writer=components.writer.statistics(),
-            checkpoints=components.checkpointer.statistics(),
-            collector=components.collector.statistics(),
-            transactions=components.leases.statistics(),
-            chunked=components.storage.statistics(),
-            read_ahead=components.read_ahead.statistics(),
-            unflushed=components.unflushed.statistics(),
-            journal=self.ownership.statistics(),
-            table=components.table_runs.statistics(),
-            loader=components.loader.statistics(),
-            user_tables=components.tables.statistics(components.row_removal.removed),
-        )
+        return statistics_of(self, self._components, self._recovery)

@@ -27,6 +27,7 @@ from ...journal.operations.commit_transaction import CommitTransaction
 from ...journal.operations.transaction_image import TransactionImage
 from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.transactions import TransactionInfo
+from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.reader import RunReader
 from ..kernel.slices import in_slices
 from .ended_rows import ended_key
@@ -41,8 +42,8 @@ CHECKS_PER_LEASE = 4
 _REQUEST_BYTES = 256
 
 
-@attrs.frozen
-class TransactionStatistics:
+@attrs.frozen(eq=False, repr=False)
+class TransactionStatistics(Value):
     open: int = attrs.field(metadata=gauge("Open transactions."))
     tombstones: int = attrs.field(metadata=gauge("Ends of transactions that are still remembered."))
     committed: int = attrs.field(metadata=counter("Transactions committed by this owner."))

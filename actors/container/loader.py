@@ -20,6 +20,7 @@ from ...journal.log.contract import DurableDataLog
 from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.errors import TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from .cold_segments import ColdSegments, Lookup, checked, without_image
 from .parked import ATTEMPTS_MAX, Parked, ParkedRequests
 from .segment_rows import image_key, name_key, sid_of_row
@@ -32,8 +33,8 @@ _LOADED_BYTES_MAX = 4 << 20
 _CHECKED_IN_STEP = 16
 
 
-@attrs.frozen
-class LoaderStatistics:
+@attrs.frozen(eq=False, repr=False)
+class LoaderStatistics(Value):
     loaded: int = attrs.field(metadata=counter("Segments loaded from the runs of the system table."))
     lookups: int = attrs.field(
         metadata=counter("Lookups for requests that wait for segments, each for up to 256 of them.")

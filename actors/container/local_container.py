@@ -11,7 +11,6 @@ tried again on the next ownership, within the wait's limit. One whose outcome is
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from random import Random
 from typing import TypeVar
 
@@ -20,6 +19,7 @@ import attrs
 
 from ...storage_backends.base.errors import ClosedError, NotOwner, StorageFull, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, label, state
+from ...storage_backends.base.values import Value
 from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
 from ..kernel.supervision import RestartPolicy, SupervisionEvent, supervise
 from ..telemetry.logging import get_logger
@@ -30,8 +30,8 @@ T = TypeVar("T")
 _log = get_logger("container")
 
 
-@attrs.frozen
-class LocalContainerStatistics:
+@attrs.frozen(eq=False, repr=False)
+class LocalContainerStatistics(Value):
     container: int = attrs.field(metadata=label())
     state: str = attrs.field(
         metadata=state("The container's state: starting, active, recovering, or how it ended.")
@@ -180,8 +180,6 @@ class LocalContainer:
     async def ends_fenced(self) -> bool:
         """Whether another owner has fenced the container. If nothing has noticed that yet, it ends now."""
         if self.active is not None and self.active.is_fenced:
-            with suppress(TierlogError):
-                await self.active.wait_durable()
             await self.wait_ended()
         return self._ended is not None and self._ended.kind is ExitKind.FENCED
 

@@ -17,7 +17,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.manifest.chain import StoredElement, element_name, list_elements
-from ...journal.manifest.element import Element, Kind, Owner
+from ...journal.manifest.element import Element, Kind, Owner, Pin
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.log_element import LogElement
@@ -62,6 +62,8 @@ class LtsBoot:
     loads: Sequence[LoadSegment]
     """The targets of open transactions, and what is staged for them: these are always in memory."""
     records: Sequence[Row]
+    pin: Pin | None = None
+    """The pin that keeps ``chosen``, if it is an earlier one."""
 
     @property
     def epoch(self) -> int:
@@ -88,7 +90,8 @@ class LtsBoot:
                     highest_version=history,
                 ),
                 runs=chosen.runs,
-                pins=newest.pins,
+                # P5: all backups, and a restored one that was copied here.
+                pins=tuple(dict.fromkeys((*newest.pins, *(() if self.pin is None else (self.pin,))))),
             )
         )
         state = ContainerState(self.container, epoch)
@@ -119,7 +122,9 @@ class LtsBoot:
         return claim
 
 
-async def read_boot(container: int, newest: StoredElement, chosen: Element, runs: RunReader) -> LtsBoot:
+async def read_boot(
+    container: int, newest: StoredElement, chosen: Element, runs: RunReader, pin: Pin | None = None
+) -> LtsBoot:
     """Read and check the tables of ``chosen``. Raises ``Unavailable``, ``DataCorruption``."""
     table = Table()
     table.use(chosen.runs)
@@ -138,7 +143,7 @@ async def read_boot(container: int, newest: StoredElement, chosen: Element, runs
                 known = (decoded(transaction_of_row, row, row.key) for row in rows)
                 transactions += (each for each in known if each and each.status is TransactionStatus.OPEN)
         loads = await _loads_of(view, runs, transactions)
-    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records)
+    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records, pin)
 
 
 async def _loads_of(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import attrs
 
-from ...journal.manifest.element import NOTHING, Element
+from ...journal.manifest.element import NOTHING, Element, Pin
 from ...journal.manifest.rules import Known
 from ...journal.operations.log_element import ElementCreated, LogElement
 from ...storage_backends.sorted_runs.run_list import RunList
@@ -30,6 +30,12 @@ class ManifestState:
     @property
     def intended_runs(self) -> RunList:
         return RunList() if self.intent is None else self.intent.element.runs
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The pins of the elements that may be the newest one (rule P2)."""
+        elements = (op.element for op in (self.head, self.intent) if op is not None)
+        return tuple(dict.fromkeys(pin for element in elements for pin in element.pins))
 
     @property
     def highest_cycle(self) -> int:

@@ -43,6 +43,8 @@ class OldElements:
         """Elements of others that listings of the whole journal showed, by number, until they are deleted."""
         self._own: deque[int] = deque()
         """Elements that this owner, or an earlier one in this folder, made count."""
+        self.spared: set[int] = set()
+        """Elements that a backup which is being made still reads, by number (rule P1)."""
         self.has_claims = False
         """Whether there may be claims of earlier versions (rule J12)."""
         self._last_failed = False
@@ -77,6 +79,7 @@ class OldElements:
         if anyio.current_time() < self._paused_until:
             return False
 
+        end = min((end, *self.spared))
         is_confirmed = self._confirmation.unconfirmed is None
         left = _BATCH_MAX
         try:

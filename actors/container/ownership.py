@@ -33,6 +33,7 @@ from ...journal.manifest.element import (
     NOTHING,
     Element,
     Kind,
+    Pin,
     Position,
     Progress,
 )
@@ -52,6 +53,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ...storage_backends.segments.records.claim import ClaimRecord
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.sorted_runs.compaction_policy import Merge
@@ -69,6 +71,8 @@ from .shared_store_record import SharedStoreRecord
 _log = get_logger("container")
 
 ChangeRuns = Callable[[RunList], RunList]
+ChangePins = Callable[[Sequence[Pin], Progress], Sequence[Pin]]
+"""The pins of an element whose progress is given, from those before."""
 PROOF_SECONDS = 30.0
 """Seconds for which a check of the chain serves the writes of a flush."""
 OPENING_SECONDS = 5.0
@@ -107,8 +111,8 @@ class ManifestSource(Protocol):
         """Return once everything in ``manifest`` is durable. Raises if the ownership ended."""
 
 
-@attrs.frozen
-class JournalStatistics:
+@attrs.frozen(eq=False, repr=False)
+class JournalStatistics(Value):
     elements: int = attrs.field(metadata=counter("Elements of the journal that this owner created."))
     head: int = attrs.field(metadata=gauge("The number of the newest element; 0 if there is none."))
     newest_age_seconds: float = attrs.field(
@@ -170,6 +174,7 @@ class StorageOwnership:
         """The newest element whose creation was answered."""
         self._history_epoch = 0
         self._old = OldElements(chunks, self.container, identity, confirmation)
+        self.spared_elements = self._old.spared
         self._lock, self._proving = anyio.Lock(), anyio.Lock()
         """``_lock``: while an element comes to count, which may take as long as long-term storage does.
         Checks of the chain do not wait for it."""
@@ -315,6 +320,14 @@ class StorageOwnership:
                 change=lambda before: merge.applied_to(before, added),
             )
 
+    async def change_pins(self, change: ChangePins) -> StoredElement:
+        """Return the element with the changed pins once it counts. ``change`` is called in the step that
+        makes the element of the runs that count then (rule P1)."""
+        async with self._lock:
+            await self._ensure()
+            op = await self._advance(Kind.PINNED, ListedChain(self._seen), pins=change)
+        return StoredElement(op.position, op.element)
+
     async def prove_anew(self) -> None:
         """Return once an element counts that this owner has recorded since the call (rule J9). An ``Open`` is
         none: it may have been recorded before, and a copy of the log since then knows it."""
@@ -357,10 +370,16 @@ class StorageOwnership:
         return listed
 
     async def _advance(
-        self, kind: Kind, listed: ListedChain, cut: int = 0, change: ChangeRuns = lambda before: before
-    ) -> None:
+        self,
+        kind: Kind,
+        listed: ListedChain,
+        cut: int = 0,
+        change: ChangeRuns = lambda before: before,
+        pins: ChangePins = lambda before, progress: before,
+    ) -> LogElement:
         """Create the next element; first the one that was recorded before and never counted. ``change`` makes
-        its run list from the one that counts when it is recorded, so changes of several callers add up."""
+        its run list from the one that counts when it is recorded, and ``pins`` its pins, so changes of
+        several callers add up. Returns the element that serves."""
         own: LogElement | None = None
         for _ in range(_ROUNDS_MAX):
             known, op = self._known, self._source.manifest.intent
@@ -369,7 +388,7 @@ class StorageOwnership:
                     await self._count(op)
                     if op == own or self._serves(op, kind, cut):
                         await self._delete_old()
-                        return
+                        return op
 
                     continue
                 case Step.CREATE_AGAIN | Step.CONFIRM if op is not None:
@@ -377,11 +396,11 @@ class StorageOwnership:
                     # its element in the page cache of a file system only (rule J5).
                     await self._source.wait_durable()
                 case Step.CREATE_NEXT:
-                    op = own = await self._log_next(kind, known.base, listed, cut, change)
+                    op = own = await self._log_next(kind, known.base, listed, cut, change, pins)
                 case step:
                     await self._refuse(step, listed)
                     predecessor = next_predecessor(known, listed.position)
-                    op = own = await self._log_next(kind, predecessor, listed, cut, change)
+                    op = own = await self._log_next(kind, predecessor, listed, cut, change, pins)
             listed = await self._create(op)
         raise _hidden(element_name(self.container, self._known.base.n + 1))
 
@@ -389,18 +408,28 @@ class StorageOwnership:
         """Whether the element that was recorded earlier makes the next one needless."""
         element = op.element
         return (
-            kind is element.kind is not Kind.PROOF
+            kind is element.kind not in (Kind.PROOF, Kind.PINNED)
             and element.owner.owner == self.identity.owner
             and element.progress.cut >= cut
         )
 
     async def _log_next(
-        self, kind: Kind, predecessor: Position, listed: ListedChain, cut: int, change: ChangeRuns
+        self,
+        kind: Kind,
+        predecessor: Position,
+        listed: ListedChain,
+        cut: int,
+        change: ChangeRuns,
+        pins: ChangePins,
     ) -> LogElement:
         published = self._source.manifest.newest
         before = Progress() if published is None else published.progress
         found = before if listed.newest is None else listed.newest.element.progress
         cycle_cut = cut if kind is Kind.CYCLE_COMPLETE else None
+        progress = before.advanced(found, self._source.newest_segment, self._source.sequence, cycle_cut)
+        # P5: of the history that went on there, too.
+        kept = (each.pins for each in (published, listed.newest and listed.newest.element) if each)
+        known = tuple(dict.fromkeys(pin for pins_of in kept for pin in pins_of))
         op = LogElement.of(
             Element(
                 n=predecessor.n + 1,
@@ -409,11 +438,9 @@ class StorageOwnership:
                 owner=self.identity.signature,
                 predecessor=predecessor,
                 time_ms=self._source.now_ms(),
-                progress=before.advanced(
-                    found, self._source.newest_segment, self._source.sequence, cycle_cut
-                ),
+                progress=progress,
                 runs=change(self._source.manifest.runs),
-                pins=() if published is None else published.pins,
+                pins=tuple(pins(known, progress)),
             )
         )
         if (size := len(op.content)) > ELEMENT_BYTES_MAX:  # nobody could read it (rule J2)

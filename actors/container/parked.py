@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from ...storage_backends.base.errors import Throttled
+from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.rows import Row
 from .requests import Request
 from .segments import NotLoaded
@@ -21,8 +22,8 @@ ATTEMPTS_MAX = 10
 """A lookup is repeated if rows were released after it, which happens once per flush cycle."""
 
 
-@attrs.frozen
-class ParkedOptions:
+@attrs.frozen(eq=False, repr=False)
+class ParkedOptions(Value):
     count: int = 4096
     size_bytes: int = 16 << 20
     """Requests that wait, at most; further ones are ``Throttled``."""

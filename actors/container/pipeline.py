@@ -39,6 +39,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter
+from ...storage_backends.base.values import Value
 from ..kernel.event_source import OneShot
 from ..kernel.exits import first_leaf
 from ..kernel.mailbox import Mailbox
@@ -61,19 +62,21 @@ _STEP = 384
 us, a creation 9, a row of a table 3."""
 _LOADED_BYTES = 64 << 10
 """Of the images that are loaded in one step of the event loop, with ``_LOADED_OVERHEAD`` for each."""
+_LOADED_FEW_BYTES = _LOADED_BYTES // 4
+"""The same, if requests are decided in that step."""
 _LOADED_OVERHEAD = 1024
 
 
-@attrs.frozen
-class PipelineStatistics:
+@attrs.frozen(eq=False, repr=False)
+class PipelineStatistics(Value):
     operations: int = attrs.field(metadata=counter("Operations made durable by this owner."))
     groups: int = attrs.field(metadata=counter("Groups made durable by this owner."))
     payload_bytes: int = attrs.field(metadata=counter("Payload bytes made durable by this owner."))
     refused: int = attrs.field(metadata=counter("Requests answered with an error."))
 
 
-@attrs.frozen
-class PipelineOptions:
+@attrs.frozen(eq=False, repr=False)
+class PipelineOptions(Value):
     group_bytes: int = 4 << 20
     """A batch taken from the mailbox ends at about this size. A larger append is a batch of its own."""
     group_count: int = 4096
@@ -306,9 +309,9 @@ class Pipeline:
             yield
 
     def _resume_some(self, loads: deque[LoadSegment], left: deque[Parked], resumed: Resumed) -> None:
-        if loads:
-            self._load_some(loads)
-        else:
+        size = self._load_some(loads)
+        # A few loads and the requests that wait for them are one group: one write of the log.
+        if not loads and size <= _LOADED_FEW_BYTES:
             # What left memory since is in runs that the lookup did not read.
             is_valid = self._state.table.runs.records_to == resumed.records_to
             self._state.looked_up = resumed.known if is_valid else {}
@@ -318,13 +321,15 @@ class Pipeline:
     def _has_ended(self) -> bool:
         return self._closing or self.poisoned
 
-    def _load_some(self, loads: deque[LoadSegment]) -> None:
+    def _load_some(self, loads: deque[LoadSegment]) -> int:
+        """The size of what was loaded."""
         size = 0
         while loads and size < _LOADED_BYTES:
             op = loads.popleft()
             self._state.apply(op)
             self._building.add(op)
             size += _LOADED_OVERHEAD + len(op.image)
+        return size
 
     def _decide_some(self, left: deque[Parked]) -> None:
         work = 0

@@ -26,6 +26,7 @@ from .confirmation import claim_records
 from .cycle_cut import CycleCut
 from .manifest_state import ManifestState
 from .metadata_store import LoggedMetadataStore
+from .pins import Pins
 from .state import ContainerState
 
 if TYPE_CHECKING:
@@ -35,18 +36,23 @@ _log = get_logger("gc")
 
 
 class ReferencedNames:
-    """The objects that the container's records and elements refer to."""
+    """The objects that the container's records, elements and pins refer to."""
 
-    def __init__(self, state: ContainerState, store: LoggedMetadataStore) -> None:
+    def __init__(self, state: ContainerState, store: LoggedMetadataStore, pins: Pins) -> None:
         self._state = state
         self._store = store
+        self._pins = pins
         self._runs = runs_prefix(state.container)
 
     async def among(self, names: Sequence[str]) -> set[str]:
         """Which of ``names`` are referred to. Raises ``Unavailable`` if that cannot be read."""
-        runs = [name for name in names if name.startswith(self._runs)]
-        _, found = await self._store.look_up(chunk_key(name) for name in names if name not in runs)
-        return {key.removeprefix(CHUNK_PREFIX) for key in found}.union(self._state.manifest.runs_among(runs))
+        runs = {name for name in names if name.startswith(self._runs)}
+        chunks = [name for name in names if name not in runs]
+        # P4: pins first. A pin that is made later has nothing of what no row names now.
+        pinned = await self._pins.among(chunks, runs)
+        _, found = await self._store.look_up(map(chunk_key, chunks))
+        named = self._state.manifest.runs_among(runs)
+        return {key.removeprefix(CHUNK_PREFIX) for key in found}.union(pinned, named)
 
 
 class ReleasedRecords:
@@ -180,11 +186,11 @@ class ContainerManifestSource:
 class ContainerCollectorSource:
     """The container as the collector sees it (``CollectorSource``)."""
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: Container, pins: Pins) -> None:
         self._container = container
         self.epoch = container.state.epoch
         self.prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
-        self.referenced = ReferencedNames(container.state, container.metadata)
+        self.referenced = ReferencedNames(container.state, container.metadata, pins)
         self.released = ReleasedRecords(container.metadata)
         self._table = container.state.table
         self._confirmation = container.confirmation

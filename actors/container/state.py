@@ -8,7 +8,6 @@ replay (``operations/``). The pipeline makes operations durable; the tail cache 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 from ...journal.manifest.element import TRANSACTIONS
 from ...journal.operations.cycle_complete import CycleComplete
@@ -40,7 +39,6 @@ from .snapshot import Snapshot, is_clean
 from .transaction_table import Key, TransactionTable
 from .writer_rows import state_of, writer_key, writer_row
 
-T = TypeVar("T")
 HISTORY_KEY = "p:"
 """The record whose version is that from which on this history is the only one (rule J6)."""
 RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY, HISTORY_KEY)

@@ -39,6 +39,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ...storage_backends.segments.garbage_sink import GarbageSink
 from ...storage_backends.sorted_runs.block_cache import BlockCacheStatistics
 from ...storage_backends.sorted_runs.compaction import compact
@@ -65,8 +66,8 @@ _GENERATIONS_IN_LIST = 8
 """The room for a run list is divided among this many generations; a merge takes the share of one."""
 
 
-@attrs.frozen
-class TableStatistics:
+@attrs.frozen(eq=False, repr=False)
+class TableStatistics(Value):
     rows: int = attrs.field(metadata=gauge("Rows of the system table in memory: those that no run has yet."))
     row_bytes: int = attrs.field(metadata=gauge("Bytes of memory that these rows take, about."))
     resident_records: int = attrs.field(

@@ -15,6 +15,7 @@ import attrs
 from ...storage_backends.base.errors import TableConflict, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
 from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
+from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@attrs.frozen
-class TablesStatistics:
+@attrs.frozen(eq=False, repr=False)
+class TablesStatistics(Value):
     updates: int = attrs.field(metadata=counter("Updates of tables."))
     rows: int = attrs.field(metadata=counter("Rows put and removed by updates of tables."))
     conflicts: int = attrs.field(metadata=counter("Updates of tables refused because of a condition."))

@@ -5,21 +5,20 @@ and loads no segment."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
-from itertools import islice
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
 
 from ...journal.operations.ended_transactions import TransactionEnd
 from ...storage_backends.base.errors import TransactionNotFound
-from ...storage_backends.base.transactions import TransactionInfo, TransactionState
+from ...storage_backends.base.list_pages import Part, transaction_text
+from ...storage_backends.base.transactions import PARTS_MAX, TransactionInfo, TransactionState
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.rows import Row, decoded, prefix_end, successor
-from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits, scan_rows
+from ...storage_backends.sorted_runs.scan import PAGE_CONSIDERED_MAX, KeyRange, PageLimits, scan_rows
 from ...storage_backends.sorted_runs.table import TableView
 from .ended_rows import end_of_key, ended_key, ended_of_row, ended_prefix, index_start, split_key
 from .operations.transactions import TransactionRequest, info_of
@@ -30,7 +29,6 @@ from .transaction_table import unknown
 
 if TYPE_CHECKING:
     from .container import Container
-    from .leases import Leases
 
 _PAGE = PageLimits(256)
 
@@ -66,35 +64,43 @@ async def find_known(state: ContainerState, runs: RunReader, target: str, transa
     raise unknown(target, transaction)
 
 
-async def known_pages(
-    state: ContainerState, runs: RunReader, prefix: str
-) -> AsyncGenerator[list[Known], None]:
-    """The transactions whose target begins with ``prefix``, sorted, in pages of one moment each. Raises
-    ``Unavailable``, ``DataCorruption``."""
-    start: bytes | None = ended_prefix(prefix)
-    end = prefix_end(ended_prefix(prefix))
-    while start is not None:
-        with state.table.view() as view:
-            # Of the moment of the view: what has ended since is open in this page.
-            records = islice(state.transactions.records_from(decoded(split_key, start, start)), _PAGE.rows)
-            found = {
-                key: Known(info_of(state, record), 0)
-                for record in records
-                if _is_before(key := ended_key(record.target, record.id), end)
-            }
-            page = await scan_rows(view, runs, KeyRange(start, end), _PAGE)
-            start = page.resume
-            if len(found) == _PAGE.rows and (start is None or max(found) < start):
-                start = successor(max(found))
-            stop = end if start is None else start
-            rows = [row for row in page.rows if row.key not in found and _is_before(row.key, stop)]
-            for known in await _known(state, view, runs, rows):
-                found[ended_key(known.info.target, known.info.transaction_id)] = known
-        yield [known for key, known in sorted(found.items()) if _is_before(key, stop)]
+async def known_page(
+    state: ContainerState, runs: RunReader, prefix: str, start: str, limit: int
+) -> Part[Known]:
+    """The transactions whose target begins with ``prefix``, from the text ``start`` on, as of now, sorted
+    (rule M22). Raises ``Unavailable``, ``DataCorruption``."""
+    first = ended_prefix(prefix)
+    keys = KeyRange(max(first, ended_prefix(start)), prefix_end(first))
+    with state.table.view() as view:
+        # Of the moment of the view: what has ended since is open in this page.
+        found, stop = _open_from(state, keys, limit)
+        page = await scan_rows(view, runs, keys, PageLimits(limit, considered=PAGE_CONSIDERED_MAX))
+        stops = [each for each in (stop, page.resume) if each is not None]
+        rows = {row.key: row for row in page.rows if row.key not in found}
+        shown = sorted({*found, *rows})
+        if len(shown) > limit:
+            stops.append(shown[limit])
+        stop = min(stops, default=None)
+        shown = [key for key in shown if stop is None or key < stop]
+        for known in await _known(state, view, runs, [rows[key] for key in shown if key in rows]):
+            found[ended_key(known.info.target, known.info.transaction_id)] = known
+    text = None if stop is None else transaction_text(*decoded(split_key, stop, stop))
+    return [found[key] for key in shown if key in found], text
 
 
-def _is_before(key: bytes, stop: bytes | None) -> bool:
-    return stop is None or key < stop
+def _open_from(state: ContainerState, keys: KeyRange, limit: int) -> tuple[dict[bytes, Known], bytes | None]:
+    """Open transactions by the keys that they will have, and the first key that others may have."""
+    found: dict[bytes, Known] = {}
+    staged = 0
+    for record in state.transactions.records_from(decoded(split_key, keys.start, keys.start)):
+        key = ended_key(record.target, record.id)
+        if keys.end is not None and key >= keys.end:
+            break
+        if len(found) == limit or staged >= PARTS_MAX:
+            return found, key
+        found[key] = Known(info_of(state, record), 0)
+        staged += len(found[key].info.staged)
+    return found, None
 
 
 async def _known(state: ContainerState, view: TableView, runs: RunReader, rows: list[Row]) -> list[Known]:
@@ -161,16 +167,13 @@ async def _look_up(
     return container.leases.with_time(info or known.info, known.version)
 
 
-async def list_transactions(container: Container, prefix: str) -> list[TransactionInfo]:
-    """The transactions whose target begins with ``prefix``, sorted, in pages of one moment each."""
+async def page_of_transactions(
+    container: Container, prefix: str, start: str, limit: int
+) -> Part[TransactionInfo]:
+    """As ``known_page``."""
     leases = container.leases  # first: it raises if the container is not open yet
-    return await container.as_owner(_list(container, leases, prefix))
-
-
-async def _list(container: Container, leases: Leases, prefix: str) -> list[TransactionInfo]:
-    found: list[TransactionInfo] = []
-    async with aclosing(known_pages(container.state, container.runs, prefix)) as pages:
-        async for page in pages:
-            found += (leases.with_time(known.info, known.version) for known in page)
+    known, stop = await container.as_owner(known_page(container.state, container.runs, prefix, start, limit))
+    infos = [leases.with_time(each.info, each.version) for each in known]
+    # After the view: what it shows is durable then.
     await container.wait_durable()
-    return found
+    return infos, stop

@@ -43,6 +43,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ..kernel.slices import clear_in_slices, in_slices
 from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment, SegmentFlush, capture
@@ -122,8 +123,8 @@ class FlushSource(Protocol):
     async def log(self, op: Operation) -> object: ...
 
 
-@attrs.frozen
-class WriterOptions:
+@attrs.frozen(eq=False, repr=False)
+class WriterOptions(Value):
     flush_age: float = 30.0
     """Seconds after which an unflushed operation makes a full cycle due."""
     concurrent_segments: int = 8
@@ -140,8 +141,8 @@ class WriterOptions:
     """Seconds between two cycles for deferred work alone."""
 
 
-@attrs.frozen
-class WriterStatistics:
+@attrs.frozen(eq=False, repr=False)
+class WriterStatistics(Value):
     cycles: int = attrs.field(metadata=counter("Flush cycles begun."))
     flushed_bytes: int = attrs.field(metadata=counter("Bytes written to long-term storage."))
     failing_segments: int = attrs.field(metadata=gauge("Segments whose last flush failed."))

@@ -29,6 +29,8 @@ from ...storage_backends.base.files import (
     remake_name,
     with_folder,
 )
+from ...storage_backends.base.segment_layout import StoragePlace
+from ...storage_backends.base.values import Value
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from ...storage_backends.chunks.filesystem_programs import create_root
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_requests import S3Options
 
 
-@attrs.frozen
-class ChunkLocation:
+@attrs.frozen(eq=False, repr=False)
+class ChunkLocation(Value):
     chunks: str = ""
     """As in the configuration: ``s3://bucket/prefix``; empty for ``lts/``."""
     s3: S3Config = attrs.field(factory=S3Config)
@@ -50,6 +52,10 @@ class ChunkLocation:
     def shown(self, folder: StoreFolder) -> str:
         """The prefix of chunk names in messages."""
         return self.chunks.rstrip("/") or folder.chunks
+
+    def place(self, folder: StoreFolder) -> StoragePlace:
+        """For readers in other processes."""
+        return StoragePlace("", self.shown(folder), self.s3.endpoint, self.s3.region)
 
 
 async def resolve_location(
@@ -79,7 +85,7 @@ def make_chunk_storage(
 ) -> ChunkStorage:
     """The chunk storage of an owner, not open yet. ``create``: its opening makes the folder ``lts/`` if that
     is missing; otherwise that counts as not mounted (rule S20). ``reserve_bytes`` of a folder are for the
-    store's own objects (rule S21). Raises ``ConfigError`` if what S3 needs is
+    store's own objects (rule S22). Raises ``ConfigError`` if what S3 needs is
     not installed."""
     if not location.chunks:
         return FileSystemChunkStorage(files, folder.chunks, world, create=create, reserve_bytes=reserve_bytes)

@@ -1,6 +1,7 @@
 """The layout of a data folder, and what can be learned from it without opening the store.
 
-``wal/`` has the identity, the lock files and one log folder for each container; ``lts/`` has the chunks.
+``wal/`` has the identity, the lock files and one log folder for each container; ``lts/`` has the chunks;
+``cache/`` may have copies of chunks in a bucket.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ...storage_backends.base.files import (
     Unlink,
 )
 from ...storage_backends.base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain, reason_of
+from ...storage_backends.base.values import Value
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
@@ -38,7 +40,7 @@ name."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
 linked."""
-_ALLOWED_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
+_ALLOWED_IN_A_NEW_FOLDER = {"cache", "lts", "tierlog.toml", "wal"}
 _REMEDIES = {
     errno.ENOTDIR: "a part of this path is a file, or a link where none may be: name a folder",
     errno.ENOENT: "no folder can be made there: name another one",
@@ -47,8 +49,8 @@ _REMEDIES = {
 """What to do about errors that a repetition meets again; ``explain`` has that of others."""
 
 
-@attrs.frozen
-class StoreFolder:
+@attrs.frozen(eq=False, repr=False)
+class StoreFolder(Value):
     """Paths below one data folder; ``path`` is absolute."""
 
     path: str
@@ -64,6 +66,12 @@ class StoreFolder:
     @property
     def chunks(self) -> str:
         return f"{self.path}/lts"
+
+
+def chunk_cache_folder(folder: StoreFolder, path: str, identity: StoreIdentity) -> str:
+    """The folder of the local chunk cache: one of this store alone in ``path``, which is relative to the data
+    folder and by default its ``cache/``."""
+    return f"{os.path.join(folder.path, path or 'cache')}/{identity.store_id.hex()}"
 
 
 def check_path(path: object) -> StoreFolder:

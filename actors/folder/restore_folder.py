@@ -146,12 +146,15 @@ def _remove_lock(path: str) -> Program[None]:
 
 
 @asynccontextmanager
-async def only_restore(folder: StoreFolder, files: Files, config: StoreConfig) -> AsyncIterator[None]:
-    """Nobody else restores into the folder, or opens a store there. Raises ``InvalidArgument`` if there is no
+async def only_restore(
+    folder: StoreFolder, files: Files, config: StoreConfig, *, makes_chunks: bool = False
+) -> AsyncIterator[None]:
+    """Nobody else restores into the folder, or opens a store there. ``makes_chunks``: long-term storage is
+    made by the restore. Raises ``InvalidArgument`` if there is no
     long-term storage, or if there are logs, and ``Unavailable`` if another restore is under way."""
     # Before anything is made there: the folder may be the wrong one.
-    if not config.chunks:
-        await run_program(files, _check_chunk_folder(folder), folder.chunks)
+    if not makes_chunks:
+        await check_long_term_storage(folder, files, config)
     lane = restore_lane(files, folder)
     with anyio.CancelScope(shield=True):
         lock = await run_program(lane, begin_restore(folder), folder.path)
@@ -162,6 +165,12 @@ async def only_restore(folder: StoreFolder, files: Files, config: StoreConfig) -
     finally:
         with anyio.CancelScope(shield=True):
             await run_program(lane, end_restore(folder, lock, is_published=is_published), folder.path)
+
+
+async def check_long_term_storage(folder: StoreFolder, files: Files, config: StoreConfig) -> None:
+    """Raises ``InvalidArgument`` if there is neither ``lts/`` nor a bucket that ``config`` names."""
+    if not config.chunks:
+        await run_program(files, _check_chunk_folder(folder), folder.chunks)
 
 
 def _check_chunk_folder(folder: StoreFolder) -> Program[None]:

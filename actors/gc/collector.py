@@ -39,6 +39,7 @@ from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, NotOwner, StorageFull, TierlogError
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .garbage_queue import GarbageQueue
@@ -55,8 +56,8 @@ _NAMED = 10
 """The most chunks that one log event names."""
 
 
-@attrs.frozen
-class CollectorOptions:
+@attrs.frozen(eq=False, repr=False)
+class CollectorOptions(Value):
     delay: float = 60.0
     """Seconds between release and deletion, at least."""
     attempts: int = 3
@@ -74,8 +75,8 @@ class CollectorOptions:
     And names whose deletion failed repeatedly, at most; more are left to the next opening."""
 
 
-@attrs.frozen
-class CollectorStatistics:
+@attrs.frozen(eq=False, repr=False)
+class CollectorStatistics(Value):
     queued: int = attrs.field(metadata=gauge("Names that wait for deletion."))
     released: int = attrs.field(metadata=counter("Names that this owner has released for deletion."))
     deleted: int = attrs.field(metadata=counter("Chunks deleted."))
@@ -187,8 +188,8 @@ async def list_parts(
         yield part
 
 
-@attrs.frozen
-class GarbageTotal:
+@attrs.frozen(eq=False, repr=False)
+class GarbageTotal(Value):
     chunks: int
     bytes: int
 

@@ -12,10 +12,11 @@ import attrs
 
 from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...storage_backends.base.codec import DecodeError, hex_number
+from ...storage_backends.base.values import Value
 
 
-@attrs.frozen
-class Garbage:
+@attrs.frozen(eq=False, repr=False)
+class Garbage(Value):
     """A name that nothing refers to, and what its deletion waits for."""
 
     name: str

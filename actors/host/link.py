@@ -85,6 +85,11 @@ class Link:
         if self._writer is not None:
             self._writer.send(report)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a supervisor."""
+        return self._writer is not None
+
     def leave(self) -> bool:
         """Ask the supervisor to move all containers and then to order the exit. Returns whether there is
         one."""

@@ -1,12 +1,13 @@
 """The host process: serves the store's containers over HTTP as the supervisor orders.
 
-Start: bind, open the folder, connect to the supervisor, which orders the rest. SIGTERM is a hand-over: the
-supervisor is asked to open the containers elsewhere and then to order this host to exit (rule V10). The
-process drains on that order, on a second SIGTERM or one without a supervisor, if its containers were not
-moved within half of ``drain_limit``, after the grace without a supervisor, or when it is refused: it takes no
-new requests, finishes those in flight, closes the containers and exits with 0. A signal during that leaves it
-half a second; what is not closed by then is recovered by the next owner. If the start fails, it logs one line
-and exits with 1. The process is started by exec and runs asyncio on uvloop.
+Start: bind, open the folder, connect to the supervisor, which orders the rest. SIGTERM is a hand-over: what
+is not flushed is, within the budget (rule F9), and the supervisor is asked to open the containers elsewhere
+and then to order this host to exit (rule V10). The process drains on that order, on a second SIGTERM or one
+without a supervisor, if its containers were not moved within half of ``drain_limit``, after the grace without
+a supervisor, or when it is refused: it takes no new requests, finishes those in flight, closes the containers
+and exits with 0. A signal during that leaves it half a second; what is not closed by then is recovered by the
+next owner. If the start fails, it logs one line and exits with 1. The process is started by exec and runs
+asyncio on uvloop.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ class HostService:
         self._tracing = tracing_of_process(given.id)
         self._leaving, self._draining = anyio.Event(), anyio.Event()
         self._supervised: Link | None = None
+        self._runtime: ContainerRuntime | None = None
 
     async def run(self) -> None:
         address, _, port = self._given.listen.rpartition(":")
@@ -192,6 +194,7 @@ class HostService:
         monitor = LoopMonitor(time.monotonic)
         gateway = gateway_of(app)
         heap = HeapTrimmer(lambda: gateway.held_bytes, lambda: gateway.requests, time.monotonic)
+        self._runtime = runtime
         link = Link(
             given.control,
             hello=lambda term: Hello(given.id, os.getpid(), url, runtime.epochs(), term),
@@ -224,8 +227,7 @@ class HostService:
             async for number in signals:
                 if self._draining.is_set():
                     self._force_exit()
-                elif not self._leaving.is_set() and self._supervised is not None and self._supervised.leave():
-                    _log.info("drain_requested", reason=signal.Signals(number).name)
+                elif not self._leaving.is_set() and (link := self._supervised) and link.is_connected:
                     self._leaving.set()
                 else:
                     self._drain(signal.Signals(number).name)
@@ -234,6 +236,16 @@ class HostService:
         """Drain without the supervisor's order if it does not come: after ``drain_limit`` the supervisor
         kills."""
         await self._leaving.wait()
+        assert self._supervised is not None
+        assert self._runtime is not None
+        # While it serves: its successors replay only what comes after (F9).
+        await self._runtime.flush_before_end()
+        if self._draining.is_set():
+            return
+        if not self._supervised.leave():
+            self._drain("there is no supervisor any more")
+            return
+        _log.info("drain_requested", reason="a signal")
         # Half: the rest is for closing the containers before the supervisor kills.
         await anyio.sleep(self._config.server.drain_limit / 2)
         self._drain("its containers were not moved in time")

@@ -7,10 +7,11 @@ from random import Random
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.values import Value
 
 
-@attrs.frozen
-class Backoff:
+@attrs.frozen(eq=False, repr=False)
+class Backoff(Value):
     """Attempt ``n`` (from 0) waits ``first * factor ** n`` seconds, at most ``maximum``, less a random part
     of up to ``jitter`` of that. Raises ``InvalidArgument`` for impossible values."""
 

@@ -11,13 +11,14 @@ import anyio
 import attrs
 
 from ...storage_backends.base.statistics import gauge
+from ...storage_backends.base.values import Value
 
 INTERVAL = 0.05
 WINDOW = 60.0
 
 
-@attrs.frozen
-class EventLoopStatistics:
+@attrs.frozen(eq=False, repr=False)
+class EventLoopStatistics(Value):
     lag_max_seconds: float = attrs.field(
         metadata=gauge("The longest lag of the process's event loop in the last minute.")
     )

@@ -23,6 +23,7 @@ import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from .event_source import EventSource, OneShot
 
 T = TypeVar("T")
@@ -42,8 +43,8 @@ class Lane(enum.Enum):
 _NORMAL = Lane.NORMAL
 
 
-@attrs.frozen
-class LaneBounds:
+@attrs.frozen(eq=False, repr=False)
+class LaneBounds(Value):
     """The bounds of one lane, at least 1 each. An item larger than ``size_bytes`` is admitted alone, to an
     empty lane."""
 
@@ -52,16 +53,16 @@ class LaneBounds:
     """Charged bytes: payload and ``ITEM_OVERHEAD`` for each item."""
 
 
-@attrs.frozen
-class MailboxOptions:
+@attrs.frozen(eq=False, repr=False)
+class MailboxOptions(Value):
     normal: LaneBounds = LaneBounds(count=4096, size_bytes=64 << 20)
     internal: LaneBounds = LaneBounds(count=1024, size_bytes=16 << 20)
     internal_burst: int = 32
     """Internal items drained in a row while normal ones wait; at least 1."""
 
 
-@attrs.frozen
-class LaneStatistics:
+@attrs.frozen(eq=False, repr=False)
+class LaneStatistics(Value):
     count: int = attrs.field(metadata=gauge("Items inside."))
     size_bytes: int = attrs.field(metadata=gauge("Charged bytes inside, with room granted to putters."))
     waiting: int = attrs.field(metadata=gauge("Putters that wait for room."))
@@ -69,8 +70,8 @@ class LaneStatistics:
     refused: int = attrs.field(metadata=counter("Offers that found no room."))
 
 
-@attrs.frozen
-class MailboxStatistics:
+@attrs.frozen(eq=False, repr=False)
+class MailboxStatistics(Value):
     normal: LaneStatistics
     internal: LaneStatistics
     batches: int = attrs.field(metadata=counter("Batches drained."))

@@ -19,14 +19,15 @@ import anyio
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.values import Value
 from .backoff import Backoff
 from .exits import RESTARTABLE, ActorExit, exit_of
 
 DEFAULT_BACKOFF = Backoff(first=0.1, maximum=30.0)
 
 
-@attrs.frozen
-class RestartPolicy:
+@attrs.frozen(eq=False, repr=False)
+class RestartPolicy(Value):
     backoff: Backoff = DEFAULT_BACKOFF
     restarts_max: int = 10
     """Restarts allowed within ``window``; 0 means none."""
@@ -50,8 +51,8 @@ class SupervisionStep(enum.Enum):
     """It ended too often."""
 
 
-@attrs.frozen
-class SupervisionEvent:
+@attrs.frozen(eq=False, repr=False)
+class SupervisionEvent(Value):
     name: str
     step: SupervisionStep
     exit: ActorExit | None = None

@@ -1,7 +1,8 @@
-"""The objects of a backup: one for each segment, and the manifest that makes them a backup.
+"""Backups of the format before pins, which are still restored: one object for each segment, and the manifest
+that makes them a backup.
 
-A backup is metadata: which chunks make which segment, with lengths and checksums. The chunks are not copied.
-The manifest is written last; without it there is no backup.
+Such a backup is metadata: which chunks make which segment, with lengths and checksums. The chunks are not
+copied. The manifest was written last; without it there is no backup (rule S16).
 
 Layouts: segment ``magic u32, version u8, container u32, unflushed u64, image blob (SegmentImage), chunks u32
 [start u64, record blob], CRC32C u32``, with version 2 and ``attributes u32 [is id u8, name blob, value i64]``
@@ -14,24 +15,23 @@ its checksum; one without them has version 1, so that older code can restore it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import attrs
 
-from ...journal.operations.segment_image import SegmentImage, decode_image, encode_image
+from ...journal.manifest.pin_record import OLD_BACKUPS, old_manifest_name
+from ...journal.operations.segment_image import SegmentImage, decode_image
 from ...storage_backends.base.checksum import Buffer, crc32c
-from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
-from ...storage_backends.base.errors import DataCorruption, InvalidArgument
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.codec import DecodeError, Decoder
+from ...storage_backends.base.errors import BackupNotFound, ChunkNotFound, DataCorruption
+from ...storage_backends.base.names import container_of
 from ...storage_backends.base.segments import AttributeName, check_attribute_name
 from ...storage_backends.segments.chain import Chain
 from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 
 T = TypeVar("T")
-BACKUPS = "_system/backups/"
-"""The prefix of all objects of backups."""
-_MANIFEST = "/manifest"
 _SEGMENT_MAGIC = 0x544C4253  # "TLBS"
 _MANIFEST_MAGIC = 0x544C424D  # "TLBM"
 _VERSION = 1
@@ -39,31 +39,13 @@ _VERSION_WITH_RELEASED = _VERSION_WITH_ATTRIBUTES = 2
 _EPOCH_MAX = (1 << 63) - 1
 OBJECT_BYTES_MAX = 1 << 30
 """Of an object. It is held in memory whole."""
-_BACKUP = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
-
-
-def check_backup_name(name: str) -> str:
-    """``name`` if a backup can have it; otherwise raises ``InvalidArgument``."""
-    if not _BACKUP.fullmatch(name):
-        raise InvalidArgument(
-            f"a backup's name has 1 to 100 letters, digits, '.', '_' and '-' and does not begin with '.'; "
-            f"{name[:40]!r} is not one"
-        )
-    return name
-
-
-def manifest_name(backup: str) -> str:
-    return f"{BACKUPS}{backup}{_MANIFEST}"
-
-
-def object_name(backup: str, number: int) -> str:
-    return f"{BACKUPS}{backup}/{number:08d}.segment"
+_BACKUPS_SHOWN = 5
 
 
 def backup_of(name: str) -> str | None:
     """The name of the backup if the object ``name`` is its manifest, else None."""
-    inside = name.removeprefix(BACKUPS)
-    return inside.removesuffix(_MANIFEST) if name.startswith(BACKUPS) and inside.endswith(_MANIFEST) else None
+    backup = name.removeprefix(OLD_BACKUPS).partition("/")[0]
+    return backup if name == old_manifest_name(backup) else None
 
 
 @attrs.frozen
@@ -126,26 +108,6 @@ class Manifest:
     released: tuple[ReleasedFile, ...] = ()
 
 
-def encode_segment(backup: SegmentBackup) -> bytes:
-    out = (
-        Encoder()
-        .u32(_SEGMENT_MAGIC)
-        .u8(_VERSION_WITH_ATTRIBUTES if backup.attributes else _VERSION)
-        .u32(backup.container)
-        .u64(backup.unflushed)
-        .blob(encode_image(backup.image))
-    )
-    out.u32(len(backup.chunks))
-    for start, chunk in backup.chunks:
-        out.u64(start).blob(chunk.encode())
-    if backup.attributes:
-        out.u32(len(backup.attributes))
-    for name, value in backup.attributes:
-        is_id = isinstance(name, bytes)
-        out.u8(is_id).blob(name if isinstance(name, bytes) else name.encode()).i64(value)
-    return _sealed(out)
-
-
 def decode_segment(data: Buffer, name: str) -> SegmentBackup:
     """Raises ``DataCorruption`` with the object's name for anything else but a whole, sound object."""
     return _decoded(
@@ -173,34 +135,6 @@ def _attribute(fields: Decoder) -> AttributeName:
     found = name if is_id else name.decode()
     check_attribute_name(found)
     return found
-
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    version = _VERSION_WITH_RELEASED if manifest.released else _VERSION
-    out = (
-        Encoder()
-        .u32(_MANIFEST_MAGIC)
-        .u8(version)
-        .raw(manifest.store_id)
-        .u64(manifest.created_ms)
-        .u32(len(manifest.epochs))
-    )
-    for epoch in manifest.epochs:
-        out.u64(epoch)
-    out.u8(manifest.upgraded).u64(manifest.segments).u64(manifest.chunks).u64(manifest.bytes).u64(
-        manifest.unflushed
-    ).u64(manifest.staged)
-    out.u32(len(manifest.imported))
-    for name in manifest.imported:
-        out.text(name)
-    out.u32(len(manifest.objects))
-    for each in manifest.objects:
-        out.text(each.name).u64(each.length).u32(each.crc)
-    if manifest.released:
-        out.u32(len(manifest.released))
-    for released in manifest.released:
-        out.u32(released.container).blob(released.record.encode())
-    return _sealed(out)
 
 
 def decode_manifest(data: Buffer, name: str) -> Manifest:
@@ -238,16 +172,6 @@ def _manifest_with_released(fields: Decoder) -> Manifest:
     return attrs.evolve(manifest, released=released)
 
 
-def _sealed(out: Encoder) -> bytes:
-    body = out.finish()
-    if len(body) + 4 > OBJECT_BYTES_MAX:
-        raise InvalidArgument(
-            f"an object of a backup would have {len(body) + 4} bytes, and may have {OBJECT_BYTES_MAX}: there "
-            f"are too many segments, or one has too many chunks"
-        )
-    return body + crc32c(body).to_bytes(4, "big")
-
-
 def _decoded(data: Buffer, name: str, magic: int, decoders: Mapping[int, Callable[[Decoder], T]]) -> T:
     """Decode with the decoder of the object's version."""
     view = memoryview(data)
@@ -268,3 +192,47 @@ def _decoded(data: Buffer, name: str, magic: int, decoders: Mapping[int, Callabl
         raise DataCorruption(f"an object of the backup does not decode: {error}", file=name) from error
 
     return value
+
+
+async def list_backups(storage: ChunkStorage) -> list[str]:
+    """The names of the backups in ``storage``, sorted."""
+    names = [backup_of(info.name) async for info in storage.list(OLD_BACKUPS)]
+    return sorted(name for name in names if name is not None)
+
+
+async def read_manifest(storage: ChunkStorage, name: str) -> Manifest:
+    """The manifest of the backup ``name``. Raises ``BackupNotFound``."""
+    file = old_manifest_name(name)
+    if not await storage.exists(file):
+        known = await list_backups(storage)
+        others = f"the latest are {', '.join(known[-_BACKUPS_SHOWN:])}" if known else "there are none"
+        raise BackupNotFound(f"there is no backup {name!r}: {others}")
+
+    return decode_manifest(await read_object(storage, file), file)
+
+
+async def read_segments(storage: ChunkStorage, manifest: Manifest) -> list[SegmentBackup]:
+    """The segments of a backup. Raises ``DataCorruption`` if an object is missing or damaged."""
+    segments = []
+    for each in manifest.objects:
+        data = await read_object(storage, each.name)
+        if len(data) != each.length or crc32c(data) != each.crc:
+            raise DataCorruption("an object of the backup differs from its manifest", file=each.name)
+        segment = decode_segment(data, each.name)
+        if segment.container != container_of(segment.image.name, len(manifest.epochs)):
+            raise DataCorruption(
+                f"segment {segment.image.name!r} cannot be in container {segment.container}", file=each.name
+            )
+        segments.append(segment)
+    return segments
+
+
+async def read_object(storage: ChunkStorage, name: str) -> bytes:
+    """A whole object of a backup. Raises ``DataCorruption`` if it is missing."""
+    try:
+        length = (await storage.info(name)).length
+        if length > OBJECT_BYTES_MAX:
+            raise DataCorruption(f"an object of the backup has {length} bytes: too many", file=name)
+        return await storage.read(name, 0, length)
+    except ChunkNotFound as error:
+        raise DataCorruption("an object of the backup is missing", file=name) from error

@@ -7,7 +7,7 @@ container does not hide the others."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from ...journal.log.local_layout import LogLayout
 from ...journal.manifest.chain import element_name, list_elements, read_chain, runs_prefix
 from ...journal.manifest.rules import Known
 from ...journal.manifest.store_record import STORE_RECORD
+from ...storage_backends.base.backups import Backup
 from ...storage_backends.base.errors import (
     DataCorruption,
     InvalidArgument,
@@ -25,6 +26,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.files import Close, Files, ListFolder, Open, Program
+from ...storage_backends.chunks.cached_blocks import CachedFile, list_files
 from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws, flaw_of_length
 from ..container.confirmation import unconfirmed_record
@@ -32,9 +34,10 @@ from ..container.listed_chain import list_chain, moved_from
 from ..container.local_disk import run_folder
 from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
-from ..folder.paths import live_owners, run_program
+from ..folder.paths import chunk_cache_folder, live_owners, run_program
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, LogSnapshot, StoreView
+from .backups import kept_names, list_backups
 from .journal import check_record
 from .report import chunk_records, list_lengths, named_runs
 from .tables import check_objects
@@ -45,7 +48,7 @@ T = TypeVar("T")
 
 _RESTORE = (
     "close the store everywhere, move its wal/ away and keep it, then run `tierlog recover --from-lts`, or, "
-    "if that refuses, `tierlog restore NAME` with a backup (`tierlog backup --list`); anything later is lost"
+    "if that refuses, `tierlog restore NAME` with a backup (`tierlog backup ls`); anything later is lost"
 )
 RESTORE_FILE = f"put back a copy of this file, which does not change; without one, {_RESTORE}"
 """For the files that describe a folder."""
@@ -57,6 +60,10 @@ _ADVICE_RECORD = f"segments without problems can be read meanwhile; {_RESTORE}"
 _ADVICE_STORAGE = (
     "make sure that the folder and long-term storage are mounted, reachable and readable, then run `tierlog "
     "doctor` again"
+)
+_ADVICE_BACKUP = (
+    "put its record back from a copy of long-term storage, or remove the backup with `tierlog backup rm`; "
+    "while it is damaged, nothing is deleted"
 )
 _ADVICE_OBJECT = "put this object back from a copy of long-term storage; nothing else repairs it"
 _ADVICE_STORE = "remove this object: the journals are this store's, and the next opening creates it again"
@@ -133,8 +140,14 @@ class StoreReport:
     containers: tuple[ContainerReport, ...]
     deep: bool
     """Whether the checksums of all chunks were verified."""
+    backups: tuple[Backup, ...] = ()
+    """Those in long-term storage."""
     folder_problems: tuple[Problem, ...] = ()
     """Problems of files that belong to no container."""
+    cached_chunks: int = 0
+    """Chunks in the local chunk cache, if that is in the data folder."""
+    cached_bytes: int = 0
+    """Bytes of disk that they take."""
 
     @property
     def problems(self) -> list[Problem]:
@@ -164,6 +177,8 @@ async def examine(
         await is_upgraded(files, view.folder)  # an opening reads the file, a view does not
     except TierlogError as error:
         problems.append(_problem(error, RESTORE_FILE))
+    cached = await _cached_files(files, chunk_cache_folder(view.folder, "", store))
+    backups, found = await _backups(view)
     return StoreReport(
         view.folder.path,
         store.store_id.hex(),
@@ -171,8 +186,32 @@ async def examine(
         tuple(owners),
         tuple(containers),
         deep,
-        tuple(problems),
+        backups,
+        (*problems, *found),
+        len(cached),
+        sum(file.size for file in cached),
     )
+
+
+async def _cached_files(files: Files, folder: str) -> Sequence[CachedFile]:
+    """The local chunk cache is no part of the store: what cannot be listed is no problem."""
+    try:
+        return (await files.run(list_files(folder)))[0]
+    except OSError:
+        return ()
+
+
+async def _backups(view: StoreView) -> tuple[tuple[Backup, ...], list[Problem]]:
+    """The backups, and what is wrong with them."""
+    try:
+        backups = await list_backups(view.chunks, is_copy=False)
+    except TierlogError:
+        return (), []  # it does not answer: the containers' chunks are listed there too
+
+    damaged = [each for each in backups if each.problem]
+    return tuple(backups), [
+        Problem(f"backup {each.name} cannot be restored: {each.problem}", _ADVICE_BACKUP) for each in damaged
+    ]
 
 
 async def _record_problems(view: StoreView, is_claimed: bool) -> list[Problem]:
@@ -273,7 +312,8 @@ class _Examination:
         lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
         # Else long-term storage does not answer, which is one problem and not one for each chunk.
         if lengths is not None:
-            runs = await self._attempt(self._list_unnamed_runs(), _ADVICE_STORAGE) or ()
+            kept = await self._attempt(kept_names(self._view.chunks, self._snapshot), _ADVICE_STORAGE) or ()
+            runs = await self._attempt(self._list_unnamed_runs(), _ADVICE_STORAGE) or set[str]()
             await self._attempt(self._check_runs(deep=self._verify is not None), _ADVICE_STORAGE)
             self._check_lengths(records, lengths)
             if self._verify is not None:
@@ -287,7 +327,7 @@ class _Examination:
             report = attrs.evolve(
                 report,
                 chunks_on_storage=len(lengths),
-                chunks_unreferenced=len(lengths.keys() - records.keys()) + len(runs),
+                chunks_unreferenced=len((lengths.keys() | runs) - records.keys() - set(kept)),
                 chunks_missing=len(records.keys() - lengths.keys()),
                 element=newest,
             )

@@ -6,18 +6,23 @@ nothing refers to."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 from ...journal.manifest.chain import runs_prefix
 from ...storage_backends.segments.records import DEFERRED_WORK_PREFIX, RELEASED_PREFIX, DeferredWorkRecord
 from ...storage_backends.segments.records.deferred_work import is_of_newer_kind
 from ...storage_backends.segments.transaction import decode_record
 from ..gc.tasks import GcReport, GcTask, TaskState, deferred_tasks, kind_of
 from ..store.read_only import StoreView
-from .report import ChunkUse, find_unconfirmed, list_chunks
+from .report import ChunkUse, find_unconfirmed, pages_of_chunks
 
 
 async def reports_of(view: StoreView, limit: int) -> list[GcReport]:
     """What the next owner of each container will have to do. Lists long-term storage."""
-    unreferenced = [each for each in await list_chunks(view) if each.use is ChunkUse.UNREFERENCED]
+    unreferenced: list[str] = []
+    async with aclosing(pages_of_chunks(view)) as pages:
+        async for page in pages:
+            unreferenced += (each.name for each in page if each.use is ChunkUse.UNREFERENCED)
     reports: list[GcReport] = []
     for container in view.containers:
         record, snapshot = await find_unconfirmed(view, container)
@@ -29,7 +34,7 @@ async def reports_of(view: StoreView, limit: int) -> list[GcReport]:
             key.removeprefix(RELEASED_PREFIX) for key in await snapshot.metadata.scan(RELEASED_PREFIX)
         ]
         prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
-        found = {each.name for each in unreferenced if each.name.startswith(prefixes)}.union(released)
+        found = {name for name in unreferenced if name.startswith(prefixes)}.union(released)
         state = TaskState.LISTING if record is None else TaskState.CONFIRMATION
         tasks = [*deferred_tasks(work), *(GcTask(kind_of(name), name, state) for name in sorted(found))]
         reports.append(

@@ -1,7 +1,9 @@
-"""Recovering a store from its long-term storage alone, when its logs are lost (rules R1 to R7).
+"""Recovering a store from its long-term storage alone, when its logs are lost (rules R1 to R7), and restoring
+it from a backup (rule P6), which is the same with earlier elements.
 
 A recovery makes ``wal/`` and one element in each container's chain, and nothing else. Each container begins
-with what the newest element of its chain publishes: its last complete full flush. The store keeps its id, and
+with what the newest element of its chain publishes, its last complete full flush, or with what the record of
+the backup has. The store keeps its id, and
 its segments keep theirs. Anything later is lost, and nobody can say what that was; chunks that only the lost
 logs knew are kept until an operator confirms (rule G4).
 
@@ -13,7 +15,7 @@ goes on above what was claimed."""
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 import attrs
@@ -22,10 +24,23 @@ from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import log_folder
 from ...journal.manifest.chain import ChainReport, element_name, read_chain
 from ...journal.manifest.element import Kind
-from ...journal.manifest.store_record import StoreRecord, ensure_store_record, require_store_record
+from ...journal.manifest.pin_record import (
+    PinRecord,
+    missing_pins,
+    pin_of,
+    pin_record_name,
+    read_pinned,
+    require_pin_record,
+)
+from ...journal.manifest.store_record import (
+    StoreRecord,
+    ensure_store_record,
+    other_store,
+    require_store_record,
+)
 from ...journal.operations.log_element import LogElement
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.errors import BackupIncomplete, DataCorruption
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.sorted_runs.block_cache import BlockCache
@@ -39,9 +54,10 @@ from ..folder.identity import StoreIdentity, create_identity
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
 from ..folder.restore_folder import only_restore, publish, refuse_logs, restore_folder, restore_lane
 from ..settings.configuration import StoreConfig
-from ..store.lts_view import LtsContainer
+from ..store.lts_view import LtsContainer, check_readable
 from ..store.opening import log_options
 
+Prepare = Callable[[ChunkStorage], Awaitable[object]]
 _CACHE_BYTES = 16 << 20
 _SHOWN_MAX = 3
 
@@ -64,6 +80,8 @@ class RecoveredContainer:
 class RecoveredStore:
     store_id: str
     containers: tuple[RecoveredContainer, ...]
+    backup: str = ""
+    """The backup that it was restored from; empty after a recovery."""
 
     @property
     def segments(self) -> int:
@@ -75,21 +93,29 @@ async def recover_store(
     config: StoreConfig,
     files: Files,
     world: World,
+    backup: str = "",
+    prepare: Prepare | None = None,
 ) -> RecoveredStore:
     """Make the logs of the store in ``folder``, or in the bucket that ``config`` names, from its long-term
-    storage alone.
+    storage alone; with ``backup`` as of that. ``prepare`` copies the backup there first.
 
-    Raises ``InvalidArgument`` (there are logs, or no long-term storage), ``Unavailable`` (another restore
-    into the folder is under way, or long-term storage does not answer), ``DataCorruption`` (an object is
-    damaged, or a segment is not as of one moment), ``StoreMismatch`` (an earlier version wrote it).
+    Raises ``InvalidArgument`` (there are logs, no long-term storage, or no complete backup), ``Unavailable``
+    (another restore into the folder is under way, or long-term storage does not answer), ``DataCorruption``
+    (an object is damaged, or a segment is not as of one moment), ``StoreMismatch`` (an earlier version wrote
+    it).
     """
-    async with only_restore(folder, files, config):
+    async with only_restore(folder, files, config, makes_chunks=prepare is not None):
         building = restore_folder(folder)
         location = await resolve_location(files, building, config, world)
-        chunks = make_chunk_storage(location, files, folder, world, create=False)
+        chunks = make_chunk_storage(location, files, folder, world, create=prepare is not None)
         await chunks.open()
         try:
-            return await _Recovery(folder, building, chunks, config, files, world).run()
+            if prepare is not None:
+                await prepare(chunks)
+            pins = await require_pin_record(chunks, backup) if backup else None
+            recovery = _Recovery(folder, building, chunks, config, files, world, pins)
+            # What was copied is there, whether the chain keeps it or not.
+            return await recovery.run(is_copied=prepare is not None)
         finally:
             await chunks.close()
 
@@ -105,16 +131,21 @@ class _Recovery:
         config: StoreConfig,
         files: Files,
         world: World,
+        pins: PinRecord | None,
     ) -> None:
         self._folder = folder
         self._building = building
+        self._pins = pins
+        """The backup that is restored; None to recover the newest state."""
         self._chunks = chunks
         self._config = config
         self._files = files
         self._world = world
 
-    async def run(self) -> RecoveredStore:
+    async def run(self, *, is_copied: bool) -> RecoveredStore:
         record = await require_store_record(self._chunks)
+        if self._pins is not None:
+            await self._check_pins(self._pins, record, is_copied=is_copied)
         boots: list[LtsBoot] = []
         containers: list[RecoveredContainer] = []
         for index in range(record.containers):
@@ -130,7 +161,24 @@ class _Recovery:
         for boot, op in zip(boots, claims, strict=True):
             await claim_chain(self._chunks, boot.container, op)
         await run_program(lane, publish(self._folder), self._folder.path)
-        return RecoveredStore(record.store.hex(), tuple(containers))
+        backup = "" if self._pins is None else self._pins.name
+        return RecoveredStore(record.store.hex(), tuple(containers), backup)
+
+    async def _check_pins(self, pins: PinRecord, record: StoreRecord, *, is_copied: bool) -> None:
+        if pins.store != record.store:
+            raise other_store(pins.store, record.store)
+        if len(pins.elements) != record.containers:
+            raise DataCorruption(
+                f"it has {len(pins.elements)} containers, and the store {record.containers}",
+                file=pin_record_name(pins.name),
+                offset=0,
+            )
+        # P3: otherwise its chunks may be deleted already.
+        if not is_copied and (missing := await missing_pins(self._chunks, pins)):
+            raise BackupIncomplete(
+                f"backup {pins.name!r} is not complete: container {missing[0]} does not keep it, because it "
+                f"was given up while it was made, or is being removed"
+            )
 
     async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot | None, RecoveredContainer]:
         """What the container begins with; None if no owner ever opened it."""
@@ -139,13 +187,19 @@ class _Recovery:
         if newest is None:
             return None, RecoveredContainer(index)
 
+        chosen, pin = newest.element, None
+        if self._pins is not None:
+            pinned = await read_pinned(self._chunks, self._pins, index)
+            chosen, pin = pinned.element, pin_of(self._pins.name, pinned)
+            check_readable(chosen, pin_record_name(self._pins.name))
+
         # What is unreadable below the newest element may as well have been deleted (rule J8).
         for problem in chain.problems:
             if not problem.n:
                 raise DataCorruption(problem.message, file=problem.name, offset=problem.offset)
         ListedChain(newest).check_room(index)
         runs = RunReader(StoredRuns(self._chunks), BlockCache(_CACHE_BYTES))
-        boot = await read_boot(index, newest, newest.element, runs)
+        boot = await read_boot(index, newest, chosen, runs, pin)
         if found := boot.published.inconsistencies:
             some = "; ".join(
                 f"{each.segment or 'the container'}: {each.message}" for each in found[:_SHOWN_MAX]
@@ -153,7 +207,7 @@ class _Recovery:
             raise DataCorruption(
                 f"not all that it publishes is of one moment, so nothing can be recovered from it: {some}"
                 + (f"; and {len(found) - _SHOWN_MAX} more" if len(found) > _SHOWN_MAX else ""),
-                file=element_name(index, newest.n),
+                file=element_name(index, chosen.n) if pin is None else pin_record_name(pin.name),
             )
         return boot, _describe(boot, chain)
 
@@ -183,6 +237,12 @@ class _Recovery:
 
 def _describe(boot: LtsBoot, chain: ChainReport) -> RecoveredContainer:
     progress = boot.chosen.progress
+    if boot.pin is not None:
+        # When it was pinned.
+        time_ms, segments = boot.chosen.time_ms, boot.published.segments
+        return RecoveredContainer(
+            boot.container, boot.chosen.n, progress.cycle, time_ms, is_exact=False, segments=segments
+        )
     # Elements behind that of the cycle repeat its number.
     first = [each.element for each in chain.elements if each.element.progress.cycle == progress.cycle][-1]
     return RecoveredContainer(

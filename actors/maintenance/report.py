@@ -7,9 +7,10 @@ remains is reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from enum import Enum
 
 import attrs
@@ -41,9 +42,11 @@ from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView
 from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource
-from .backup import list_backups, read_manifest, read_segments
+from .backup_objects import list_backups, read_manifest, read_segments
+from .backups import kept_names
 
 _ATTEMPTS_MAX = 3
+_PAGE = 256
 _OWN_CHUNKS = "containers/"
 _SYSTEM = "_system/"
 _CHUNK_KEY = chunk_key("")
@@ -55,6 +58,8 @@ class ChunkUse(Enum):
     """A chunk that no segment refers to, a sorted run that no system table refers to, or a released legacy
     file. It was left by a crash, waits for its deletion, or is new. Its owner deletes it, if it is
     confirmed."""
+    BACKUP = "backup"
+    """A chunk or a sorted run that only backups need."""
     MISSING = "missing"
     """A record refers to it, but it does not exist."""
     SYSTEM = "system"
@@ -153,35 +158,49 @@ class _ChunkIndex:
     """Legacy files that no segment needs any more (rule S19)."""
     runs: frozenset[str]
     """The sorted runs that its table refers to."""
+    kept: frozenset[str]
+    """What backups need."""
     problems: tuple[ChunkProblem, ...]
 
 
-async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
+async def pages_of_chunks(view: StoreView, prefix: str = "") -> AsyncGenerator[list[ListedChunk], None]:
     """The objects in long-term storage whose names begin with ``prefix``, and the chunks that are missing
-    there, sorted by name."""
+    there, sorted by name, in pages. Close the generator if you leave it early."""
     known: dict[str, ListedChunk] = {}
-    released, runs = set[str](), set[str]()
+    released, runs, kept = set[str](), set[str](), set[str]()
     for container in view.containers:
-        index = await _index_chunks(container.index, await container.snapshot())
+        index = await _index_chunks(view.chunks, container.index, await container.snapshot())
         released |= index.released
         runs |= index.runs
+        kept |= index.kept
         for name, record in index.records.items():
             at = index.positions.get(name, _UNKNOWN)
             known[name] = ListedChunk(
                 name, 0, ChunkUse.MISSING, record.length, at.segment, at.start, container.index
             )
 
-    async for info in view.chunks.list(prefix):
-        if info.name in known:
-            known[info.name] = attrs.evolve(known[info.name], length=info.length, use=ChunkUse.REFERENCED)
-        else:
-            known[info.name] = ListedChunk(info.name, info.length, _use_of(info.name, released, runs))
-    return sorted(
-        (each for each in known.values() if each.name.startswith(prefix)), key=lambda each: each.name
-    )
+    missing = deque(sorted(name for name in known if name.startswith(prefix)))
+    page: list[ListedChunk] = []
+    async with aclosing(view.chunks.list(prefix)) as listed:
+        async for info in listed:
+            while missing and missing[0] < info.name:
+                page.append(known[missing.popleft()])
+            if missing and missing[0] == info.name:
+                found = known[missing.popleft()]
+                page.append(attrs.evolve(found, length=info.length, use=ChunkUse.REFERENCED))
+            else:
+                page.append(ListedChunk(info.name, info.length, _use_of(info.name, released, runs, kept)))
+            if len(page) >= _PAGE:
+                yield page
+                page = []
+    yield [*page, *(known[name] for name in missing)]
 
 
-def _use_of(name: str, released: AbstractSet[str], runs: AbstractSet[str]) -> ChunkUse:
+def _use_of(
+    name: str, released: AbstractSet[str], runs: AbstractSet[str], kept: AbstractSet[str]
+) -> ChunkUse:
+    if name in kept and name not in runs:
+        return ChunkUse.BACKUP
     if is_run(name) and name not in runs:
         return ChunkUse.UNREFERENCED
     if name.startswith(_SYSTEM):
@@ -254,7 +273,7 @@ async def _verify(
     deep: bool,
     progress: Progress,
 ) -> VerifyReport:
-    index = await _index_chunks(container.index, await container.snapshot())
+    index = await _index_chunks(view.chunks, container.index, await container.snapshot())
     records = [
         record
         for name, record in index.records.items()
@@ -294,7 +313,7 @@ async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
         record, snapshot = await find_unconfirmed(view, container)
         if needed is None:
             needed = await _chunks_of_backups(view)
-        index, needing = await _index_chunks(container.index, snapshot), set[str]()
+        index, needing = await _index_chunks(view.chunks, container.index, snapshot), set[str]()
         total = await _unreferenced(view, container.index, index, needed, needing)
         reason = "" if record is None else record.explanation
         if reason or total.chunks:
@@ -366,10 +385,11 @@ async def _unreferenced(
     needing: set[str] | None = None,
 ) -> GarbageTotal:
     """What ``ChunkUse.UNREFERENCED`` is of the container. ``needing`` receives those who need some of it."""
-    released = sorted(index.released - index.records.keys())
+    released = sorted(index.released - index.records.keys() - index.kept)
 
     async def garbage_among(names: Sequence[str]) -> list[str]:
-        found = [name for name in names if name not in index.records and name not in index.runs]
+        known = index.records.keys() | index.runs | index.kept
+        found = [name for name in names if name not in known]
         if needing is not None:
             needing.update(*(needed.get(name, ()) for name in found))
         return found
@@ -382,7 +402,7 @@ async def _unreferenced(
     return total
 
 
-async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:
+async def _index_chunks(chunks: ChunkStorage, container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:
     records, errors = await chunk_records(snapshot)
     problems = [
         ChunkProblem(container, "", key.removeprefix(_CHUNK_KEY), error.reason)
@@ -408,7 +428,9 @@ async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIn
             for name in await _unowned(snapshot, left)
         ]
     released = frozenset(released_names(await snapshot.metadata.scan(RELEASED_PREFIX)))
-    return _ChunkIndex(records, positions, released, frozenset(named_runs(snapshot)), tuple(problems))
+    kept = await kept_names(chunks, snapshot)
+    runs = frozenset(named_runs(snapshot))
+    return _ChunkIndex(records, positions, released, runs, kept, tuple(problems))
 
 
 def _walk(

@@ -1,4 +1,5 @@
-"""Restoring a store from a backup and its long-term storage.
+"""Restoring a store from a backup of an earlier version and its long-term storage; those of this version are
+restored as a recovery is (``recover.py``).
 
 A restore makes ``wal/`` and nothing else; chunks stay where they are. The store keeps its id and gets new
 logs, above every epoch of the old ones. Every segment gets a new id, because it may have fewer bytes than the
@@ -17,14 +18,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import attrs
 
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import log_folder
+from ...journal.manifest.pin_record import old_manifest_name
+from ...storage_backends.base.backups import check_backup_name
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.names import container_of
 from ...storage_backends.base.segments import ATTRIBUTE_UPDATES_MAX, AttributeUpdate
@@ -39,7 +43,14 @@ from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
-from ..folder.restore_folder import only_restore, publish, refuse_logs, restore_folder, restore_lane
+from ..folder.restore_folder import (
+    check_long_term_storage,
+    only_restore,
+    publish,
+    refuse_logs,
+    restore_folder,
+    restore_lane,
+)
 from ..kernel.slices import in_slices
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
@@ -47,8 +58,9 @@ from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..store.opening import StoreOpener, log_options
 from ..store.store import SegmentStore
-from .backup import read_manifest, read_segments
-from .backup_objects import Manifest, ReleasedFile, SegmentBackup
+from .backup_copy import CopiedBackup, copy_backup
+from .backup_objects import Manifest, ReleasedFile, SegmentBackup, read_manifest, read_segments
+from .recover import RecoveredStore, recover_store
 
 _WORKERS = 8
 _NO_COLLECTION = 31_536_000.0
@@ -83,6 +95,54 @@ class RestoreOptions:
     """Whether the checksums of all chunks are verified first."""
     partial: bool = False
     """Whether segments with damaged chunks are left out, instead of failing."""
+
+
+async def restore_backup(
+    folder: StoreFolder,
+    options: RestoreOptions,
+    config: StoreConfig,
+    files: Files,
+    world: World,
+    progress: Progress,
+    source: ChunkStorage | None,
+) -> RecoveredStore | RestoreReport:
+    """Restore a backup of either format. ``source`` is the open storage of a copy, or of the objects of a
+    backup of an earlier version; None: the store's long-term storage. Raises as ``restore`` and
+    ``recover_store``."""
+    if await _is_old(folder, options.backup, config, files, world, source):
+        return await restore(folder, source, options, config, files, world, progress)
+
+    if options.deep or options.partial:
+        raise InvalidArgument("--deep and --partial are for backups of an earlier version: leave them out")
+    prepare = None if source is None else partial(_copy_from, source, options.backup, progress)
+    return await recover_store(folder, config, files, world, options.backup, prepare)
+
+
+async def _copy_from(
+    source: ChunkStorage, backup: str, progress: Progress, target: ChunkStorage
+) -> CopiedBackup:
+    return await copy_backup(source, backup, target, progress, is_copy=True)
+
+
+async def _is_old(
+    folder: StoreFolder,
+    backup: str,
+    config: StoreConfig,
+    files: Files,
+    world: World,
+    source: ChunkStorage | None,
+) -> bool:
+    async def has_manifest(chunks: ChunkStorage) -> bool:
+        return await chunks.exists(old_manifest_name(backup))
+
+    check_backup_name(backup)
+    if source is not None:
+        return await has_manifest(source)
+    await check_long_term_storage(folder, files, config)
+    async with _opened(
+        make_chunk_reader(ChunkLocation(config.chunks, config.s3), files, folder, world)
+    ) as chunks:
+        return await has_manifest(chunks)
 
 
 async def restore(

@@ -3,13 +3,15 @@ is there, each chunk belongs to one segment, and what else is there is listed. I
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import attrs
 
 from ...journal.manifest.chain import ChainProblem
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import StoreView
 from .journal import verify_journals
-from .report import ChunkUse, ListedChunk, VerifyReport, list_chunks, verify
+from .report import ChunkUse, ListedChunk, VerifyReport, pages_of_chunks, verify
 from .tables import verify_runs
 
 
@@ -37,11 +39,14 @@ async def verify_store(
     journals = await verify_journals(view)
     tables = await verify_runs(view, deep=deep)
     chunks = await verify(view, deep=deep, progress=progress)
-    listed = await list_chunks(view)
+    unreferenced: list[ListedChunk] = []
+    async with aclosing(pages_of_chunks(view)) as pages:
+        async for page in pages:
+            unreferenced += (each for each in page if each.use is ChunkUse.UNREFERENCED)
     return StoreVerification(
         sum(len(chain.elements) for chain in journals.chains),
         tables.runs,
         (*journals.problems, *tables.problems),
         chunks,
-        tuple(each for each in listed if each.use is ChunkUse.UNREFERENCED),
+        tuple(unreferenced),
     )

@@ -30,14 +30,15 @@ import attrs
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import InvalidArgument, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from ..kernel.reply import Reply
 
 Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 """``fetch(sid, offset, size)``: bytes of long-term storage, checked."""
 
 
-@attrs.frozen
-class ReadAheadOptions:
+@attrs.frozen(eq=False, repr=False)
+class ReadAheadOptions(Value):
     block_bytes: int = 1 << 20
     """Windows end at multiples of it, and are at least as large."""
     window_bytes: int = 4 << 20
@@ -50,8 +51,8 @@ class ReadAheadOptions:
     """Seconds after which a reader with windows counts as gone."""
 
 
-@attrs.frozen
-class ReadAheadStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ReadAheadStatistics(Value):
     streams: int = attrs.field(metadata=gauge("Sequential readers of long-term storage that are tracked."))
     held_bytes: int = attrs.field(metadata=gauge("Bytes of read-ahead windows, fetched or being fetched."))
     windows: int = attrs.field(metadata=counter("Windows fetched ahead."))

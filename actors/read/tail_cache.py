@@ -18,6 +18,7 @@ import attrs
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from .log_extents import LogExtent, LogExtents
 
 BLOCK_BYTES = 64 << 10
@@ -73,8 +74,8 @@ class _Tail:
         del self.older, self.newer
 
 
-@attrs.frozen
-class TailCacheStatistics:
+@attrs.frozen(eq=False, repr=False)
+class TailCacheStatistics(Value):
     segments: int = attrs.field(metadata=gauge("Segments with cached bytes."))
     total_bytes: int = attrs.field(metadata=gauge("Charged bytes: data plus overhead."))
     unflushed_bytes: int = attrs.field(metadata=gauge("Data that is not in long-term storage yet."))

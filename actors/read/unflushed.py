@@ -28,6 +28,7 @@ from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 from .log_extents import LogExtent
 from .tail_cache import TailCache
 
@@ -60,8 +61,8 @@ class _Window:
         return b""
 
 
-@attrs.frozen
-class UnflushedStatistics:
+@attrs.frozen(eq=False, repr=False)
+class UnflushedStatistics(Value):
     windows_read: int = attrs.field(metadata=counter("Windows of the log read for unflushed bytes."))
     window_bytes: int = attrs.field(metadata=counter("Bytes of groups in those windows."))
     loaded_bytes: int = attrs.field(metadata=gauge("Spilled bytes loaded for flushes under way."))

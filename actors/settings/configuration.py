@@ -25,6 +25,7 @@ from ...storage_backends.base.arguments import APPEND_BYTES_MAX, ROLLING_SIZE_MA
 from ...storage_backends.base.errors import ConfigError, InvalidArgument
 from ...storage_backends.base.os_errors import reason_of
 from ...storage_backends.base.transactions import LEASE_MAX, LEASE_MIN, STAGED_MAX
+from ...storage_backends.base.values import Value
 from ...storage_backends.chunks.s3_location import parse_location
 from .layout_mode import LayoutMode
 from .units import (
@@ -85,8 +86,8 @@ def _check_section(_: object, attribute: attrs.Attribute[Any], value: object) ->
         raise ConfigError(f"{attribute.name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
-@attrs.frozen(kw_only=True)
-class WalConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WalConfig(Value):
     """Tier 1: the write-ahead log of each container, in local files."""
 
     file_size: int = _size(
@@ -113,8 +114,8 @@ class WalConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class GroupConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class GroupConfig(Value):
     """Group commit: appends that wait together become durable with one disk sync."""
 
     bytes: int = _size(4 * MiB, 4 * KiB, GROUP_BYTES_MAX, "A group is closed when it holds this many bytes.")
@@ -123,16 +124,16 @@ class GroupConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class MailboxConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class MailboxConfig(Value):
     """The queue between clients and a container. Callers wait while it is full."""
 
     count: int = _count(16_384, 16, 1_048_576, "The most operations that wait.")
     bytes: int = _size(64 * MiB, MiB, 16 * GiB, "The most bytes that wait.")
 
 
-@attrs.frozen(kw_only=True)
-class CacheConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CacheConfig(Value):
     """The tail cache of each container: its newest bytes. When room is needed, flushed bytes go first.
     Unflushed ones are then read back from the log."""
 
@@ -142,8 +143,8 @@ class CacheConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class ReadAheadConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ReadAheadConfig(Value):
     """Read-ahead for sequential readers of long-term storage."""
 
     bytes: int = _size(
@@ -161,8 +162,21 @@ class ReadAheadConfig:
             )
 
 
-@attrs.frozen(kw_only=True)
-class SegmentsConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ChunkCacheConfig(Value):
+    """The local chunk cache: flushed data of long-term storage in a bucket, on the local disk. All processes
+    of a store share it, and its folder may be removed at any time."""
+
+    path: str = _text(
+        "",
+        "Its folder, relative to the data folder; empty means `cache` if `chunks` names a bucket, and no "
+        "cache otherwise. With a path, lts/ is cached too, which is useful on a network mount.",
+    )
+    bytes: int = _size(10 * GiB, 0, 1 << 50, "Disk space for cached data; 0 turns the cache off.")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SegmentsConfig(Value):
     """What a container keeps in memory about its segments."""
 
     active_max: int = _count(
@@ -170,8 +184,8 @@ class SegmentsConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class CheckpointConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CheckpointConfig(Value):
     """Checkpoints limit how much of the log is replayed at open."""
 
     wal_bytes: int = _size(
@@ -179,8 +193,8 @@ class CheckpointConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class WriterConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WriterConfig(Value):
     """The storage writer flushes acked bytes from the log to long-term storage."""
 
     flush_bytes: int = _size(
@@ -205,8 +219,8 @@ class WriterConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class DefragConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DefragConfig(Value):
     """Defragmentation: joins small chunks of a segment, and relocates the rest of a first chunk that is
     mostly truncated."""
 
@@ -230,8 +244,8 @@ class DefragConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class StorageConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class StorageConfig(Value):
     """Calls to long-term storage. Calls are retried here and nowhere else, and only those that are safe to
     retry."""
 
@@ -259,8 +273,8 @@ class StorageConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class S3Config:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class S3Config(Value):
     """How an S3 service is reached, if `chunks` names a bucket. Credentials come from the usual AWS
     variables, files or roles."""
 
@@ -274,8 +288,8 @@ class S3Config:
     connections: int = _count(32, 1, 1_024, "The most connections to the service.")
 
 
-@attrs.frozen(kw_only=True)
-class GcConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class GcConfig(Value):
     """Garbage collection: deletes chunks that nothing refers to any more."""
 
     delay: float = _duration(
@@ -287,8 +301,8 @@ class GcConfig:
     concurrent_deletes: int = _count(10, 1, 1_024, "Deletions in flight at the same time, per container.")
 
 
-@attrs.frozen(kw_only=True)
-class TransactionsConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class TransactionsConfig(Value):
     """Transactions: staged bytes that join their segment in one step."""
 
     tombstone: float = _duration(
@@ -308,8 +322,8 @@ class TransactionsConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class SupervisionConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SupervisionConfig(Value):
     """Restarts of a container that stopped on an error: it recovers from its log."""
 
     restarts: int = _count(
@@ -322,8 +336,8 @@ class SupervisionConfig:
     backoff_max: float = _duration(10.0, 0.001, 3_600.0, "The longest wait before a restart.")
 
 
-@attrs.frozen(kw_only=True)
-class TimeoutsConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class TimeoutsConfig(Value):
     """How long calls and a closing store wait."""
 
     unavailable: float = _duration(
@@ -332,8 +346,21 @@ class TimeoutsConfig:
     close: float = _duration(10.0, 0.1, 3_600.0, "A closing store waits this long for work in flight.")
 
 
-@attrs.frozen(kw_only=True)
-class ServerConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ShutdownConfig(Value):
+    """A graceful end: everything is flushed first, so that the next opening has nothing to do again. What is
+    not flushed when the budget ends stays in the log."""
+
+    flush_budget: float = _duration(
+        5.0, 0.0, 3_600.0, "A host of the service flushes for this long before it ends; 0 means not at all."
+    )
+    embedded_budget: float = _duration(
+        0.0, 0.0, 3_600.0, "The same for an embedded store at its close, and for commands on a data folder."
+    )
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerConfig(Value):
     """The service, `tierlog serve`: the supervisor and its host processes. An embedded store ignores this
     table."""
 
@@ -391,8 +418,8 @@ class ServerConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class LogConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LogConfig(Value):
     """The log of the program, on stderr. An embedded store ignores this table: its app configures the logger
     `tierlog`."""
 
@@ -403,8 +430,8 @@ class LogConfig:
     )
 
 
-@attrs.frozen(kw_only=True)
-class StoreConfig:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class StoreConfig(Value):
     """The configuration of one store. ``StoreConfig()`` is a good configuration."""
 
     containers: int = _count(
@@ -424,6 +451,7 @@ class StoreConfig:
     wal: WalConfig = _section(WalConfig)
     checkpoint: CheckpointConfig = _section(CheckpointConfig)
     cache: CacheConfig = _section(CacheConfig)
+    chunk_cache: ChunkCacheConfig = _section(ChunkCacheConfig)
     read_ahead: ReadAheadConfig = _section(ReadAheadConfig)
     writer: WriterConfig = _section(WriterConfig)
     defrag: DefragConfig = _section(DefragConfig)
@@ -439,6 +467,7 @@ class StoreConfig:
     transactions: TransactionsConfig = _section(TransactionsConfig)
     supervision: SupervisionConfig = _section(SupervisionConfig)
     timeouts: TimeoutsConfig = _section(TimeoutsConfig)
+    shutdown: ShutdownConfig = _section(ShutdownConfig)
     server: ServerConfig = _section(ServerConfig)
     log: LogConfig = _section(LogConfig)
 
@@ -463,6 +492,7 @@ _NOT_ABOVE = (
     ("storage.backoff", "storage.backoff_max"),
     ("supervision.backoff", "supervision.backoff_max"),
     ("server.heartbeat", "server.silence"),
+    ("shutdown.flush_budget", "server.drain_limit"),
     ("server.restart_backoff", "server.restart_backoff_max"),
 )
 """Pairs of settings of which the first must not be above the second. A queue and the

@@ -24,6 +24,7 @@ from ...journal.manifest.chain import StoredElement, element_name, journal_prefi
 from ...journal.manifest.element import SEGMENTS, Element
 from ...journal.manifest.store_record import StoreRecord, other_store, require_store_record
 from ...journal.operations.log_element import LogElement
+from ...storage_backends.base.arguments import check_range
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import (
     DataCorruption,
@@ -33,6 +34,9 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.files import Files
+from ...storage_backends.base.segment_layout import SegmentLayout, StoragePlace
+from ...storage_backends.base.verbs import ReadVerbs, copy_docstrings
+from ...storage_backends.base.world import NO_WORLD
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ...storage_backends.chunks.s3_location import SCHEME
@@ -48,13 +52,15 @@ from ..container.listed_chain import list_chain
 from ..container.manifest_state import ManifestState
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.published_check import may_be_later
+from ..container.segment_layout import find_layout
 from ..container.segments import SegmentState
 from ..container.state import HISTORY_KEY, ContainerState
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, recorded_location
 from ..folder.paths import StoreFolder, check_path, list_data_folder, run_program
+from ..read.append_starts import APPEND_STARTS_MAX
 from ..read.reader import check_start
 from ..settings.configuration import StoreConfig
-from .views import NO_WORLD, ContainerSnapshot, NoGarbage, SegmentView, refuse_request
+from .views import ContainerSnapshot, NoGarbage, SegmentView, refuse_request
 
 _TABLE_CACHE_BYTES = 16 << 20
 
@@ -148,7 +154,7 @@ class LtsContainer:
         if listed.newest is None:
             await self._check_unused()
         else:
-            _check_readable(listed.newest.element, element_name(self.index, listed.newest.n))
+            check_readable(listed.newest.element, element_name(self.index, listed.newest.n))
         return listed.newest
 
     async def _check_unused(self) -> None:
@@ -182,7 +188,7 @@ class LtsContainer:
         return LtsSnapshot(state, metadata, storage, self._runs, ColdSegments(state, self._runs), element)
 
 
-def _check_readable(element: Element, name: str) -> None:
+def check_readable(element: Element, name: str) -> None:
     """Raises ``StoreMismatch`` if the names of the segments are in the log only."""
     progress = element.progress
     if element.runs.schema < SEGMENTS and (element.runs.runs or (progress.cycle and progress.newest_segment)):
@@ -192,6 +198,7 @@ def _check_readable(element: Element, name: str) -> None:
         )
 
 
+@copy_docstrings(ReadVerbs)
 class LtsView(SegmentView[LtsContainer]):
     """What long-term storage alone shows of a store. ``open_lts`` makes it; use it inside the ``async with``
     body.
@@ -201,16 +208,44 @@ class LtsView(SegmentView[LtsContainer]):
     yet. Of transactions only those that ended are known.
     """
 
-    def __init__(self, location: str, record: StoreRecord, chunks: ChunkStorage) -> None:
+    def __init__(self, place: StoragePlace, record: StoreRecord, chunks: ChunkStorage) -> None:
         super().__init__(
             [LtsContainer(index, chunks, record.store) for index in range(record.containers)], chunks
         )
-        self.location = location
-        """The prefix of a chunk's name in messages: a folder, or a bucket."""
+        self.place = attrs.evolve(place, store=record.store.hex())
         self.record = record
 
     def __repr__(self) -> str:
         return f"<LtsView {self.location} {len(self.containers)} containers>"
+
+    @property
+    def location(self) -> str:
+        """The prefix of a chunk's name in messages: a folder, or a bucket."""
+        return self.place.location
+
+    async def append_starts(self, name: str, start: int, end: int) -> list[int]:
+        check_range(start, end)
+
+        async def starts(snapshot: ContainerSnapshot) -> list[int]:
+            segment = (await snapshot.find(name)).of_kind(is_table=False)
+            if not segment.has_record:
+                return []
+            return list(await snapshot.storage.starts(segment.sid, start, end, APPEND_STARTS_MAX))
+
+        return await self._on_snapshot(name, starts)
+
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        check_range(start, end)
+
+        async def layout(snapshot: ContainerSnapshot) -> SegmentLayout:
+            segment = (await snapshot.find(name)).of_kind(is_table=False)
+            epoch = snapshot.state.epoch
+            # Of a living store nothing here says when its owner deletes a chunk.
+            return await find_layout(
+                snapshot.storage, segment, start, end, epoch=epoch, valid_for=0.0, place=self.place
+            )
+
+        return await self._on_snapshot(name, layout)
 
 
 @asynccontextmanager
@@ -231,25 +266,28 @@ async def open_lts(
     """
     if config is not None and not isinstance(config, StoreConfig):
         raise InvalidArgument(f"config is a tierlog.StoreConfig, not {type(config).__name__}")
-    location, chunks = await _find_chunks(place, StoreConfig() if config is None else config, LocalFiles())
+    place_of_chunks, chunks = await _find_chunks(
+        place, StoreConfig() if config is None else config, LocalFiles()
+    )
     await chunks.open()
     try:
-        yield LtsView(location, await require_store_record(chunks), chunks)
+        yield LtsView(place_of_chunks, await require_store_record(chunks), chunks)
     finally:
         await chunks.close()
 
 
 async def _find_chunks(
     place: str | os.PathLike[str], config: StoreConfig, files: Files
-) -> tuple[str, ChunkStorage]:
+) -> tuple[StoragePlace, ChunkStorage]:
+    """Where the long-term storage is that ``open_lts`` reads, and a reader of it."""
     if isinstance(place, str) and place.startswith(SCHEME):
         nowhere, bucket = StoreFolder(""), ChunkLocation(place, config.s3)
-        return bucket.shown(nowhere), make_chunk_reader(bucket, files, nowhere, NO_WORLD)
+        return bucket.place(nowhere), make_chunk_reader(bucket, files, nowhere, NO_WORLD)
 
     folder = check_path(place)
     names = {entry.name for entry in await run_program(files, list_data_folder(folder), folder.path)}
     if IDENTIFICATION in names:
-        return folder.path, FileSystemChunkReader(files, folder.path, NO_WORLD)
+        return StoragePlace("", folder.path), FileSystemChunkReader(files, folder.path, NO_WORLD)
 
     if not names & {"wal", "lts"}:
         raise InvalidArgument(
@@ -257,4 +295,4 @@ async def _find_chunks(
             f"{SCHEME}BUCKET/PREFIX"
         )
     location = await recorded_location(files, folder)
-    return location.shown(folder), make_chunk_reader(location, files, folder, NO_WORLD)
+    return location.place(folder), make_chunk_reader(location, files, folder, NO_WORLD)

@@ -2,7 +2,8 @@
 clock, randomness, ids and process id from the outside world.
 
 An opening reads or creates the store's identity, announces itself in the folder, serves until the body ends,
-and withdraws the announcement. The end of a store does not flush: what is acked is in the log.
+and withdraws the announcement. What is acked is in the log, so the end of a store flushes only if it has a
+budget for that (rule F9).
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
 from ...storage_backends.base.files import FileHandle, Files, sync_ancestry
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
+from ...storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOptions
+from ...storage_backends.chunks.filesystem import FileSystemChunkStorage
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.defrag_rules import DefragOptions
 from ...storage_backends.segments.options import ChunkedOptions
@@ -57,6 +61,7 @@ from ..folder.paths import (
     StoreFolder,
     check_folder,
     check_path,
+    chunk_cache_folder,
     existing_identity,
     lock_lane,
     remove_temporary_files,
@@ -242,7 +247,7 @@ def restart_policy(config: StoreConfig) -> RestartPolicy:
     )
 
 
-def runtime_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
+def runtime_options(config: StoreConfig, *, adopt: bool, flush_budget: float = 0.0) -> RuntimeOptions:
     return RuntimeOptions(
         container=container_options(config, adopt=adopt),
         storage=storage_options(config),
@@ -253,6 +258,7 @@ def runtime_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
         lease_max=config.transactions.lease_max,
         staged_max=config.transactions.staged_max,
         layout=LayoutMode(config.layout),
+        flush_budget=flush_budget,
     )
 
 
@@ -441,13 +447,14 @@ class StoreOpener:
         await finish_restore(self.files, self.folder)
         await check_folder(self.files, self.folder)
         await report_shared(self.files, self.folder)
-        chunks = await self._chunks()
+        storage = await self._long_term_storage()
         identity = await identify(self.files, self.folder, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as opening:
             # Not before: a refused opening leaves the folder as it is.
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
-            parts = self._parts(identity, opening.owner_id, chunks, fingerprint)
+            budget = self.config.shutdown.embedded_budget
+            parts = self._parts(identity, opening.owner_id, storage, fingerprint, budget)
             async with serve(attrs.evolve(parts, withdraw=opening.withdraw)) as store:
                 yield store
 
@@ -462,33 +469,27 @@ class StoreOpener:
                 f"{store_id}: the folder was moved or replaced; stop the service, and start it where its "
                 f"folder is"
             )
-        chunks = await self._chunks()
+        storage = await self._long_term_storage()
         # Always allowed: the supervisor and its hosts have the folder open together.
         async with announced(self.files, self.world, self.folder, host_id) as opening:
             await self._prepare_folder()
             fingerprint = await self._fingerprint()
-            parts = self._parts(identity, opening.owner_id, chunks, fingerprint)
+            budget = self.config.shutdown.flush_budget
+            parts = self._parts(identity, opening.owner_id, storage, fingerprint, budget)
             async with ContainerRuntime(parts).running() as runtime:
                 yield runtime
 
-    async def _chunks(self) -> ChunkStorage:
-        """Long-term storage, with its calls traced."""
-        chunks = self.storage if self.storage is not None else await self._own_chunks()
+    async def _long_term_storage(self) -> tuple[ChunkStorage, StoragePlace]:
+        """Long-term storage, with its calls traced, and where it is."""
+        chunks, place = self.storage, StoragePlace()
+        if chunks is None:
+            location = await locate_chunks(self.files, self.folder, self.config, self.world)
+            # Where the folder will be: chunks are read once it is there.
+            place = location.place(self.moves_to or self.folder)
+            chunks = make_chunk_storage(location, self.files, self.folder, self.world, create=False)
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
-        return chunks
-
-    async def _own_chunks(self) -> ChunkStorage:
-        """The chunk storage at this folder's chunk location."""
-        location = await locate_chunks(self.files, self.folder, self.config, self.world)
-        return make_chunk_storage(
-            location,
-            self.files,
-            self.folder,
-            self.world,
-            create=False,
-            reserve_bytes=self.config.storage.reserve,
-        )
+        return chunks, place
 
     async def _prepare_folder(self) -> None:
         # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).
@@ -502,27 +503,52 @@ class StoreOpener:
         return await run_program(self.files, program, self.folder.wal)
 
     def _parts(
-        self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage, fingerprint: Fingerprint
+        self,
+        identity: StoreIdentity,
+        owner_id: str,
+        storage: tuple[ChunkStorage, StoragePlace],
+        fingerprint: Fingerprint,
+        flush_budget: float,
     ) -> RuntimeParts:
         # Of their own: a merge takes a thread for minutes, and reads of local copies do not wait for that.
         merge = partial(_merge, files=self.files.lane("merges", width=2))
         return RuntimeParts(
             identity=identity,
             owner_id=owner_id,
-            chunks=chunks,
+            chunks=storage[0],
+            place=storage[1],
+            chunk_cache=self._chunk_cache(identity, storage[0]),
             folder=fingerprint,
             make_disk=lambda index: self._disk(identity, owner_id, index, merge),
-            options=runtime_options(self.config, adopt=self.adopt),
+            options=runtime_options(self.config, adopt=self.adopt, flush_budget=flush_budget),
             world=self.world,
             span=self.span,
             loop_lag=LoopLag(),
         )
+
+    def _chunk_cache(self, identity: StoreIdentity, chunks: ChunkStorage) -> ChunkCache | None:
+        """The cache in front of ``chunks``, in a folder of this store alone: by default for a bucket."""
+        config = self.config.chunk_cache
+        is_remote = self.storage is None and not isinstance(chunks, FileSystemChunkStorage)
+        if not config.bytes or self.moves_to is not None or not (config.path or is_remote):
+            return None
+
+        folder = chunk_cache_folder(self.folder, config.path, identity)
+        options = ChunkCacheOptions(config.bytes, 2 * self.config.wal.low_water)
+        return ChunkCache(self.files, folder, options, _report_cache)
 
     def _disk(self, identity: StoreIdentity, owner_id: str, index: int, merge: MergeRuns) -> LocalDisk:
         folder, log_id = log_folder(self.folder.wal, index), identity.container_log_id(index)
         options, owner = log_options(self.config), bytes.fromhex(owner_id)
         log = LocalLog(self.files, folder, log_id, options, owner=owner)
         return LocalDisk(log, RunFolder(self.files, run_folder(folder), merge, options.low_water))
+
+
+def _report_cache(event: str, reason: str) -> None:
+    if reason:
+        _log.warning(event, reason=reason)
+    else:
+        _log.info(event)
 
 
 async def _merge(order: MergeOrder, files: Files) -> list[RunEntry]:

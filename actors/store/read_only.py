@@ -31,6 +31,7 @@ from ...storage_backends.base.arguments import check_offset, check_size
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import DataCorruption, Unavailable
 from ...storage_backends.base.files import Close, Files, FolderEntry, Program, Read
+from ...storage_backends.base.world import NO_WORLD
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.block_cache import BlockCache
@@ -57,7 +58,7 @@ from ..read.read_ahead import ReadAhead, ReadAheadOptions
 from ..read.reader import Reader
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
-from .views import NO_WORLD, ContainerSnapshot, NoGarbage, SegmentView, refuse_request
+from .views import ContainerSnapshot, NoGarbage, SegmentView, refuse_request
 
 POLL_SECONDS = 0.2
 """How often a tail checks whether another process changed the log, which cannot signal it."""

@@ -18,8 +18,11 @@ import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, TierlogError
+from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from ...storage_backends.base.world import World
+from ...storage_backends.chunks.cached import CachedChunkStorage
+from ...storage_backends.chunks.chunk_cache import ChunkCache
 from ..chunk_io.actor import StorageActor
 from ..chunk_io.client import StorageClient
 from ..chunk_io.health import StorageHealthStatistics
@@ -37,6 +40,7 @@ from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
+from .graceful_end import EndReport, flush_before_end
 from .store import RollingSizes, SegmentStore, StoreStatistics
 
 _FENCE_CHECK_SECONDS = 1.0
@@ -56,6 +60,8 @@ class RuntimeOptions:
     staged_max: int = STAGED_MAX
     """Staged segments; an open transaction gets no more."""
     layout: LayoutMode = LayoutMode.INSTALL_NEW
+    flush_budget: float = 0.0
+    """Seconds for which the end of ``running()`` flushes first (rule F9)."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -65,7 +71,11 @@ class RuntimeParts:
     identity: StoreIdentity
     owner_id: str
     chunks: ChunkStorage
+    chunk_cache: ChunkCache | None = None
+    """In front of ``chunks``, if it is used."""
     folder: Fingerprint = Fingerprint()
+    place: StoragePlace = StoragePlace()
+    """Where ``chunks`` are, as far as other processes can reach them."""
     make_disk: Callable[[int], LocalDisk]
     """Returns a new, unopened log of the container with that index, and where its runs are; called once per
     ownership."""
@@ -92,8 +102,16 @@ class ContainerRuntime:
         """How many the store has, served here or not."""
         self._parts = parts
         record = SharedStoreRecord(parts.identity.store_id, parts.identity.containers)
-        self._container_options = attrs.evolve(options.container, span=parts.span, store_record=record)
-        self._actor = StorageActor(parts.chunks, options.storage, parts.world.random)
+        cache = parts.chunk_cache
+        self._container_options = attrs.evolve(
+            options.container,
+            span=parts.span,
+            chunk_cache=cache,
+            store_record=record,
+            place=attrs.evolve(parts.place, store=parts.identity.store_id.hex()),
+        )
+        chunks = parts.chunks if cache is None else CachedChunkStorage(parts.chunks, cache)
+        self._actor = StorageActor(chunks, options.storage, parts.world.random)
         self._containers: list[LocalContainer | RemoteContainer] = [
             RemoteContainer(index) for index in range(self.containers)
         ]
@@ -126,6 +144,8 @@ class ContainerRuntime:
                     # Before the containers stop: later calls get ``ClosedError``, not the error of a
                     # container that ends.
                     self.store.mark_closed()
+                    if self._parts.options.flush_budget:
+                        self.store.end_report = await self.flush_before_end()
 
     def begin(self, index: int) -> LocalContainer:
         """Begin to serve the container ``index``, which fences every other owner. ``wait_started`` of the
@@ -138,6 +158,12 @@ class ContainerRuntime:
         self._ended[index] = anyio.Event()
         self._tasks.start_soon(self._run, container)
         return container
+
+    async def flush_before_end(self) -> EndReport:
+        """Flush what is served here, within the budget; calls of clients go on meanwhile."""
+        active = [owner for c in self._containers if (owner := c.active) is not None and not owner.is_fenced]
+        budget = self._parts.options.flush_budget
+        return await flush_before_end(active, budget, self._actor.retry_in())
 
     async def open(self, index: int) -> None:
         """``begin``, and return once the container answers. If it never will, raises the reason and does not

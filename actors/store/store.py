@@ -6,10 +6,9 @@ child, and in another thread than its event loop's. The verbs' documentation is 
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from threading import get_ident
 from typing import Any, TypeVar, overload
 
@@ -36,9 +35,17 @@ from ...storage_backends.base.arguments import (
     checked_updates,
     event_identity,
     joined_events,
-    not_an_append,
     previous_event,
     required_writer,
+)
+from ...storage_backends.base.backups import (
+    Backup,
+    BackupStep,
+    StepAnswer,
+    check_backup_name,
+    make_backup,
+    remove_backup,
+    take_steps,
 )
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import (
@@ -46,13 +53,13 @@ from ...storage_backends.base.errors import (
     InvalidArgument,
     SegmentExists,
     SegmentNotFound,
-    TierlogError,
     TooLarge,
     Unavailable,
     WrongSegmentKind,
 )
+from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked, all_pages, text_of
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
-from ...storage_backends.base.segment_pages import SegmentsAsked, all_names
+from ...storage_backends.base.segment_layout import SegmentLayout
 from ...storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -67,18 +74,21 @@ from ...storage_backends.base.transactions import (
     LEASE_DEFAULT,
     LEASE_MAX,
     STAGED_MAX,
+    TRANSACTIONS_PAGE_MAX,
     CommitResult,
     StagedPart,
     TransactionInfo,
+    TransactionPage,
     TransactionToken,
     check_lease,
     is_staged,
     staged_name,
 )
+from ...storage_backends.base.values import Value
 from ...storage_backends.base.verbs import SegmentVerbs
 from ..chunk_io.actor import StorageActorStatistics
 from ..container.attributes import list_attributes
-from ..container.batch_append import Outcome, append_batch
+from ..container.batch_append import Outcome
 from ..container.container import Container
 from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
 from ..container.operations.append import AppendRequest
@@ -96,13 +106,17 @@ from ..container.operations.transactions import (
 )
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
+from ..container.pins import list_backups
 from ..container.requests import Request
+from ..container.segment_layout import segment_layout
 from ..container.tables import Tables
-from ..container.transactions import ask_transaction, list_transactions
+from ..container.transactions import ask_transaction, page_of_transactions
 from ..kernel.loop_lag import EventLoopStatistics
-from ..kernel.slices import in_slices, list_in_slices, turn_after
+from ..kernel.slices import in_slices
 from ..kernel.use_guard import GuardedGenerator, UseGuard
 from ..telemetry.tracing import SpanHook
+from .append_batches import AppendBatches
+from .graceful_end import EndReport
 from .tables import StoreTables
 
 T = TypeVar("T")
@@ -112,8 +126,8 @@ _EXPIRED_AT_ONCE = 1024
 """Writers that one step of a container expires."""
 
 
-@attrs.frozen
-class StoreStatistics:
+@attrs.frozen(eq=False, repr=False)
+class StoreStatistics(Value):
     """What ``SegmentStore.statistics()`` returns: counters and gauges as of one moment."""
 
     containers: tuple[LocalContainerStatistics, ...]
@@ -122,8 +136,8 @@ class StoreStatistics:
     event_loop: EventLoopStatistics | None = None
 
 
-@attrs.frozen
-class RollingSizes:
+@attrs.frozen(eq=False, repr=False)
+class RollingSizes(Value):
     """Bytes at which a segment's chunks roll."""
 
     default: int
@@ -137,6 +151,10 @@ class SegmentStore(SegmentVerbs):
 
     All verbs may be called from many tasks of the event loop that opened the store.
     """
+
+    end_report: EndReport | None = None
+    """What the end of the ``async with`` body left unflushed; None before, and without a budget for that (the
+    configuration's ``shutdown.embedded_budget``)."""
 
     def __init__(
         self,
@@ -282,34 +300,16 @@ class SegmentStore(SegmentVerbs):
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         appends = tuple(check_many("appends", appends))
-        outcomes: list[Outcome] = [None] * len(appends)
-        batches: dict[int, tuple[list[int], list[AppendRequest]]] = {}
-        for part in in_slices(enumerate(appends)):
-            for index, append in part:
-                try:
-                    container, request = self._joined(append)
-                except AttributeError as error:
-                    raise not_an_append(append) from error
-                except TierlogError as error:
-                    outcomes[index] = error
-                    continue
-
-                indexes, requests = batches.setdefault(container.index, ([], []))
-                indexes.append(index)
-                requests.append(request)
-            await turn_after(part)
-
+        batches = await AppendBatches.of(appends, self._joined)
         if self._span is None:
-            await self._append_batches(batches, outcomes)
+            await batches.append()
         else:
             size = sum(len(append.data) for append in appends)
             with self._span("tierlog.append_each", {"count": len(appends), "bytes": size}) as span:
-                for _, requests in batches.values():
-                    for request in requests:
-                        request.span = span
-                await self._append_batches(batches, outcomes)
+                batches.trace(span)
+                await batches.append()
 
-        return outcomes
+        return batches.outcomes
 
     async def seal_segment(self, name: str) -> int:
         length: int = await self._ask("seal_segment", name, SealRequest(name))
@@ -400,7 +400,7 @@ class SegmentStore(SegmentVerbs):
         position, sid = offset, 0
 
         async def wait(owner: Container) -> int:
-            return await owner.wait_beyond(name, position, sid)
+            return await owner.waiters.wait_beyond(name, position, sid)
 
         # The first step finds the segment; a later one of the same name ends the tail.
         while sid := await container.call(wait):
@@ -429,17 +429,21 @@ class SegmentStore(SegmentVerbs):
         check_range(start, end)
         return await self._call("append_starts", name, lambda owner: owner.append_starts(name, start, end))
 
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        check_range(start, end)
+        return await self._call("segment_layout", name, lambda owner: segment_layout(owner, name, start, end))
+
     async def list_segments(self, prefix: str = "") -> list[str]:
-        return await all_names(self.page_of_segments, prefix)
+        async with aclosing(all_pages(self.page_of_segments, prefix)) as pages:
+            return [name async for page in pages for name in page.names]
 
     async def page_of_segments(
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage:
-        asked = SegmentsAsked.of(prefix, token, limit)
+        asked = PageAsked.of(SEGMENTS, prefix, token, limit)
         share = asked.share(len(self.local_containers))
-        return asked.page(
-            await self._call_each(lambda owner: owner.page_of_segments(asked.prefix, asked.start, share))
-        )
+        parts = await self._call_each(lambda owner: owner.page_of_segments(asked.prefix, asked.start, share))
+        return SegmentPage(*asked.page(parts, str))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")
@@ -492,11 +496,18 @@ class SegmentStore(SegmentVerbs):
         return await self._call("transaction_info", target, lambda owner: ask_transaction(owner, request))
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
-        if not isinstance(prefix, str):
-            raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+        async with aclosing(all_pages(self.page_of_transactions, prefix)) as pages:
+            return [info async for page in pages for info in page.transactions]
 
-        infos = await self._call_each(lambda owner: list_transactions(owner, prefix))
-        return await list_in_slices(heapq.merge(*infos, key=lambda info: (info.target, info.transaction_id)))
+    async def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage:
+        asked = PageAsked.of(TRANSACTIONS, prefix, token, limit)
+        share = asked.share(len(self.local_containers))
+        parts = await self._call_each(
+            lambda owner: page_of_transactions(owner, asked.prefix, asked.start, share)
+        )
+        return TransactionPage(*asked.page(parts, text_of))
 
     # --- the whole store -------------------------------------------------------------------------
 
@@ -516,6 +527,23 @@ class SegmentStore(SegmentVerbs):
 
         if errors:
             raise errors[0]
+
+    async def backup(self, name: str) -> None:
+        check_backup_name(name)
+        await self.flush()  # all containers at once
+        token = await self.on_container(0, _new_id)
+        await take_steps(make_backup(name, token, self.containers), self.take_backup_step)
+
+    async def backups(self) -> list[Backup]:
+        return await self.on_container(0, list_backups)
+
+    async def remove_backup(self, name: str) -> None:
+        steps = remove_backup(check_backup_name(name), self.containers)
+        await take_steps(steps, self.take_backup_step)
+
+    async def take_backup_step(self, step: BackupStep) -> StepAnswer:
+        """For the server: one step of a caller's backup."""
+        return await self.on_container(step.container, lambda owner: owner.pins.act(step))
 
     def statistics(self) -> StoreStatistics:
         """A frozen snapshot of every container."""
@@ -629,23 +657,6 @@ class SegmentStore(SegmentVerbs):
             request.span = span
             return await container.call(lambda owner: owner.append(request))
 
-    async def _append_batches(
-        self, batches: Mapping[int, tuple[list[int], list[AppendRequest]]], outcomes: list[Outcome]
-    ) -> None:
-        async def run(container: int, indexes: list[int], requests: list[AppendRequest]) -> None:
-            for index, outcome in zip(
-                indexes, await append_batch(self._containers[container], requests), strict=True
-            ):
-                outcomes[index] = outcome
-
-        if len(batches) == 1:
-            [(container, (indexes, requests))] = batches.items()
-            await run(container, indexes, requests)
-        else:
-            async with anyio.create_task_group() as tasks:
-                for container, (indexes, requests) in batches.items():
-                    tasks.start_soon(run, container, indexes, requests)
-
     def _joined(self, append: JoinedAppend) -> tuple[LocalContainer | RemoteContainer, AppendRequest]:
         data, writer, first, count = append.data, append.writer, append.first_event, append.count
         size = len(data) if type(data) is bytes else check_data(data)
@@ -656,6 +667,10 @@ class SegmentStore(SegmentVerbs):
         return self._container(append.name), AppendRequest(
             append.name, data, writer, first, count, previous, expected
         )
+
+
+async def _new_id(container: Container) -> str:
+    return container.world.new_id()
 
 
 def _check_target(target: str, transaction_id: str) -> None:

@@ -9,8 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from itertools import chain
-from random import Random
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 import attrs
@@ -24,8 +22,8 @@ from ...storage_backends.base.arguments import (
 )
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, Unavailable, Unsupported
+from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked, Part, all_pages, text_of
 from ...storage_backends.base.names import check_segment_name, container_of
-from ...storage_backends.base.segment_pages import NamesPart, SegmentsAsked, all_names
 from ...storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -36,9 +34,13 @@ from ...storage_backends.base.segments import (
 )
 from ...storage_backends.base.table import Table, WriterEvent
 from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
-from ...storage_backends.base.transactions import TransactionInfo, check_transaction_id
+from ...storage_backends.base.transactions import (
+    TRANSACTIONS_PAGE_MAX,
+    TransactionInfo,
+    TransactionPage,
+    check_transaction_id,
+)
 from ...storage_backends.base.verbs import ReadVerbs, copy_docstrings
-from ...storage_backends.base.world import World
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
@@ -49,17 +51,13 @@ from ..container.requests import Request
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..container.table_pages import Position, page_of_changes, page_of_rows, rows_of_keys
-from ..container.transactions import Known, find_known, known_pages
+from ..container.transactions import Known, find_known, known_page
 
 T = TypeVar("T")
 
 
 def refuse() -> NoReturn:
     raise Unsupported("a read-only view changes nothing")
-
-
-NO_WORLD = World(refuse, Random(0), refuse)
-"""A reader draws no ids and needs no clock."""
 
 
 class NoGarbage:
@@ -225,18 +223,20 @@ class SegmentView(Generic[C_co]):
         return Table(_ViewTables(self._on_snapshot), name)
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        return await all_names(self.page_of_segments, prefix)
+        async with aclosing(all_pages(self.page_of_segments, prefix)) as pages:
+            return [name async for page in pages for name in page.names]
 
     async def page_of_segments(
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage:
-        asked = SegmentsAsked.of(prefix, token, limit)
+        asked = PageAsked.of(SEGMENTS, prefix, token, limit)
         share = asked.share(len(self.containers))
 
-        async def part(found: ContainerSnapshot) -> NamesPart:
+        async def part(found: ContainerSnapshot) -> Part[str]:
             return await found.cold.page(asked.prefix, asked.start, share)
 
-        return asked.page([await _on_snapshot(container, part) for container in self.containers])
+        parts = [await _on_snapshot(container, part) for container in self.containers]
+        return SegmentPage(*asked.page(parts, str))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
         """Returns what is known of one transaction. Its ``expires_in`` is infinite: a snapshot has no clock.
@@ -254,13 +254,21 @@ class SegmentView(Generic[C_co]):
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         """Returns the known transactions whose target's name begins with ``prefix``, sorted by target and id.
         Their ``expires_in`` is infinite."""
+        async with aclosing(all_pages(self.page_of_transactions, prefix)) as pages:
+            return [info async for page in pages for info in page.transactions]
 
-        async def listed(found: ContainerSnapshot) -> list[TransactionInfo]:
-            async with aclosing(known_pages(found.state, found.runs, prefix)) as pages:
-                return [_without_clock(known) async for page in pages for known in page]
+    async def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage:
+        asked = PageAsked.of(TRANSACTIONS, prefix, token, limit)
+        share = asked.share(len(self.containers))
 
-        infos = chain.from_iterable([await _on_snapshot(container, listed) for container in self.containers])
-        return sorted(infos, key=lambda info: (info.target, info.transaction_id))
+        async def part(found: ContainerSnapshot) -> Part[TransactionInfo]:
+            known, stop = await known_page(found.state, found.runs, asked.prefix, asked.start, share)
+            return [_without_clock(each) for each in known], stop
+
+        parts = [await _on_snapshot(container, part) for container in self.containers]
+        return TransactionPage(*asked.page(parts, text_of))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")

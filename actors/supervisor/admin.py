@@ -28,8 +28,8 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked, transaction_text
 from ...storage_backends.base.names import check_segment_name, container_of
-from ...storage_backends.base.segments import SegmentPage
 from ...storage_backends.base.world import World
 from ..gateway.server.admin_handlers import HTML, SCRAPE
 from ..gateway.server.app import ENDPOINTS, app_of
@@ -38,6 +38,7 @@ from ..gateway.server.context import ServerContext, ServerLimits
 from ..gateway.server.endpoint import BODY_ERRORS, Endpoint, Parameter, Success, endpoint, endpoints_of
 from ..gateway.server.read_handlers import SEGMENTS_PARAMETERS
 from ..gateway.server.tails import Wait
+from ..gateway.server.transaction_handlers import TRANSACTIONS_PARAMETERS
 from ..gateway.wire import paths
 from ..gateway.wire.bodies import (
     JSON_TYPE,
@@ -327,11 +328,10 @@ def _accepted(call: AdminCall) -> Answer:
 )
 async def page_of_segments(call: AdminCall) -> SegmentNames:
     """A page of the names of all hosts' segments, sorted. With the `token` of a page the next one."""
-    asked = paths.query_segments(call.query())
-    hosts = {assignment.url for assignment in call.server.supervisor.map().containers}
-    answers = await _ask_all(call.server, "GET", paths.page_of_segments_path(asked, asked.share(len(hosts))))
-    page = asked.page(asked.part(SegmentPage(answer["segments"], answer.get("token"))) for answer in answers)
-    return SegmentNames(page.names, page.token)
+    asked = paths.query_page(SEGMENTS, call.query())
+    answers = await _ask_for_page(call, paths.SEGMENTS, asked)
+    parts = (asked.part(answer["segments"], answer.get("token")) for answer in answers)
+    return SegmentNames(*asked.page(parts, str))
 
 
 @endpoint(
@@ -339,20 +339,23 @@ async def page_of_segments(call: AdminCall) -> SegmentNames:
     paths.TRANSACTIONS,
     "list-transactions",
     Throttled,
-    parameters=(Parameter("prefix", str, "A prefix of the names of their targets."),),
+    parameters=TRANSACTIONS_PARAMETERS,
     successes=(Success(200, "The answer.", JSON_TYPE, Transactions),),
 )
-async def transactions(call: AdminCall) -> Answer:
-    """The transactions of all hosts, sorted by target and id."""
-    prefix = paths.query_text(call.query().get("prefix", ""))
-    answers = await _ask_all(call.server, "GET", paths.transactions_path(prefix))
-    # By their key: a host may still list what has moved to another.
-    found = {
-        (info["target"], info["transaction_id"]): info
-        for answer in answers
-        for info in answer["transactions"]
-    }
-    return json_answer({"transactions": [found[key] for key in sorted(found)]})
+async def page_of_transactions(call: AdminCall) -> Answer:
+    """A page of the transactions of all hosts, sorted by target and id. With the `token` of a page the next
+    one."""
+    asked = paths.query_page(TRANSACTIONS, call.query())
+    answers = await _ask_for_page(call, paths.TRANSACTIONS, asked)
+    parts = (asked.part(answer["transactions"], answer.get("token")) for answer in answers)
+    found, token = asked.page(parts, lambda info: transaction_text(info["target"], info["transaction_id"]))
+    return json_answer({"transactions": found} | ({} if token is None else {"token": token}))
+
+
+async def _ask_for_page(call: AdminCall, listed: str, asked: PageAsked) -> list[dict[str, Any]]:
+    """The answers of all hosts."""
+    hosts = {assignment.url for assignment in call.server.supervisor.map().containers}
+    return await _ask_all(call.server, "GET", paths.page_path(listed, asked, asked.share(len(hosts))))
 
 
 @endpoint("POST", paths.FLUSH, "flush", Throttled, *BODY_ERRORS)
@@ -424,6 +427,20 @@ redirect_gc_order = endpoint(
     "POST",
     f"{paths.CONTAINERS}/{{container}}/gc-order",
     "redirect-gc-order",
+    successes=(),
+    is_documented=False,
+)(_redirect_container)
+redirect_backups = endpoint(
+    "GET",
+    f"{paths.CONTAINERS}/{{container}}/backups",
+    "redirect-backups",
+    successes=(),
+    is_documented=False,
+)(_redirect_container)
+redirect_backup_step = endpoint(
+    "POST",
+    f"{paths.CONTAINERS}/{{container}}/backup-steps",
+    "redirect-backup-step",
     successes=(),
     is_documented=False,
 )(_redirect_container)

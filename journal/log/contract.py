@@ -34,6 +34,7 @@ import attrs
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import StorageFull
 from ...storage_backends.base.statistics import counter, gauge
+from ...storage_backends.base.values import Value
 
 GROUP_BYTES_MAX = 64 << 20
 """The largest payload of one group, in bytes. Decoders reject larger lengths as corruption."""
@@ -69,8 +70,8 @@ class OpenedLog:
     """The number of the next appended group; 1 in a new log."""
 
 
-@attrs.frozen
-class LogStatistics:
+@attrs.frozen(eq=False, repr=False)
+class LogStatistics(Value):
     epoch: int = attrs.field(metadata=gauge("The owner's epoch."))
     next_group: int = attrs.field(metadata=gauge("The number of the next group."))
     appended_groups: int = attrs.field(metadata=counter("Groups made durable."))

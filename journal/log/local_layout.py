@@ -11,13 +11,14 @@ from collections.abc import Iterable
 
 import attrs
 
+from ...storage_backends.base.values import Value
 from .frames import FileId
 
 _WAL_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.wal")
 
 
-@attrs.frozen(kw_only=True)
-class LocalLogOptions:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LocalLogOptions(Value):
     """All sizes in bytes."""
 
     file_size: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(1))

@@ -14,6 +14,7 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
 from ...storage_backends.base.parallel import in_parallel
+from ...storage_backends.base.values import Value
 from .element import CONTAINERS_PREFIX, ELEMENT_BYTES_MAX, Element, Position, check_crc, position_of
 
 _ATTEMPTS_MAX = 10
@@ -112,8 +113,8 @@ async def read_newest(
     )
 
 
-@attrs.frozen
-class ChainProblem:
+@attrs.frozen(eq=False, repr=False)
+class ChainProblem(Value):
     name: str
     """The name of the object."""
     message: str
@@ -122,8 +123,8 @@ class ChainProblem:
     """The number of an element that cannot be read; 0 for other problems."""
 
 
-@attrs.frozen
-class ChainReport:
+@attrs.frozen(eq=False, repr=False)
+class ChainReport(Value):
     """A container's chain as far as it stands."""
 
     container: int

@@ -73,6 +73,8 @@ class Kind(IntEnum):
     PROOF = 4
     """An owner proves, before a batch of deletions, that nobody went on in its place; otherwise as the
     element before."""
+    PINNED = 5
+    """The pins changed; otherwise as the element before."""
 
 
 class Position(NamedTuple):
@@ -82,12 +84,15 @@ class Position(NamedTuple):
     crc: int
 
 
+PINS_MAX = 64
+"""The most pins of an element: with the longest names about 7 KiB."""
+
 NOTHING = Position(0, 0)
 """The predecessor of the first element."""
 
 
 class Pin(NamedTuple):
-    """A backup that keeps what a cycle had. The format has room for pins; no owner makes one yet."""
+    """A backup that keeps what a cycle had (rules P1 to P6)."""
 
     name: str
     cycle: int

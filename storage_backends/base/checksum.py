@@ -10,6 +10,8 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 
 Buffer = bytes | bytearray | memoryview
+BLOCK = 1 << 20
+"""The size in bytes of a block of a chunk, which has a checksum of its own (rule S5). Part of the format."""
 
 
 def load_crc32c(extension: str = "crc32c._crc32c") -> Callable[[Buffer, int], int]:

@@ -67,7 +67,8 @@ from anyio.lowlevel import checkpoint
 
 from .checksum import Buffer
 from .errors import InvalidArgument
-from .statistics import counter
+from .statistics import counter, gauge
+from .values import Value
 
 _PART = re.compile(r"[a-zA-Z0-9_$#-][a-zA-Z0-9._$#-]{0,254}")
 NAME_BYTES_MAX = 512
@@ -113,8 +114,8 @@ def check_buffers(name: str, data: Sequence[Buffer]) -> None:
             )
 
 
-@attrs.frozen
-class Capabilities:
+@attrs.frozen(eq=False, repr=False)
+class Capabilities(Value):
     """What a storage can do; constant. A verb that needs a missing capability raises ``Unsupported`` and does
     nothing."""
 
@@ -144,20 +145,38 @@ class ChunkRange:
     length: int
 
 
-@attrs.frozen
-class ChunkVerbStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ChunkVerbStatistics(Value):
     calls: int = attrs.field(metadata=counter("Calls of the verb."))
     failures: int = attrs.field(metadata=counter("Calls that raised an error."))
     seconds: float = attrs.field(metadata=counter("Total seconds spent in the verb's calls."))
 
 
-@attrs.frozen
-class ChunkErrorStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ChunkErrorStatistics(Value):
     raised: int = attrs.field(metadata=counter("Errors of this kind raised."))
 
 
-@attrs.frozen
-class ChunkStorageStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ChunkCacheStatistics(Value):
+    """Of the local chunk cache, as this process sees it."""
+
+    hits: int = attrs.field(metadata=counter("Reads served by the local chunk cache alone."))
+    misses: int = attrs.field(metadata=counter("Reads for which the storage was asked."))
+    hit_bytes: int = attrs.field(metadata=counter("Bytes read from the cache."))
+    filled_bytes: int = attrs.field(metadata=counter("Bytes written to the cache."))
+    held_bytes: int = attrs.field(
+        metadata=gauge("Bytes in the cache when it was last listed, and added by this process since.")
+    )
+    evicted: int = attrs.field(metadata=counter("Cached chunks removed to keep the bound."))
+    unlisted: int = attrs.field(metadata=counter("Cached chunks removed because no record names them."))
+    damaged: int = attrs.field(metadata=counter("Cached chunks found damaged or unreadable."))
+    failures: int = attrs.field(metadata=counter("Failures of the local disk in the cache's folder."))
+    bypassed: int = attrs.field(metadata=gauge("1 while nothing can be cached, else 0."))
+
+
+@attrs.frozen(eq=False, repr=False)
+class ChunkStorageStatistics(Value):
     """Counts since the storage was made; bytes are user bytes."""
 
     creates: int = attrs.field(default=0, metadata=counter("Chunks created."))
@@ -170,6 +189,7 @@ class ChunkStorageStatistics:
     """Counts by the verb's name."""
     errors: Mapping[str, ChunkErrorStatistics] = attrs.field(factory=dict)
     """Counts by the error's ``code``."""
+    cache: ChunkCacheStatistics | None = None
 
 
 class ChunkStorage(ABC):
@@ -221,6 +241,12 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     async def read(self, name: str, offset: int, size: int) -> bytes: ...
+
+    async def drop_copy(self, name: str) -> bool:
+        """Forget a local copy of the chunk, because bytes that were read are not the right ones. Returns
+        whether the next read comes from another place. By default there are no copies."""
+        await checkpoint()
+        return False
 
     @abstractmethod
     async def delete(self, name: str) -> None: ...

@@ -52,6 +52,26 @@ class TooLarge(InvalidArgument):
         )
 
 
+class BackupExists(InvalidArgument):
+    """There is a backup of this name, or another call is making one. Nothing was done; choose another name,
+    or remove that backup."""
+
+    code = "backup-exists"
+
+
+class BackupNotFound(InvalidArgument, LookupError):
+    """There is no backup of this name: list them."""
+
+    code = "backup-not-found"
+
+
+class BackupIncomplete(InvalidArgument):
+    """A container does not keep what the backup needs: it was given up while it was made, or is being
+    removed. Make it again."""
+
+    code = "backup-incomplete"
+
+
 class ConfigError(InvalidArgument):
     """A configuration file or option is wrong. The message names the key and, if one is similar, the key that
     was probably meant. Correct the configuration."""

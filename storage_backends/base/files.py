@@ -25,6 +25,7 @@ import attrs
 
 from .checksum import Buffer
 from .statistics import counter, gauge
+from .values import Value
 
 T = TypeVar("T")
 
@@ -46,43 +47,43 @@ class FileHandle(ABC):
     def path(self) -> str: ...
 
 
-class IoCall:
+class IoCall(Value):
     """The base of all calls. Those with equal fields inherit them from one class: attrs takes 0.3 ms to make
     one, which delays the first opening."""
 
     __slots__ = ()
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _OnHandle(IoCall):
     handle: FileHandle
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _OnPath(IoCall):
     path: str
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _OnRange(IoCall):
     handle: FileHandle
     offset: int
     size: int
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _OnSize(IoCall):
     handle: FileHandle
     size: int
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _OnNames(IoCall):
     source: str
     target: str
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Open(IoCall):
     """Open a regular file: result ``FileHandle``; ``NOT_A_FILE`` has the errors of anything else. ``create``:
     create it, ``FileExistsError`` if it exists. ``cold``: what is written will not be read soon, so the page
@@ -102,7 +103,7 @@ class Read(_OnRange):
     """Read up to ``size`` bytes at ``offset``: result ``bytes``, short only at the end of the file."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Write(IoCall):
     """Write all buffers one after the other at ``offset``. After an ``OSError`` any part may be written.
     ``bulk``: no caller waits for the following sync, so the disk may begin at once in slices, between syncs
@@ -122,7 +123,7 @@ class Size(_OnHandle):
     """The file's length in bytes: result ``int``."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FindData(IoCall):
     """Where the next bytes are, at or behind ``offset``, that may be other than zeros: result ``int``, at the
     end of the file its length. Holes and allocated blocks that were never written are passed over where the
@@ -148,7 +149,7 @@ class Trim(_OnSize):
     shorter file stays as it is."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Lock(IoCall):
     """An exclusive flock, held until ``Unlock`` or ``Close``. Result ``bool``: False if ``wait`` is False and
     another process holds it. One that is held for long raises ``EBUSY``."""
@@ -171,7 +172,7 @@ class SyncFolder(_OnPath):
     call of another program failed after this program began (rule W11)."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ListFolder(IoCall):
     """The names in a folder, sorted: result ``list[FolderEntry]``; ``FileNotFoundError`` if it is missing.
     ``others``: also below a ``nofollow_root`` with those of links, pipes, devices and sockets."""
@@ -180,14 +181,16 @@ class ListFolder(IoCall):
     others: bool = False
 
 
-@attrs.frozen
-class FolderEntry:
+@attrs.frozen(eq=False, repr=False)
+class FolderEntry(Value):
     name: str
     is_folder: bool
     size: int
     allocated: int = attrs.field(default=0, eq=False)
     """Bytes of the blocks that it holds: more than its size if some are allocated ahead, fewer if it has
     holes."""
+    modified: float = attrs.field(default=0.0, eq=False)
+    """When it was written or touched last: to compare files with each other."""
 
 
 class Unlink(_OnPath):
@@ -206,7 +209,7 @@ class Rename(_OnNames):
     """Give the file at ``source`` the name ``target``. A file that had this name loses it."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SetReadOnly(IoCall):
     path: str
     read_only: bool
@@ -228,12 +231,16 @@ class IsAsMade(_OnPath):
     missing."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class IsSameFile(IoCall):
     """Whether both paths name the same file: result ``bool``; ``FileNotFoundError`` if one is missing."""
 
     path: str
     other: str
+
+
+class Touch(_OnHandle):
+    """Make the file the one that was modified last."""
 
 
 class IsNamed(_OnHandle):
@@ -281,8 +288,8 @@ class Files(ABC):
     def statistics(self) -> FilesStatistics: ...
 
 
-@attrs.frozen
-class FilesStatistics:
+@attrs.frozen(eq=False, repr=False)
+class FilesStatistics(Value):
     programs: int = attrs.field(metadata=counter("Programs begun."))
     running: int = attrs.field(
         metadata=gauge(

@@ -8,6 +8,7 @@ from enum import Enum
 import attrs
 
 from .errors import InvalidArgument, shown
+from .values import Value
 
 ATTRIBUTE_MIN = -(1 << 63)
 ATTRIBUTE_MAX = (1 << 63) - 1
@@ -39,8 +40,8 @@ class AttributeUpdateKind(Enum):
     """Set it if it equals ``expected``, or if it is missing and ``expected`` is None."""
 
 
-@attrs.frozen
-class AttributeUpdate:
+@attrs.frozen(eq=False, repr=False)
+class AttributeUpdate(Value):
     """A change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS,
     expected=6)``.
 
@@ -93,8 +94,8 @@ def _check_value(name: AttributeName, value: object) -> None:
         raise InvalidArgument(f"attribute {name!r}: a value is a signed 64-bit integer, not {shown(value)}")
 
 
-@attrs.frozen
-class SegmentInfo:
+@attrs.frozen(eq=False, repr=False)
+class SegmentInfo(Value):
     """A snapshot of one segment. Everything in it is durable."""
 
     name: str
@@ -118,8 +119,8 @@ class SegmentInfo:
     lists all of them."""
 
 
-@attrs.frozen
-class SegmentPage:
+@attrs.frozen(eq=False, repr=False)
+class SegmentPage(Value):
     """Names of segments, in order."""
 
     names: list[str]
@@ -129,8 +130,8 @@ class SegmentPage:
     segments or of the process that gave it."""
 
 
-@attrs.frozen
-class AttributePage:
+@attrs.frozen(eq=False, repr=False)
+class AttributePage(Value):
     """Some attributes of a segment, as of one moment, in order."""
 
     attributes: Mapping[AttributeName, int]

@@ -10,6 +10,7 @@ import attrs
 
 from .arguments import check_int, check_many
 from .errors import InvalidArgument, TooLarge, shown
+from .values import Value
 
 TABLE_KEY_BYTES_MAX = 8 << 10
 TABLE_VALUE_BYTES_MAX = 1 << 20
@@ -38,8 +39,8 @@ class TableChange(NamedTuple):
     version: int
 
 
-@attrs.frozen
-class TablePage:
+@attrs.frozen(eq=False, repr=False)
+class TablePage(Value):
     """Rows in the order of their keys."""
 
     rows: list[TableRow]
@@ -48,8 +49,8 @@ class TablePage:
     """Continues after this page; None if there is nothing more. It stays valid across restarts."""
 
 
-@attrs.frozen
-class ChangesPage:
+@attrs.frozen(eq=False, repr=False)
+class ChangesPage(Value):
     """Changed rows in the order of their keys."""
 
     rows: list[TableChange]
@@ -60,8 +61,8 @@ class ChangesPage:
     """What to pass as ``since`` once there is nothing more: all changes up to it were shown by then."""
 
 
-@attrs.frozen
-class TableUpdate:
+@attrs.frozen(eq=False, repr=False)
+class TableUpdate(Value):
     """One row of an update: ``TableUpdate(b"k", b"v", expected_version=ABSENT)``. Raises ``InvalidArgument``
     for a bad key, value or version."""
 

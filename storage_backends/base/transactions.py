@@ -15,6 +15,7 @@ import attrs
 
 from .errors import InvalidArgument, shown
 from .segments import ATTRIBUTE_MAX, ATTRIBUTE_NAME_BYTES_MAX
+from .values import Value
 
 TRANSACTION_ID_MAX = 96
 PART_NAME_MAX = 64
@@ -23,6 +24,8 @@ PARTS_MAX = 16_384
 STAGED_MAX = 4 * PARTS_MAX
 """The default for the most staged segments of an open transaction; those of failed attempts stay until it
 ends."""
+TRANSACTIONS_PAGE_MAX = 256
+"""Transactions in one page of a listing. One with more staged segments than fit ends its page."""
 LEASE_MIN = 1.0
 LEASE_MAX = 30 * 86_400.0
 LEASE_DEFAULT = 3_600.0
@@ -43,8 +46,8 @@ class TransactionState(Enum):
     ABORTED = "aborted"
 
 
-@attrs.frozen
-class TransactionToken:
+@attrs.frozen(eq=False, repr=False)
+class TransactionToken(Value):
     """Identifies one commit of one writer. A writer's epochs only rise, and each is committed at most once
     (rule T4).
 
@@ -78,16 +81,16 @@ class TransactionToken:
         return WRITER_ATTRIBUTE + self.writer
 
 
-@attrs.frozen
-class StagedPart:
+@attrs.frozen(eq=False, repr=False)
+class StagedPart(Value):
     """A staged segment to commit: its name, and its length as acked to its writer."""
 
     name: str
     length: int
 
 
-@attrs.frozen
-class TransactionInfo:
+@attrs.frozen(eq=False, repr=False)
+class TransactionInfo(Value):
     """A snapshot of one transaction. Everything in it is durable."""
 
     transaction_id: str
@@ -109,8 +112,19 @@ class TransactionInfo:
     """The staged segments of an open transaction."""
 
 
-@attrs.frozen
-class CommitResult:
+@attrs.frozen(eq=False, repr=False)
+class TransactionPage(Value):
+    """Transactions, sorted by target and id."""
+
+    transactions: list[TransactionInfo]
+    """Perhaps none: a page ends after some thousand that it does not show as well."""
+    token: str | None
+    """Continues after this page; None if there is nothing more. It stays valid, whatever becomes of the
+    transactions or of the process that gave it."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class CommitResult(Value):
     """What ``commit_transaction`` did."""
 
     applied: bool

@@ -11,8 +11,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from typing import Protocol, TypeVar
 
 from .arguments import JoinedAppend, WriterId
+from .backups import Backup
 from .checksum import Buffer
 from .errors import TierlogError
+from .segment_layout import SegmentLayout
 from .segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -23,7 +25,15 @@ from .segments import (
     SegmentPage,
 )
 from .table import Table
-from .transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
+from .transactions import (
+    LEASE_DEFAULT,
+    TRANSACTIONS_PAGE_MAX,
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+    TransactionPage,
+    TransactionToken,
+)
 
 C = TypeVar("C", bound=type)
 
@@ -101,6 +111,20 @@ class ReadVerbs(Protocol):
         """
         ...
 
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        """Returns which chunks of long-term storage have the flushed bytes of ``start <= offset < end``, with
+        their checksums, and where that storage is. Use it to read history without the store in between.
+
+        A call returns at most 1,000 chunks and the checksums of 64 GiB; ask again from the page's
+        ``next_start`` on for more. What is behind ``flushed_length`` is only in the store. No data is read.
+
+        Raises:
+            InvalidArgument: ``start`` is above ``end``.
+            SegmentNotFound: There is no such segment.
+            DataCorruption: A record of the segment is damaged or missing.
+        """
+        ...
+
     def table(self, name: str) -> Table:
         """Returns the verbs of the table ``name``, without asking whether there is one."""
         ...
@@ -147,7 +171,24 @@ class ReadVerbs(Protocol):
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         """Returns the known transactions, open and ended, whose target's name begins with ``prefix``, sorted
-        by target and id."""
+        by target and id: those of all pages of ``page_of_transactions``, which takes less memory where there
+        are very many.
+        """
+        ...
+
+    async def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage:
+        """Returns the next of these transactions, of all containers: at most ``limit`` (1 to 256).
+
+        There are more as long as the page has a token, even if it has none. ``token`` is that of the page
+        before, which was asked for with the same prefix; it stays valid across restarts. Of each container a
+        page is as of one moment: a transaction that is known while all of them are read is in one of them,
+        once.
+
+        Raises:
+            InvalidArgument: The token is of another prefix.
+        """
         ...
 
     def container_of(self, name: str) -> int:
@@ -420,6 +461,34 @@ class SegmentVerbs(ReadVerbs, Protocol):
 
         Starts a flush cycle in every container and waits for it. Raises the first error that kept a segment
         from being flushed; nothing is lost then, and later cycles try again.
+        """
+        ...
+
+    async def backup(self, name: str) -> None:
+        """Makes a backup of the whole store, with everything that was acked before the call. Flushes, and
+        copies nothing: until it is removed, long-term storage keeps what it needs.
+
+        ``name`` has 1 to 100 letters, digits, ``.``, ``_`` and ``-``. ``tierlog restore`` and ``tierlog
+        backup --copy-to`` use the backup. Each container is as of one moment; all of them are not.
+
+        Raises:
+            BackupExists: There is one of that name, or another call is making it.
+            BackupIncomplete: A container was opened by another host meanwhile; make it again.
+            InvalidArgument: There is no room for another backup: 64 are kept.
+            StorageFull: There is no room for what the backup needs.
+            Unavailable: Long-term storage does not answer.
+        """
+        ...
+
+    async def backups(self) -> list[Backup]:
+        """Returns the backups in long-term storage, sorted by name."""
+        ...
+
+    async def remove_backup(self, name: str) -> None:
+        """Removes a backup. What only it needed is deleted in the background.
+
+        Raises:
+            BackupNotFound: There is no such backup.
         """
         ...
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import NoReturn
 
 import attrs
+
+from .errors import Unsupported
 
 _TIME_MAX = (1 << 63) - 1
 
@@ -29,3 +32,11 @@ class World:
         """The wall clock in milliseconds since 1970, as records have it: a clock before 1970 or of more than
         63 bits counts as the first or last time that they can have."""
         return max(0, min(int(self.wall_clock() * 1000), _TIME_MAX))
+
+
+def _refuse() -> NoReturn:
+    raise Unsupported("a reader changes nothing, so it has no clock and draws no ids")
+
+
+NO_WORLD = World(_refuse, Random(0), _refuse)
+"""For readers."""

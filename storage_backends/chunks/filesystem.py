@@ -81,7 +81,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
     """``root`` is an absolute path; at most 8 calls run at a time; ``world`` provides ids for temporary
     names. Without ``create``, ``open`` does not make the root: one that is missing or has no
     identification is not mounted (rule S20). ``reserve_bytes`` are kept for the store's own objects (rule
-    S21)."""
+    S22)."""
 
     def __init__(
         self, files: Files, root: str, world: World, *, create: bool = True, reserve_bytes: int = 0
@@ -247,7 +247,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         yield from identify_root(self._root, self._world.new_id())
 
     def _keep_reserve(self, name: str = "") -> Program[None]:
-        """Before a chunk of a user's grows (rule S21). Raises ``StorageFull``."""
+        """Before a chunk of a user's grows (rule S22). Raises ``StorageFull``."""
         if self._reserve_bytes and not name.startswith(SYSTEM_SCOPE):
             yield from keep_reserve(self._root, self._reserve_bytes, self._world.new_id)
 
@@ -257,7 +257,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         except StorageFull:
             if not name.startswith(SYSTEM_SCOPE):
                 raise
-            # S21: deleting needs elements and runs.
+            # S22: deleting needs elements and runs.
             await self._change(name, lambda progress: release_reserve(self._root))
             return await self._publish_once(name, fill)
 

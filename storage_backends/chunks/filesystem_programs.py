@@ -58,7 +58,7 @@ from .base import bad_offset
 TEMPORARY = ".tmp-"
 IDENTIFICATION = ".tierlog-chunks"
 RESERVE = ".tierlog-reserve"
-"""An empty file with blocks that are kept for the store's own objects (rule S21)."""
+"""An empty file with blocks that are kept for the store's own objects (rule S22)."""
 _COPY_SIZE = 4 << 20
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ def identify_root(root: str, new_id: str) -> Program[None]:
 
 
 def keep_reserve(root: str, size: int, new_id: Callable[[], str]) -> Program[None]:
-    """Make the reserve unless it is there. Raises ``StorageFull`` without room for it (rule S21)."""
+    """Make the reserve unless it is there. Raises ``StorageFull`` without room for it (rule S22)."""
     path = f"{root}/{RESERVE}"
     try:
         yield IsReadOnly(path)

@@ -8,6 +8,7 @@ import re
 import attrs
 
 from ..base.errors import InvalidArgument
+from ..base.values import Value
 
 SCHEME = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -16,8 +17,8 @@ _PREFIX_MAX = 400
 """With the longest chunk name a key is still shorter than the 1,024 bytes that S3 allows."""
 
 
-@attrs.frozen
-class S3Location:
+@attrs.frozen(eq=False, repr=False)
+class S3Location(Value):
     bucket: str
     prefix: str
     """Empty, or ending with a slash."""

@@ -54,6 +54,7 @@ from ..base.files import (
     Sync,
     SyncFolder,
     T,
+    Touch,
     Trim,
     Unlink,
     Unlock,
@@ -239,7 +240,11 @@ def _entries(folder: str | int) -> list[tuple[FolderEntry, bool]]:
             except FileNotFoundError:
                 continue  # It was removed after it was listed.
             known = FolderEntry(
-                entry.name, stat.S_ISDIR(info.st_mode), info.st_size, info.st_blocks * _STAT_BLOCK_BYTES
+                entry.name,
+                stat.S_ISDIR(info.st_mode),
+                info.st_size,
+                info.st_blocks * _STAT_BLOCK_BYTES,
+                info.st_mtime,
             )
             entries.append((known, stat.S_ISREG(info.st_mode)))
     return sorted(entries, key=lambda pair: pair[0].name)
@@ -292,6 +297,7 @@ _PERFORM: dict[type[IoCall], Callable[..., Any]] = {
     Link: lambda call: os.link(call.source, call.target, follow_symlinks=False),
     Rename: lambda call: os.rename(call.source, call.target),
     SetReadOnly: lambda call: os.chmod(call.path, _mode(call)),
+    Touch: lambda call: os.utime(_fd(call.handle)),
     IsReadOnly: lambda call: not os.stat(call.path).st_mode & 0o222,
     IsShared: lambda call: bool(os.stat(call.path).st_mode & modes.WRITABLE_BY_OTHERS),
     IsAsMade: lambda call: modes.is_as_made(call.path),

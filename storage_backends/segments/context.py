@@ -12,6 +12,7 @@ from ..base.chunk_storage import ChunkStorage
 from ..base.errors import InvalidArgument
 from ..base.lock_table import LockTable
 from ..base.statistics import counter, gauge
+from ..base.values import Value
 from ..base.world import World
 from .deferred_work_index import DeferredWorkIndex
 from .garbage_sink import GarbageSink
@@ -24,8 +25,8 @@ APPENDABLE_MAX = 1 << 16
 """Chunks remembered as appendable: one per recently written segment."""
 
 
-@attrs.frozen
-class ChunkedStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ChunkedStatistics(Value):
     """Counts since the instance was made; bytes are user bytes."""
 
     commits: int = attrs.field(metadata=counter("Metadata transactions committed."))

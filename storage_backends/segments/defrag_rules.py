@@ -26,6 +26,7 @@ from typing import Any
 import attrs
 
 from ..base.errors import InvalidArgument
+from ..base.values import Value
 
 LENGTH_MAX = 1 << 60
 GROWTH_MAX = 64
@@ -40,8 +41,8 @@ def _within(least: float, most: float) -> Any:
     return check
 
 
-@attrs.frozen(kw_only=True)
-class DefragOptions:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DefragOptions(Value):
     """When chunks are joined and relocated. Sizes in bytes."""
 
     small_max: int = attrs.field(default=16 << 20, validator=_within(0, LENGTH_MAX))

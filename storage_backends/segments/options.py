@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ..base.errors import InvalidArgument
+from ..base.values import Value
 from .defrag_rules import DefragOptions
 from .records import BLOCK
 
@@ -24,8 +25,8 @@ def _whole_blocks(_: object, attribute: attrs.Attribute[int], value: int) -> Non
         raise InvalidArgument(f"{attribute.name} is {value}, it must be a multiple of {BLOCK} bytes")
 
 
-@attrs.frozen
-class ChunkedOptions:
+@attrs.frozen(eq=False, repr=False)
+class ChunkedOptions(Value):
     rolling_size: int = attrs.field(default=128 << 20, validator=_positive)
     """Bytes at which a chunk is full. Applies to segments created from now on."""
     index_spacing: int = attrs.field(default=64 << 20, validator=_positive)

@@ -25,6 +25,7 @@ import anyio.lowlevel
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import ChunkStorage
+from ..base.segment_layout import ChunkExtent
 from ..base.world import World
 from .chain import Chain
 from .context import ChunkedStatistics, StorageContext
@@ -35,6 +36,7 @@ from .operations.concat import concat
 from .operations.deferred_work import changed_work, due_work, run_step
 from .operations.defrag import DefragResult, defrag_segment, relocate
 from .operations.delete import delete
+from .operations.extents import extents
 from .operations.inspect import chunks, exists, info, segments
 from .operations.read import read, starts
 from .operations.truncate import truncate
@@ -164,6 +166,14 @@ class ChunkedSegmentStorage:
         Reads metadata only. Raises ``SegmentNotFound``.
         """
         return await starts(self._context, segment, start, end, limit)
+
+    async def extents(self, segment: int, start: int, end: int) -> Sequence[ChunkExtent]:
+        """The whole blocks of chunks that have the bytes ``start .. end``, as far as they are there, in
+        order; a bounded answer, whose last extent may end before ``end``.
+
+        Reads metadata only. Raises ``SegmentNotFound``.
+        """
+        return await extents(self._context, segment, start, end)
 
     async def info(self, segment: int) -> SegmentRecord:
         """The segment's record at its last commit. Raises ``SegmentNotFound``."""

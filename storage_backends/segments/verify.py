@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -73,6 +73,13 @@ async def _check(
             )
         ]
 
-    view, crcs = memoryview(data), record.crcs[start // BLOCK :]
-    bad = [at for at in range(0, size, BLOCK) if crc32c(view[at : at + BLOCK]) != crcs[at // BLOCK]]
+    bad = bad_blocks(memoryview(data), record.crcs[start // BLOCK :])
     return [Flaw("the bytes of a block do not match their checksum", start + at) for at in bad]
+
+
+def bad_blocks(data: memoryview, crcs: Sequence[int]) -> Iterator[int]:
+    """Where in ``data``, which is whole blocks, a block does not match its checksum; ``crcs`` may be more
+    than there are blocks."""
+    for at, expected in zip(range(0, len(data), BLOCK), crcs, strict=False):
+        if crc32c(data[at : at + BLOCK]) != expected:
+            yield at

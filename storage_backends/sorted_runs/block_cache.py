@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import attrs
 
 from ..base.statistics import counter, gauge
+from ..base.values import Value
 
 T = TypeVar("T")
 RunKey = tuple[str, int]
@@ -19,8 +20,8 @@ _ENTRY_MEMORY = 200
 """Bytes of memory for an entry besides its content."""
 
 
-@attrs.frozen
-class BlockCacheStatistics:
+@attrs.frozen(eq=False, repr=False)
+class BlockCacheStatistics(Value):
     held_bytes: int = attrs.field(
         metadata=gauge("Bytes of blocks and tails in the cache, which all containers share.")
     )

@@ -22,6 +22,7 @@ from ..base.files import FULL, Files, FreeSpace, ListFolder, Program, make_folde
 from ..base.lock_table import LockTable
 from ..base.os_errors import explain, reason_of
 from ..base.statistics import counter, gauge
+from ..base.values import Value
 from .parts import crc32c_in_slices, parts_of
 from .reader import RunSource, missing
 from .run_entry import RunEntry
@@ -36,8 +37,8 @@ from .run_files import (
 )
 
 
-@attrs.frozen
-class LocalCopyStatistics:
+@attrs.frozen(eq=False, repr=False)
+class LocalCopyStatistics(Value):
     copies: int = attrs.field(metadata=gauge("Sorted runs with a copy on the local disk."))
     copy_bytes: int = attrs.field(metadata=gauge("Bytes of local copies of sorted runs."))
     local_reads: int = attrs.field(metadata=counter("Reads of sorted runs served by local copies."))

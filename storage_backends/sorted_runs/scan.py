@@ -8,12 +8,13 @@ not entered into the cache.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import chain, takewhile
 
 import attrs
 from anyio.lowlevel import checkpoint
 
+from ..base.errors import DataCorruption, TierlogError, Unavailable
 from .memtable import Memtable
 from .merging import Merger
 from .reader import RunReader
@@ -73,9 +74,13 @@ async def scan_rows(
     limits: PageLimits,
     *,
     changed_after: int | None = None,
+    unread: MutableMapping[str, TierlogError] | None = None,
 ) -> Page:
     """A page of the live rows in ``keys``, in order; with ``changed_after`` of the rows with a greater
-    version, tombstones included. Raises ``Unavailable`` if a run cannot be read, and ``DataCorruption``."""
+    version, tombstones included. Raises ``Unavailable`` if a run cannot be read, and ``DataCorruption``.
+
+    ``unread``: runs, by name, that are left out, and so are those that turn out not to be readable, which are
+    added: a row that they have is missing, or an older one of its key is in its place."""
     least = -1 if changed_after is None else changed_after
     cursors: list[_MemtableCursor | _RunCursor] = [
         _MemtableCursor(memtable, keys, view.version)
@@ -85,8 +90,10 @@ async def scan_rows(
     for generation in view.runs.generations():
         # A newer row of the same key is in another one, which is read.
         runs = [run for run in generation if keys.overlaps(run) and run.summary.max_version > least]
+        if unread:
+            runs = [run for run in runs if run.name not in unread]
         if runs:
-            cursors.append(_RunCursor(reader, runs, keys, least))
+            cursors.append(_RunCursor(reader, runs, keys, least, unread))
 
     merger = Merger(len(cursors))
     rows: list[Row] = []
@@ -135,12 +142,20 @@ class _MemtableCursor:
 class _RunCursor:
     """Batches of the rows of runs whose key ranges are disjoint and ascend."""
 
-    def __init__(self, reader: RunReader, runs: list[RunEntry], keys: KeyRange, least: int) -> None:
-        """Blocks without a version above ``least`` are not read."""
+    def __init__(
+        self,
+        reader: RunReader,
+        runs: list[RunEntry],
+        keys: KeyRange,
+        least: int,
+        unread: MutableMapping[str, TierlogError] | None,
+    ) -> None:
+        """Blocks without a version above ``least`` are not read. ``unread``: as for ``scan_rows``."""
         self._reader = reader
         self._runs = runs
         self._keys = keys
         self._least = least
+        self._unread = unread
         self._number: int | None = None
         """The next block of the first run."""
         self._read_bytes = _READ_FIRST
@@ -148,24 +163,37 @@ class _RunCursor:
     async def batch(self) -> Iterator[Row]:
         while self._runs:
             run = self._runs[0]
-            tail = await self._reader.tail(run)
-            first, end = self._next_blocks(tail)
-            if first == end:
+            try:
+                rows = await self._next_rows(run)
+            except (Unavailable, DataCorruption) as error:
+                if self._unread is None:
+                    raise
+                self._unread[run.name] = error
+                rows = None
+            if rows is None:
                 del self._runs[0]
                 self._number = None
                 continue
 
-            self._number = end
-            self._read_bytes = min(2 * self._read_bytes, _READ_MAX)
-            blocks = await self._reader.blocks(run, tail, first, end)
-            rows = chain.from_iterable(
-                tail.rows_of_block(number, block, run.name, self._keys.start)
-                for number, block in enumerate(blocks, first)
-            )
             within = rows if self._keys.end is None else takewhile(self._is_before_end, rows)
             for row in within:
                 return chain((row,), within)
         return iter(())
+
+    async def _next_rows(self, run: RunEntry) -> Iterator[Row] | None:
+        """The rows of the run's next blocks; None at its end."""
+        tail = await self._reader.tail(run)
+        first, end = self._next_blocks(tail)
+        if first == end:
+            return None
+
+        self._number = end
+        self._read_bytes = min(2 * self._read_bytes, _READ_MAX)
+        blocks = await self._reader.blocks(run, tail, first, end)
+        return chain.from_iterable(
+            tail.rows_of_block(number, block, run.name, self._keys.start)
+            for number, block in enumerate(blocks, first)
+        )
 
     def _next_blocks(self, tail: Tail) -> tuple[int, int]:
         """The next blocks to read at once; equal numbers if there are none."""

@@ -246,7 +246,8 @@ class Table:
 
     def begin_view(self) -> TableView:
         """As ``view``, until ``end_view``."""
-        view = TableView(self._memtables, self._runs, self._version)
+        # An empty one gets rows that the view does not show.
+        view = TableView(tuple(filter(len, self._memtables)), self._runs, self._version)
         for memtable in view.memtables:
             memtable.begin_reading(view.version)
         return view

@@ -27,6 +27,8 @@ NAMES = [
     "recovery",
     "cold_read",
     "tail_wakeup",
+    "warm_cache_read",
+    "cache_reconcile",
     "historical_read",
     "historical_read_warm",
     "parallel_read_20ms",

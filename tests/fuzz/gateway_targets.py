@@ -19,6 +19,7 @@ from tierlog.actors.gateway.wire import batch, bodies, errors, headers, paths, r
 from tierlog.actors.settings.configuration import ServerConfig
 from tierlog.actors.supervisor.service import check_advertised, listen_of
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError, TooLarge
+from tierlog.storage_backends.base.segment_layout import ChunkExtent, SegmentLayout, StoragePlace
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from tierlog.storage_backends.base.transactions import (
     CommitResult,
@@ -239,6 +240,13 @@ _BATCHES = [
 # --- answers -------------------------------------------------------------------------------------
 
 
+def _layout(data: bytes) -> SegmentLayout:
+    found = bodies.decode_answer(data, SegmentLayout)
+    for extent in found.extents:
+        assert len(extent.checksums()) == -(-(extent.end - extent.begin) // (1 << 20)) > 0
+    return found
+
+
 def _answer(kind: Any, *examples: object, decode: Callable[[bytes], Any] | None = None) -> Target:
     return Target(
         f"{kind.__name__} answer",
@@ -267,6 +275,10 @@ def _problem(data: bytes) -> TierlogError:
 
 
 _INFO = SegmentInfo("a", 1, 10, 0, True, {"txn": 5}, 10, 0)
+_EXTENT = ChunkExtent(10, "containers/0000/0000000000000001/a", 3 << 20, 1, bytes(8))
+_LAYOUT = SegmentLayout(
+    1, 5, 0, 1 << 40, (_EXTENT,), None, 60.0, StoragePlace("ab", "s3://bucket/a", "http://b")
+)
 _PROBLEM = errors.problem_document(BadOffset("not there", segment="a", expected=5, given=6))
 _MAP = bodies.ContainerMap(
     3, (bodies.ContainerAssignment(0, "http://127.0.0.1:1", 5), bodies.ContainerAssignment(1, None, None))
@@ -283,6 +295,7 @@ _ANSWERS = [
     _answer(bodies.Merged, bodies.Merged(5)),
     _answer(bodies.KnownWriters, bodies.KnownWriters(5)),
     _answer(bodies.AppendStarts, bodies.AppendStarts([0, 5])),
+    _answer(SegmentLayout, _LAYOUT, decode=_layout),
     _answer(bodies.AttributeValues, bodies.AttributeValues({"txn": 5})),
     _answer(bodies.SegmentNames, bodies.SegmentNames(["a", "b"])),
     _answer(TransactionInfo, _OPEN, attrs.evolve(_OPEN, token=None, offset=5)),

@@ -14,6 +14,7 @@ from simulation.legacy import format_concat
 from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.memory_files import run_on
+from support.old_backups import encode_manifest, encode_segment
 from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, elements
 from tierlog.actors.container.claims import claim_name, claim_prefix, decode_claim, encode_claim, list_claims
 from tierlog.actors.container.confirmation import claim_records
@@ -37,18 +38,17 @@ from tierlog.actors.maintenance.backup_objects import (
     Manifest,
     ReleasedFile,
     SegmentBackup,
-    check_backup_name,
     decode_manifest,
     decode_segment,
-    encode_manifest,
-    encode_segment,
 )
 from tierlog.journal.manifest import element as element_module
 from tierlog.journal.manifest.chain import element_name, journal_prefix, list_elements, read_element
 from tierlog.journal.manifest.element import Element
+from tierlog.journal.manifest.pin_record import PinRecord
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.journal.operations.log_element import LogElement
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
+from tierlog.storage_backends.base.backups import check_backup_name
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from tierlog.storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
@@ -539,6 +539,14 @@ def _backup_name(data: bytes) -> str | None:
         return None
 
 
+def _pin_record(data: bytes) -> PinRecord:
+    """The head of a record, without elements behind it."""
+    record = PinRecord.decode(data, "monday")
+    if len(data) != record.begins[0]:
+        raise DecodeError("there is more")
+    return record
+
+
 _BACKUPS = [
     Target(
         "segment of a backup",
@@ -570,6 +578,12 @@ _BACKUPS = [
         errors=(DataCorruption,),
         encode=lambda manifest: encode_manifest(manifest)[:-4],
         hostile=[_WITHOUT_ANY],
+    ),
+    Target(
+        "record of a backup",
+        _pin_record,
+        [PinRecord("monday", b"s" * 16, 1_700_000_000_000, ((300, 7), (400, 8))).encode()],
+        encode=PinRecord.encode,
     ),
     Target(
         "name of a backup", _backup_name, [b"20261121T105720Z"], errors=(), encode=lambda name: name.encode()

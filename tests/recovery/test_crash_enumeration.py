@@ -209,12 +209,13 @@ def test_every_protocol_has_its_scenarios_and_every_rule_they_name_exists() -> N
         "journal",
         "tables",
         "recovery",
+        "pins",
     ):
-        rules = set(re.findall(r"\*\*([WCSFGTJMR]\d+)\b", documents[document]))
+        rules = set(re.findall(r"\*\*([WCSFGTJMRP]\d+)\b", documents[document]))
         assert any(
-            rules & set(re.findall(r"[WCSFGTJMR]\d+", scenario.rules)) for scenario in SCENARIOS.values()
+            rules & set(re.findall(r"[WCSFGTJMRP]\d+", scenario.rules)) for scenario in SCENARIOS.values()
         ), document
-    known = set(re.findall(r"\*\*([WCSFGTJMR]\d+)\b", "".join(documents.values())))
+    known = set(re.findall(r"\*\*([WCSFGTJMRP]\d+)\b", "".join(documents.values())))
     for name, scenario in SCENARIOS.items():
         named = set(re.findall(r"\b[A-Z]\d+\b", scenario.rules.partition(":")[0]))
         assert named, name

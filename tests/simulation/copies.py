@@ -18,16 +18,16 @@ from random import Random
 import anyio
 import trio
 
+from support.old_backups import BackupOptions, back_up_store
 from tierlog.actors.container.container import Container
 from tierlog.actors.folder.identity import read_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
-from tierlog.actors.maintenance.backup_objects import BACKUPS
-from tierlog.actors.maintenance.restore import RestoreOptions, restore
+from tierlog.actors.maintenance.restore import RestoreOptions, restore_backup
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.element import Element
+from tierlog.journal.manifest.pin_record import OLD_BACKUPS
 from tierlog.storage_backends.base.errors import StoreMismatch, TierlogError
 from tierlog.storage_backends.base.world import World
 
@@ -123,6 +123,8 @@ class CopiesRun:
         """Whether a copy of a live folder has its local runs."""
         self._second_restore = Random(f"restores {seed}").randrange(300)
         """The step of a restore at which another one begins."""
+        self._is_pinned = Random(f"pins {seed}").random() < 0.6
+        """Whether the backup that is restored is one of this version."""
         self.site = Site(site_kind(self._random, self.story), Random(f"site {seed}"), trace)
         self.operations = 0
         self._tasks: anyio.abc.TaskGroup
@@ -377,14 +379,24 @@ class CopiesRun:
         return {name for name in self.site.chunk_contents() if _ELEMENTS in name}
 
     async def _restore_a_backup(self, original: Folder) -> list[Folder]:
-        """Newer data was flushed after the backup. The restored store keeps it until it is confirmed."""
+        """Newer data was flushed after the backup. The restored store keeps it until it is confirmed. A
+        backup of this version keeps what it needs, whatever is deleted before it is restored."""
         await self._flush(original)
         options = BackupOptions(_BACKUP, await self._store_id(), 0, upgraded=False)
-        if not await self._call(original, lambda store: back_up_store(store, None, options, no_progress)):
+
+        async def back_up(store: SegmentStore) -> None:
+            if self._is_pinned:
+                await store.backup(_BACKUP)
+            else:
+                await back_up_store(store, None, options, no_progress)
+
+        if not await self._call(original, back_up):
             raise Broken("it does not hold that a store can be backed up")
         restored = original.copied("B", HERE, self.site.disk)
-        await self._work(original, self._random.randint(1, 12), truncates=False)
+        await self._work(original, self._random.randint(1, 12), truncates=self._is_pinned)
         await self._flush(original)
+        if self._is_pinned:
+            await trio.sleep(4 * DELAY)  # what was truncated would be collected
         await self._end(original)
         newer = self._chunks()
         self.site.disk.rename(FOLDER.wal, "/lost-wal")
@@ -414,7 +426,7 @@ class CopiesRun:
             config, world = StoreConfig(containers=1), World(trio.current_time, Random(0), self._new_id)
             try:
                 files = SimulatedFiles(self.site.disk)
-                await restore(FOLDER, None, RestoreOptions(_BACKUP), config, files, world)
+                await restore_backup(FOLDER, RestoreOptions(_BACKUP), config, files, world, no_progress, None)
             except TierlogError as error:
                 refusals.append(error)
                 self._trace.note("restore", repr(error))
@@ -574,11 +586,27 @@ class CopiesRun:
         for container in process.containers():
             await container.confirmation.confirm()
         await self._flush(survivor)
+        if self.story is Story.RESTORE and self._is_pinned:
+            await trio.sleep(10 * DELAY)
+            await self._remove_the_backup(survivor)
         await self._wait_for_the_collector(survivor)
         await self._check(survivor)
         await self._end(survivor)
         await self._open(survivor)
         await self._check(survivor)
+
+    async def _remove_the_backup(self, survivor: Folder) -> None:
+        """What the backup needs was kept by a confirmed store, which deleted the rest. Once the backup is
+        removed, nothing of it is left over."""
+        process = survivor.process
+        assert process is not None
+        for container in process.containers():
+            for pin in container.pins.known:
+                missing = set(await container.pins._names_of(pin)) - self.site.chunk_contents().keys()
+                if missing:
+                    raise Broken(f"it does not hold that a backup keeps what it needs\n{sorted(missing)}")
+        await self._must(survivor, lambda store: store.remove_backup(_BACKUP))
+        await self._flush(survivor)
 
     async def _wait_for_the_collector(self, folder: Folder) -> None:
         process, end = folder.process, trio.current_time() + COLLECT_SECONDS
@@ -593,7 +621,7 @@ class CopiesRun:
     def _collectable(self) -> dict[str, bytes]:
         """What long-term storage has, without backups."""
         contents = self.site.chunk_contents()
-        return {name: data for name, data in contents.items() if not name.startswith(BACKUPS)}
+        return {name: data for name, data in contents.items() if not name.startswith(OLD_BACKUPS)}
 
     # --- processes --------------------------------------------------------------------------------
 

@@ -43,6 +43,8 @@ class SimulatedInode:
     blocks: int = 0
     untrimmed: int = 0
     """The blocks that it has again if a power loss forgets a trim."""
+    modified: int = 0
+    """Of all files, the one modified last has the highest."""
     read_only: bool = False
     holder: object = None
     """Who holds the flock."""
@@ -201,7 +203,7 @@ class SimulatedDisk:
         self._folders: dict[str, _Folder] = {"/": _Folder()}
         self._moved: dict[str, str] = {}
         """Where folders are that had another path before: a power loss may forget the move."""
-        self._inodes = 0
+        self._inodes = self._touched = 0
         self._open: list[SimulatedInode] = []
         """Files that are held open, so that an unlinked one keeps its blocks until it is closed."""
         self._lock_waiters: list[Callable[[], None]] = []
@@ -376,8 +378,13 @@ class SimulatedDisk:
             raise OSError(errno.ENOSPC, "no space for a new name", path)
         self._inodes += 1
         inode = SimulatedInode(self._inodes)
+        self.touch(inode)
         names.change(_Change(sets=((name, inode),)))
         return inode
+
+    def touch(self, inode: SimulatedInode) -> None:
+        self._touched += 1
+        inode.modified = self._touched
 
     def link(self, source: str, target: str) -> None:
         inode = self.find(source)

@@ -53,6 +53,7 @@ from tierlog.storage_backends.base.files import (
     Sync,
     SyncFolder,
     T,
+    Touch,
     Trim,
     Unlink,
     Unlock,
@@ -196,6 +197,7 @@ class SimulatedFiles(Files):
             Link: lambda call: disk.link(call.source, call.target),
             Rename: lambda call: disk.rename(call.source, call.target),
             SetReadOnly: self._set_read_only,
+            Touch: lambda call: disk.touch(_inode(call.handle)),
             IsReadOnly: lambda call: disk.find(call.path).read_only,
             IsShared: lambda call: False,
             IsAsMade: lambda call: True,
@@ -432,7 +434,7 @@ class SimulatedFiles(Files):
         entries = [
             FolderEntry(name, True, 0)
             if entry is None
-            else FolderEntry(name, False, len(entry.cache), entry.blocks * BLOCK)
+            else FolderEntry(name, False, len(entry.cache), entry.blocks * BLOCK, entry.modified)
             for name, entry in names.items()
         ]
         return sorted(entries, key=lambda entry: entry.name)

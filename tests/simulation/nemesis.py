@@ -18,6 +18,7 @@ from tierlog.actors.container.container import Container
 from tierlog.storage_backends.base.errors import NotOwner, TierlogError
 from tierlog.storage_backends.base.transactions import is_staged
 
+from .backups import Backups
 from .beside import BesideTheWriter
 from .clients import list_staged, list_transactions, observe_family
 from .compound_faults import CompoundFaults
@@ -57,7 +58,9 @@ class Nemesis:
         self._watermarks_hold = True
         self._zombies: list[Process] = []
         self._compound = CompoundFaults(run, tasks, self)
-        self.beside = BesideTheWriter(run, tasks, LocalRunFaults(run, tasks, self).acts)
+        self.backups = Backups(run, tasks)
+        acts = {**LocalRunFaults(run, tasks, self).acts, **self.backups.acts}
+        self.beside = BesideTheWriter(run, tasks, acts)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             FaultKind.ADVANCE: self._advance,
             FaultKind.STOP: self._stop,

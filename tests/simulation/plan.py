@@ -100,6 +100,8 @@ BESIDE_SHARE = 0.15
 """The share of the seeds with defrags or hanging calls beside the writer."""
 RUNS_SHARE = 0.2
 """The share of the other seeds with faults of local runs."""
+BACKUP_SHARE = 0.15
+"""The share of the seeds without any of these with backups."""
 SLOW_SHARE = 0.15
 """The share of the seeds without either with slow lookups of cold segments."""
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
@@ -144,6 +146,7 @@ class FaultKind(StrEnum):
     FROZEN_OPENING = "failover in the middle of an opening"
     UNREADABLE_RUNS = "runs that cannot be read while chunks are deleted"
     SLOW_RUNS = "slow reads of runs for a while"
+    BACKUP = "backup that is made or removed"
 
 
 QUIET = (FaultKind.ADVANCE,)
@@ -176,7 +179,7 @@ RUNS = (
     FaultKind.UNREADABLE_RUNS,
 )
 """Carried out by themselves, in some other seeds (``local_runs.py``)."""
-ALL = tuple(kind for kind in FaultKind if kind not in (*BESIDE, *RUNS, FaultKind.SLOW_RUNS))
+ALL = tuple(kind for kind in FaultKind if kind not in (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP))
 
 
 @attrs.frozen
@@ -279,7 +282,8 @@ class _Planner:
         plan = _with_legacy(plan, Random(f"older {self._seed}"))
         plan = _with_beside(plan, Random(f"beside the writer 587 {self._seed}"))
         plan = _with_local_runs(plan, Random(f"local runs {self._seed}"))
-        return _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
+        plan = _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
+        return _with_backups(plan, Random(f"backups {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -453,6 +457,25 @@ def _with_local_runs(plan: Plan, random: Random) -> Plan:
     )
     limits = attrs.evolve(plan.site.limits, table_cache_bytes=random.choice((0, 3000)))
     return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), beside=faults)
+
+
+def _with_backups(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with backups. As ``_with_beside``."""
+    if plan.beside or random.random() >= BACKUP_SHARE:
+        return plan
+
+    last = plan.numbers[-1]
+    faults = tuple(
+        PlannedFault(
+            last + number,
+            kind=FaultKind.BACKUP,
+            count=random.randint(1, last),
+            seconds=0.0,
+            chance=random.getrandbits(32),
+        )
+        for number in range(1, random.choice((5, 12, 25)))
+    )
+    return attrs.evolve(plan, beside=faults)
 
 
 def _with_slow_runs(plan: Plan, random: Random) -> Plan:

@@ -208,6 +208,7 @@ class _Run:
         await self._nemesis.replace(Random(f"end {self._plan.seed}"))
         await self._let_leases_end()
         await self._nemesis.flush()
+        await self._nemesis.backups.check_and_remove(await self._run.serving())
         await self._wait_for_the_collector()
         await self._tables.check()
         shown = await self._observe()

@@ -4,11 +4,14 @@ asked for."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tierlog
 from support.spark import values
 from tierlog import SyncClient
 from tierlog.spark_bridge import events
@@ -112,3 +115,76 @@ def test_a_read_ends_where_the_segment_ended_when_it_was_planned(
     with pytest.raises(Exception, match="was deleted and recreated") as caught:
         rows.count()
     assert isinstance(caught.value, PySparkException) or "Py4J" in type(caught.value).__name__
+
+
+# --- out of long-term storage -------------------------------------------------------------------
+
+
+@pytest.fixture
+def flushed(store: SyncClient, filled: str) -> str:
+    """And some events that are not."""
+    store.flush()
+    store.append(filled, events.encode(EVENTS))
+    return filled
+
+
+@pytest.mark.parametrize("partitions", ["1", "4"])
+def test_history_is_read_out_of_chunks_and_the_rest_through_the_service(
+    reader: Read, flushed: str, partitions: str
+) -> None:
+    frame = reader(flushed, direct="always", minPartitions=partitions)
+
+    assert [bytes(row.value) for row in frame.collect()] == EVENTS * 2
+    assert [row.offset for row in frame.collect()] == [11 * number for number in range(2_000)]
+
+
+def test_another_mount_point_must_be_the_same_storage(
+    reader: Read, store: SyncClient, flushed: str, tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException
+
+    root = Path(store.segment_layout(flushed, 0, 1).place.location)
+    (tmp_path / "mounted").symlink_to(root)
+    (tmp_path / "empty").mkdir()
+
+    found = reader(flushed, direct="always", storageLocation=str(tmp_path / "mounted")).collect()
+    assert [bytes(row.value) for row in found] == EVENTS * 2
+    for place in ("empty", "missing"):
+        frame = reader(flushed, direct="always", storageLocation=str(tmp_path / place))
+        with pytest.raises(PySparkException, match=f"{place} is not there, or not mounted"):
+            frame.collect()
+
+
+def test_a_storage_out_of_reach_is_no_error_by_default(reader: Read, store: SyncClient, segment: str) -> None:
+    large = values(200_000)
+    store.create_segment(segment)
+    store.append(segment, events.encode(large))
+    store.flush()
+
+    assert reader(segment).count() == 200_000
+    assert reader(segment, storageLocation="/missing").count() == 200_000
+
+
+def test_a_store_without_a_service_is_read(spark: Any, tmp_path: Path) -> None:
+    import anyio
+
+    async def fill() -> None:
+        async with tierlog.open_store(tmp_path / "data", containers=2) as store:
+            for name in ("app/a", "app/b"):
+                await store.create_segment(name)
+                await store.append(name, events.encode(EVENTS))
+            await store.flush()
+            await store.append("app/a", events.encode([b"in the log only"]))
+
+    anyio.run(fill)
+    shutil.rmtree(tmp_path / "data" / "wal")
+    read = spark.read.format("tierlog")
+
+    for place in ("data", "data/lts"):
+        frame = read.options(lts=str(tmp_path / place), minPartitions="3").load("app/a")
+        assert frame.rdd.getNumPartitions() == 3
+        assert [bytes(row.value) for row in frame.collect()] == EVENTS
+    rows = read.options(lts=str(tmp_path / "data"), segmentPrefix="app/").load().collect()
+    assert [(row.segment, bytes(row.value)) for row in rows] == [
+        (name, event) for name in ("app/a", "app/b") for event in EVENTS
+    ]

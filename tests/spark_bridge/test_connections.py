@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+import attrs
 import pytest
 
+from tierlog import StoreMismatch, SyncClient
 from tierlog.spark_bridge.connections import Connections
 from tierlog.spark_bridge.options import Options, parse_options
 
@@ -25,6 +27,26 @@ def test_a_process_keeps_one_client_for_each_endpoint(options: Options) -> None:
     again = pool.client(options)
     assert again is not client
     assert again.list_segments("none") == []
+    pool.close()
+
+
+def test_a_process_keeps_one_reader_for_each_storage(store: SyncClient, segment: str) -> None:
+    """Once it has proved to be the store's."""
+    pool = Connections()
+    store.create_segment(segment)
+    place = store.segment_layout(segment, 0, 1).place
+    storage = pool.storage(place)
+
+    assert pool.storage(place) is storage
+    for _ in range(2):
+        with pytest.raises(StoreMismatch):
+            pool.storage(attrs.evolve(place, store="00" * 16))
+
+    pool.drop_storage(place)
+    again = pool.storage(place)
+    assert again is not storage
+    pool.close()
+    assert pool.storage(place) is not again
     pool.close()
 
 

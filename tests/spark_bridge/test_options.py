@@ -104,6 +104,14 @@ def test_sparks_own_options_are_ignored() -> None:
         ({"endpoint": "8470"}, "a server's URL"),
         ({"endpoint": "http://127.0.0.1:8470/v1"}, "has no path"),
         ({"endpoint": ""}, "option endpoint is missing"),
+        ({"direct": "yes"}, "option direct: 'auto' or 'always' or 'never'"),
+        (
+            {"storageLocation": "lts"},
+            "option storageLocation: long-term storage is at an absolute path or s3",
+        ),
+        ({"storageLocation": "file:///lts"}, "option storageLocation"),
+        ({"storageLocation": ""}, "option storageLocation"),
+        ({"lts": "s3://B/x"}, "option lts: 's3://B/x' is not a location in S3"),
     ],
 )
 def test_errors_name_the_option(given: dict[str, str], words: str) -> None:
@@ -116,6 +124,23 @@ def test_a_password_in_the_endpoint_is_refused_and_not_shown() -> None:
         parsed(endpoint="http://me:hunter2@127.0.0.1:1")
 
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_password_in_a_location_is_refused_and_not_shown() -> None:
+    for option in ("lts", "storageLocation"):
+        with pytest.raises(InvalidArgument, match=f"option {option}") as caught:
+            parsed(**{option: "s3://me:hunter2@bucket/prefix"})
+
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_store_without_a_service_needs_no_endpoint() -> None:
+    options = parse_options({"lts": "/data", "path": "app/events"})
+
+    check_batch_read(options)
+    assert (options.endpoint, options.lts) == ("", "/data")
+    with pytest.raises(InvalidArgument, match="option endpoint is missing"):
+        parse_options({"path": "app/events"})
 
 
 def test_the_value_of_an_unknown_option_is_not_shown() -> None:
@@ -143,6 +168,10 @@ def test_the_value_of_an_unknown_option_is_not_shown() -> None:
         (check_batch_write, {"segment": "a#txn.b.c"}, "a name for staged data of transactions"),
         (check_stream_write, {"txnVersion": "1"}, "are for batch writes"),
         (check_stream_write, {"txnId": "b"}, "are for batch writes"),
+        (check_batch_read, {"lts": "/data"}, "leave out endpoint and direct, or lts"),
+        (check_stream_read, {"lts": "/data"}, "option lts is for batch reads"),
+        (check_batch_write, {"lts": "/data"}, "option lts is for batch reads"),
+        (check_stream_write, {"lts": "/data"}, "option lts is for batch reads"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -163,5 +192,6 @@ def test_a_write_needs_a_segment_and_no_prefix() -> None:
 def test_what_goes_together_is_taken() -> None:
     check_batch_read(parsed(startingOffsets='{"app/events": 7}'))
     check_stream_read(parsed(maxBytesPerTrigger="1 MiB", startingOffsets="latest"))
+    check_stream_read(parsed(direct="always", storageLocation="s3://bucket/prefix"))
     assert check_batch_write(parsed(txnAppId="a", txnVersion="0")) == "app/events"
     assert check_stream_write(parsed(txnAppId="a")) == "app/events"

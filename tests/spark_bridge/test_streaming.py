@@ -48,6 +48,17 @@ def ended(query: Any) -> list[int]:
     return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
+def test_a_stream_reads_history_out_of_long_term_storage(
+    copy: Start, fill: Any, store: SyncClient, segment: str
+) -> None:
+    fill(0, 1_000)
+    store.flush()
+    fill(1_000, 1_100)
+    assert ended(copy(direct="always")) == [1_100]
+
+    assert written(store, f"{segment}/out") == values(1_100)
+
+
 def test_a_copy_continues_where_it_ended(copy: Start, fill: Any, store: SyncClient, segment: str) -> None:
     fill(0, 1_000)
     assert ended(copy()) == [1_000]

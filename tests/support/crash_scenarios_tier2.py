@@ -26,15 +26,18 @@ from support.crash_tier2 import (
     Import,
     LostLogs,
     MergeRuns,
+    Pin,
     RunDeferredWork,
     Tier2Limits,
+    Unpin,
     accessed,
-    backed_up,
     exported,
     imported,
     imported_in_pieces,
+    pinned,
     recovered,
     restored,
+    unpinned,
     work_done,
 )
 from tierlog.actors.settings.layout_mode import LayoutMode
@@ -287,30 +290,48 @@ EXPORT = Scenario(
         ),
     ],
 )
-BACKUP = Scenario(
-    rules="S16: the objects of a backup come first and its manifest last; what is only in the log is not in "
-    "it.",
+PIN = Scenario(
+    rules="P1 to P3: a backup is an element with a pin, then its record; without the record it is dropped.",
     before=[
-        Session(
-            {
-                "a/": [
-                    create("a/s", 40),
-                    Append("a/s", (b"x" * 70,), "w", 1),
-                    set_attribute("a/s", "epoch", 7),
-                    Flush(),
-                ],
-                "b/": [create("b/s"), append("b/s", "b", 50), Seal("b/s"), Flush()],
-            }
+        alone(
+            create("a/s", 40),
+            Append("a/s", (b"x" * 70,), "w", 1),
+            create("a/t"),
+            append("a/t", "t", 30),
+            Flush(),
         )
     ],
-    sessions=[alone(append("a/s", "unflushed", 30), Backup())],
+    sessions=[alone(append("a/s", "unflushed", 30), Pin())],
     limits=Tier2Limits(),
-    settle=backed_up,
+    settle=pinned,
     reaches=[
         (
-            "Begin 2 > Logged Append > Link */lts/_system/backups/*.segment > "
-            "Link */lts/_system/backups/*.segment > Link */lts/_system/backups/b/manifest"
+            "Begin 2 > Logged Append > Logged LogElement* > Link */lts/_system/*/journal/* > "
+            "Logged ElementCreated > Logged LogElement* > Link */lts/_system/*/journal/* > "
+            "Logged ElementCreated > Link */lts/_system/pins/b"
         )
+    ],
+)
+UNPIN = Scenario(
+    rules="P2 to P4: what is deleted stays while a backup needs it, and goes once its record is gone.",
+    before=[
+        alone(
+            create("a/s", 40),
+            append("a/s", "x", 70),
+            create("a/t"),
+            append("a/t", "t", 30),
+            Flush(),
+            Pin(),
+            Delete("a/t"),
+            Flush(),
+        )
+    ],
+    sessions=[alone(Unpin(), append("a/s", "more", 30), Flush(), Collect())],
+    limits=PIECES,
+    settle=unpinned,
+    reaches=[
+        "Begin 2 > Unlink */lts/_system/pins/b > Logged LogElement* > Logged ElementCreated",
+        "Logged ElementCreated > Logged Barrier > Unlink */lts/containers/*",
     ],
 )
 RESTORE = Scenario(
@@ -367,6 +388,32 @@ RECOVER = Scenario(
     ],
 )
 
+RESTORE_PIN = Scenario(
+    rules="P5, P6: the logs are made again as of a backup; what is newer is collected after it.",
+    before=[
+        alone(
+            create("a/s", 40),
+            Append("a/s", (b"x" * 70,), "w", 1),
+            set_attribute("a/s", "epoch", 7),
+            Truncate("a/s", 10),
+            CreateTable("a/t"),
+            ChangeRows("a/t", {"a": 1}, "w", 1),
+            Pin(),
+            AfterBackup(append("a/s", "newer", 50)),
+            Flush(),
+        )
+    ],
+    sessions=[alone(append("a/s", "on", 30), ChangeRows("a/t", {"a": 2}, "w", 2), Flush())],
+    limits=LostLogs(has_backup=False, is_pinned=True),
+    settle=recovered,
+    reaches=[
+        (
+            "Begin 2 > Link */.restoring/wal/store > Write */.restoring/wal/0000/*.wal > "
+            "Link */lts/_system/*/journal/* > Rename /data/wal > SyncFolder /data"
+        ),
+    ],
+)
+
 MERGE_RUNS = Scenario(
     rules="M6, M7, M10, M11, J3, J5, J8: rows are published and merged; an element counts before the local "
     "copies and the objects of merged runs go.",
@@ -398,7 +445,9 @@ TIER2_SCENARIOS = {
     "layout-upgrade": LAYOUT_UPGRADE,
     "layout-upgrade-first": LAYOUT_UPGRADE_FIRST,
     "export": EXPORT,
-    "backup": BACKUP,
+    "pin": PIN,
+    "unpin": UNPIN,
     "restore": RESTORE,
+    "restore-pin": RESTORE_PIN,
     "recover": RECOVER,
 }

@@ -8,6 +8,7 @@ what the last owner after a crash does and checks.
 
 from __future__ import annotations
 
+from contextlib import aclosing, suppress
 from typing import Any
 from unittest import mock
 
@@ -21,11 +22,13 @@ from simulation.model_calls import ImplicitImport, Op
 
 from support.crash_world import CONFIG, FOLDER, Limits, container, eventually
 from support.legacy_layout import write_legacy
+from support.old_backups import BackupOptions, back_up_store
 from support.oracle import Oracle, Unseen
 from support.patience import scaled
 from support.table_rows import records_of
 from support.virtual import virtual_world
 from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.container.published_check import pages_of_rows
 from tierlog.actors.container.segment_rows import image_key, name_key
 from tierlog.actors.container.state import HISTORY_KEY
 from tierlog.actors.flush.writer import WriterOptions
@@ -36,18 +39,19 @@ from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import recover as recover_module
 from tierlog.actors.maintenance import restore as restore_module
-from tierlog.actors.maintenance.backup import BackupOptions, back_up_store, list_backups, read_object
-from tierlog.actors.maintenance.backup_objects import BACKUPS, decode_manifest, decode_segment, manifest_name
+from tierlog.actors.maintenance.backup_objects import (
+    list_backups,
+)
 from tierlog.actors.maintenance.defrag import defrag_segment
 from tierlog.actors.maintenance.transfer import chunks_of, export_segment
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.local import LocalLog
+from tierlog.journal.manifest.pin_record import read_pin_record, read_pinned
 from tierlog.journal.manifest.store_record import read_store_record
-from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
-from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.storage_backends.base.errors import BackupNotFound, DataCorruption
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.options import ChunkedOptions
@@ -59,8 +63,10 @@ from tierlog.storage_backends.segments.records import (
     released_names,
     segment_key,
 )
+from tierlog.storage_backends.segments.records.chunk import CHUNK_PREFIX
 from tierlog.storage_backends.segments.records.claim import CLAIM_PREFIX
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
+from tierlog.storage_backends.sorted_runs.table import Table
 
 BACKUP = "b"
 NO_DEFRAG = DefragOptions(loose_chunks=0, relocate_max=0)
@@ -92,6 +98,9 @@ class LostLogs(Tier2Limits):
 
     lost_before: int = 2
     has_backup: bool = True
+    """Of an earlier version."""
+    is_pinned: bool = False
+    """Whether it is restored from a backup."""
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
@@ -123,7 +132,8 @@ class LostLogs(Tier2Limits):
                 options = restore_module.RestoreOptions(BACKUP, deep=True)
                 await restore_module.restore(folder, None, options, CONFIG, files, world)
             else:
-                await recover_module.recover_store(folder, CONFIG, files, world)
+                backup = BACKUP if self.is_pinned else ""
+                await recover_module.recover_store(folder, CONFIG, files, world, backup)
 
 
 def _lose_logs(disk: SimulatedDisk) -> None:
@@ -198,6 +208,22 @@ class Backup(Unseen):
             await back_up_store(
                 store, None, BackupOptions(BACKUP, record.store, 0, self.upgraded), no_progress
             )
+
+
+class Pin(Unseen):
+    """Makes the backup, unless it exists."""
+
+    async def send(self, store: SegmentStore) -> Any:
+        if not await store.backups():
+            await store.backup(BACKUP)
+
+
+class Unpin(Unseen):
+    """Removes the backup, unless it is gone."""
+
+    async def send(self, store: SegmentStore) -> Any:
+        with suppress(BackupNotFound):
+            await store.remove_backup(BACKUP)
 
 
 @attrs.frozen
@@ -401,36 +427,32 @@ async def _check_header(store: SegmentStore, oracle: Oracle, name: str) -> None:
     assert found.start_offset <= segment.start
 
 
-async def backed_up(store: SegmentStore, oracle: Oracle) -> None:
-    """A backup that has a manifest is whole; one without is created by the same call, and leaves nothing of
-    the first (rule S16)."""
-    chunks = await chunks_of(store)
-    await store.flush()
-    if BACKUP in await list_backups(chunks):
-        await _check_backup(store, oracle)
-    else:
-        await Backup().send(store)
-        await _check_backup(store, oracle)
-        manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
-        assert manifest.segments == len(oracle.segments())
+async def pinned(store: SegmentStore, oracle: Oracle) -> None:
+    """With a record the backup is whole; without one the container keeps nothing for it (rules P2, P3)."""
+    owner = container(store)
+    if not await store.backups():
+        await eventually(lambda: not owner.state.manifest.pins, lambda: f"{owner.state.manifest.pins}")
+        await store.backup(BACKUP)
+    [backup] = await store.backups()
+    assert not backup.problem
+    assert [pin.name for pin in owner.state.manifest.pins] == [BACKUP]
+    record = await read_pin_record(owner.chunks, BACKUP)
+    element = (await read_pinned(owner.chunks, record, 0)).element
+    names = {run.name for run in element.runs}
+    with Table(element.runs).view() as view:
+        async with aclosing(pages_of_rows(view, owner.runs, CHUNK_PREFIX.encode())) as pages:
+            async for rows in pages:
+                names |= {row.key.decode().removeprefix(CHUNK_PREFIX) for row in rows}
+    there = {info.name async for info in owner.chunks.list("")}
+    assert names <= there, f"the backup needs {sorted(names - there)}"
     await work_done(store, oracle)
 
 
-async def _check_backup(store: SegmentStore, oracle: Oracle) -> None:
-    chunks = await chunks_of(store)
-    manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
-    for each in manifest.objects:
-        data = await read_object(chunks, each.name)
-        assert (len(data), crc32c(data)) == (each.length, each.crc), (
-            f"{each.name} is not what the manifest says"
-        )
-        image = decode_segment(data, each.name).image
-        segment = oracle.segments().get(image.name)
-        assert segment is None or image.length <= segment.length, (
-            f"the backup claims more of {image.name} than there is"
-        )
-    found = {info.name async for info in chunks.list(f"{BACKUPS}{BACKUP}/")}
-    assert found == {manifest_name(BACKUP), *(each.name for each in manifest.objects)}
+async def unpinned(store: SegmentStore, oracle: Oracle) -> None:
+    """What only the backup needed is garbage, once it is removed (rule P4)."""
+    await Unpin().send(store)
+    assert not container(store).state.manifest.pins
+    await work_done(store, oracle)
 
 
 LEGACY_A = LegacyFiles("a/o", (b"one." * 10, b"two." * 10, b"end." * 5))

@@ -31,12 +31,12 @@ from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.kernel.exits import leaves
 from tierlog.actors.legacy_rolling.file_claims import CLAIMS_PREFIX
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX
-from tierlog.actors.maintenance.backup_objects import BACKUPS
 from tierlog.actors.settings.configuration import StorageConfig, StoreConfig, SupervisionConfig
 from tierlog.actors.store import opening as node
 from tierlog.actors.store.opening import open_store
 from tierlog.actors.store.store import RollingSizes, SegmentStore
 from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.journal.manifest.pin_record import OLD_BACKUPS, PINS
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import (
     Allocate,
@@ -59,7 +59,7 @@ from tierlog.storage_backends.sorted_runs.compaction_policy import FAN_OUT
 from tierlog.storage_backends.sorted_runs.merge_helper import merge_here
 
 FOLDER = "/data"
-NOT_CHUNKS = (BACKUPS, CLAIMS_PREFIX)
+NOT_CHUNKS = (OLD_BACKUPS, PINS, CLAIMS_PREFIX)
 Mode = Keep | Literal["kill"]
 """What a crash keeps of what was not synced."""
 CONFIG = StoreConfig(

@@ -15,10 +15,12 @@ import anyio.abc
 import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
+from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segment_pages import SegmentsAsked
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -31,9 +33,11 @@ from ....storage_backends.base.segments import (
 from ....storage_backends.base.table import Table
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
+    TRANSACTIONS_PAGE_MAX,
     CommitResult,
     StagedPart,
     TransactionInfo,
+    TransactionPage,
     TransactionToken,
 )
 from ....storage_backends.base.verbs import SegmentVerbs
@@ -215,6 +219,9 @@ class Client(ClientBase, SegmentVerbs):
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         return await self._run(requests.append_starts(name, start, end))
 
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        return await self._run(requests.segment_layout(name, start, end))
+
     async def list_segments(self, prefix: str = "") -> list[str]:
         self._check()
         return await self._drive(attempts.list_segments(self._context, prefix))
@@ -223,7 +230,7 @@ class Client(ClientBase, SegmentVerbs):
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage:
         self._check()
-        asked = SegmentsAsked.of(prefix, token, limit)
+        asked = PageAsked.of(SEGMENTS, prefix, token, limit)
         return await self._drive(attempts.page_of_segments(self._context, asked))
 
     async def list_attributes(
@@ -272,11 +279,33 @@ class Client(ClientBase, SegmentVerbs):
         self._check()
         return await self._drive(attempts.list_transactions(self._context, prefix))
 
+    async def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage:
+        self._check()
+        asked = PageAsked.of(TRANSACTIONS, prefix, token, limit)
+        return await self._drive(attempts.page_of_transactions(self._context, asked))
+
     # --- the whole store -------------------------------------------------------------------------
 
     async def flush(self) -> None:
         self._check()
         await self._drive(attempts.call_all_hosts(self._context, requests.flush()))
+
+    async def backup(self, name: str) -> None:
+        check_backup_name(name)
+        await self.flush()  # all hosts before their containers, one by one
+        token = f"{self._context.random.getrandbits(128):032x}"
+        steps = make_backup(name, token, len(self._context.map.assignments))
+        await self._drive(attempts.take_steps(self._context, steps))
+
+    async def backups(self) -> list[Backup]:
+        return await self._run(requests.backups())
+
+    async def remove_backup(self, name: str) -> None:
+        self._check()
+        steps = remove_backup(check_backup_name(name), len(self._context.map.assignments))
+        await self._drive(attempts.take_steps(self._context, steps))
 
     async def health(self) -> HostStatus:
         """Returns the status of the server at the client's URL, available or not.

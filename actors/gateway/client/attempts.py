@@ -8,15 +8,18 @@ Cancellation: a program may be dropped at any yield; it holds nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
+from operator import attrgetter
 from random import Random
 from typing import Any, TypeVar
 
 import attrs
 
+from ....storage_backends.base.backups import Steps
 from ....storage_backends.base.errors import TierlogError, Unavailable
-from ....storage_backends.base.segment_pages import SegmentsAsked
-from ....storage_backends.base.segments import SEGMENTS_PAGE_MAX, SegmentPage
-from ....storage_backends.base.transactions import TransactionInfo
+from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, Listing, PageAsked, Part, text_of
+from ....storage_backends.base.segments import SegmentPage
+from ....storage_backends.base.transactions import TransactionInfo, TransactionPage
 from ..wire.errors import OwnedElsewhere, UnknownHost
 from . import requests
 from .container_map import ContainerMapCache
@@ -24,6 +27,7 @@ from .requests import POLL_SECONDS, Call, Request, StartsStream, TailCursor, int
 from .retries import ANSWERED, Failure, Kind, Repeat, decide, given_up
 
 T = TypeVar("T")
+P = TypeVar("P", SegmentPage, TransactionPage)
 REFRESH_SECONDS = 2.0
 """Seconds that one server may take to answer a request for the map."""
 OPENING_SECONDS = 5.0
@@ -86,7 +90,7 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
     earlier: TierlogError | None = None
     while True:
         generation = context.map.generation
-        containers = _CONTAINER_NONE if call.segment is None else (context.map.container_of(call.segment),)
+        containers = _containers_of(context, call)
         target = context.map.url_of(containers[0]) if containers else context.map.base
         answer = yield Send(target, call.request, give_up - context.clock(), containers, parks=call.parks)
         result = interpret(call, answer)
@@ -113,6 +117,12 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
                 raise given_up(closed, doubt=doubt) from result.error
 
         yield Pause(retry.pause)
+
+
+def _containers_of(context: ClientContext, call: Call[T]) -> tuple[int, ...]:
+    if call.container is not None:
+        return (call.container,)
+    return _CONTAINER_NONE if call.segment is None else (context.map.container_of(call.segment),)
 
 
 def with_attempt_before(final: TierlogError, earlier: TierlogError | None, left: float) -> TierlogError:
@@ -255,35 +265,71 @@ def _ask_all(
     return found, None
 
 
-def page_of_segments(context: ClientContext, asked: SegmentsAsked) -> Program[SegmentPage]:
-    """The page of all hosts (rule H20). A host's answer counts for its own containers only."""
+def page_of_segments(context: ClientContext, asked: PageAsked) -> Program[SegmentPage]:
+    """The page of all hosts (rule H20)."""
+    page = yield from _page(context, asked, requests.page_of_segments, str, str)
+    return SegmentPage(*page)
+
+
+def page_of_transactions(context: ClientContext, asked: PageAsked) -> Program[TransactionPage]:
+    """The page of all hosts (rule H20)."""
+    target = attrgetter("target")
+    page = yield from _page(context, asked, requests.page_of_transactions, text_of, target)
+    return TransactionPage(*page)
+
+
+def _page(
+    context: ClientContext,
+    asked: PageAsked,
+    call: Callable[[PageAsked, int], Call[Part[T]]],
+    text: Callable[[T], str],
+    name: Callable[[T], str],
+) -> Program[tuple[list[T], str | None]]:
+    """A host's answer counts for its own containers only. ``name``: the segment's, of an item."""
     share = asked.share(len(context.map.by_url()))
-    found = yield from call_all_hosts(context, requests.page_of_segments(asked, share))
-    return asked.page(
-        ([name for name in names if context.map.container_of(name) in containers], start)
-        for containers, (names, start) in found
+    found = yield from call_all_hosts(context, call(asked, share))
+    parts = (
+        ([item for item in items if context.map.container_of(name(item)) in containers], start)
+        for containers, (items, start) in found
     )
+    return asked.page(parts, text)
 
 
 def list_segments(context: ClientContext, prefix: str) -> Program[list[str]]:
     """The names of all pages, each of which has the time of a call."""
-    names: list[str] = []
-    token: str | None = None
-    while True:
-        asked = SegmentsAsked.of(prefix, token, SEGMENTS_PAGE_MAX)
-        page = yield from page_of_segments(context, asked)
-        names += page.names
-        if (token := page.token) is None:
-            return names
+    pages = yield from _all_pages(context, SEGMENTS, page_of_segments, prefix)
+    return [name for page in pages for name in page.names]
+
+
+def take_steps(context: ClientContext, steps: Steps) -> Program[None]:
+    """Make or remove a backup. Each step has the time of a call."""
+    with suppress(StopIteration):
+        step = next(steps)
+        while True:
+            try:
+                answer = yield from run_call(context, requests.take_backup_step(step))
+            except TierlogError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
 
 
 def list_transactions(context: ClientContext, prefix: str) -> Program[list[TransactionInfo]]:
-    """The transactions of all hosts. A host's answer counts for its own containers only."""
-    found = yield from call_all_hosts(context, requests.list_transactions(prefix))
-    infos = [
-        info
-        for containers, answered in found
-        for info in answered
-        if context.map.container_of(info.target) in containers
-    ]
-    return sorted(infos, key=lambda info: (info.target, info.transaction_id))
+    """The transactions of all pages, each of which has the time of a call."""
+    pages = yield from _all_pages(context, TRANSACTIONS, page_of_transactions, prefix)
+    return [info for page in pages for info in page.transactions]
+
+
+def _all_pages(
+    context: ClientContext,
+    listing: Listing,
+    page_of: Callable[[ClientContext, PageAsked], Program[P]],
+    prefix: str,
+) -> Program[list[P]]:
+    pages: list[P] = []
+    token: str | None = None
+    while True:
+        page = yield from page_of(context, PageAsked.of(listing, prefix, token, listing.limit_max))
+        pages.append(page)
+        if (token := page.token) is None:
+            return pages

@@ -29,6 +29,7 @@ from ....storage_backends.base.arguments import (
     checked_updates,
     required_writer,
 )
+from ....storage_backends.base.backups import Backup, BackupStep, StepAnswer, check_backup_name
 from ....storage_backends.base.errors import (
     InvalidArgument,
     OutcomeUnknown,
@@ -36,14 +37,14 @@ from ....storage_backends.base.errors import (
     TooLarge,
     Unavailable,
 )
+from ....storage_backends.base.list_pages import PageAsked, Part
 from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segment_pages import NamesPart, SegmentsAsked
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     AttributeName,
     AttributePage,
     AttributeUpdate,
     SegmentInfo,
-    SegmentPage,
 )
 from ....storage_backends.base.transactions import (
     CommitResult,
@@ -119,6 +120,8 @@ class Call(Generic[T]):
     """The value of a success; raises ``ValueError`` if it cannot be decoded."""
     segment: str | None = None
     """The request goes to its owner; None: the caller chooses the server."""
+    container: int | None = None
+    """Likewise, of a request about a container."""
     statuses: tuple[int, ...] = (200,)
     """The statuses of success."""
     wait: float = 0.0
@@ -282,6 +285,27 @@ def flush() -> Call[None]:
     return Call(request, Repeat.READS, _answer(Empty, _nothing))
 
 
+# --- backups ------------------------------------------------------------------------------------
+
+
+def take_backup_step(step: BackupStep) -> Call[StepAnswer]:
+    elements = tuple(bodies.PinnedElement(*position) for position in step.positions)
+    body = bodies.TakeBackupStep(step.kind, check_backup_name(step.name), step.token, elements)
+    path = paths.container_path(step.container, "backup-steps")
+    request = Request("POST", path, encode_json(body), _JSON)
+    parse = _answer(bodies.BackupStepDone, lambda answer: StepAnswer((answer.n, answer.crc), answer.found))
+    return Call(request, Repeat.IDEMPOTENT, parse, container=step.container)
+
+
+def backups() -> Call[list[Backup]]:
+    request = Request("GET", paths.container_path(0, "backups"))
+    return Call(request, Repeat.READS, _answer(bodies.Backups, _backups), container=0)
+
+
+def _backups(answer: bodies.Backups) -> list[Backup]:
+    return [Backup(each.name, each.created_ms, each.containers, each.problem) for each in answer.backups]
+
+
 # --- transactions (rule H17) ----------------------------------------------------------------------
 
 
@@ -323,18 +347,14 @@ def transaction_info(target: str, transaction_id: str) -> Call[TransactionInfo]:
     return _get(path, target, TransactionInfo, _itself)
 
 
-def list_transactions(prefix: str) -> Call[list[TransactionInfo]]:
-    """List the transactions of one host."""
-    if not isinstance(prefix, str):
-        raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+def page_of_transactions(asked: PageAsked, limit: int) -> Call[Part[TransactionInfo]]:
+    """The part of one host."""
 
-    try:
-        path = paths.transactions_path(prefix)
-    except UnicodeEncodeError:
-        # No name has a lone surrogate; another text that is in no name finds the same.
-        path = paths.transactions_path("\0")
-    request = Request("GET", path)
-    return Call(request, Repeat.READS, _answer(bodies.Transactions, lambda answer: answer.transactions))
+    def part(answer: bodies.Transactions) -> Part[TransactionInfo]:
+        return asked.part(answer.transactions, answer.token)
+
+    request = Request("GET", paths.page_path(paths.TRANSACTIONS, asked, limit))
+    return Call(request, Repeat.READS, _answer(bodies.Transactions, part))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -507,17 +527,23 @@ def last_event_number(name: str, writer_id: WriterId) -> Call[int | None]:
 
 def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
     check_segment_name(name)
-    path = paths.append_starts_path(name, *check_range(start, end))
+    path = paths.range_path(name, Verb.APPEND_STARTS, *check_range(start, end))
     return _get(path, name, bodies.AppendStarts, lambda answer: answer.append_starts)
 
 
-def page_of_segments(asked: SegmentsAsked, limit: int) -> Call[NamesPart]:
+def segment_layout(name: str, start: int, end: int) -> Call[SegmentLayout]:
+    check_segment_name(name)
+    path = paths.range_path(name, Verb.LAYOUT, *check_range(start, end))
+    return _get(path, name, SegmentLayout, _itself)
+
+
+def page_of_segments(asked: PageAsked, limit: int) -> Call[Part[str]]:
     """The part of one host."""
 
-    def part(answer: bodies.SegmentNames) -> NamesPart:
-        return asked.part(SegmentPage(answer.segments, answer.token))
+    def part(answer: bodies.SegmentNames) -> Part[str]:
+        return asked.part(answer.segments, answer.token)
 
-    request = Request("GET", paths.page_of_segments_path(asked, limit))
+    request = Request("GET", paths.page_path(paths.SEGMENTS, asked, limit))
     return Call(request, Repeat.READS, _answer(bodies.SegmentNames, part))
 
 

@@ -15,10 +15,12 @@ from typing import TypeVar, overload
 import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
+from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
+from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segment_pages import SegmentsAsked
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -30,9 +32,11 @@ from ....storage_backends.base.segments import (
 )
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
+    TRANSACTIONS_PAGE_MAX,
     CommitResult,
     StagedPart,
     TransactionInfo,
+    TransactionPage,
     TransactionToken,
 )
 from ....storage_backends.base.verbs import SegmentVerbs, copy_docstrings
@@ -198,6 +202,9 @@ class SyncClient(ClientBase):
     def append_starts(self, name: str, start: int, end: int) -> list[int]:
         return self._run(requests.append_starts(name, start, end))
 
+    def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        return self._run(requests.segment_layout(name, start, end))
+
     def list_segments(self, prefix: str = "") -> list[str]:
         self._check()
         return self._drive(attempts.list_segments(self._context, prefix))
@@ -206,7 +213,7 @@ class SyncClient(ClientBase):
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage:
         self._check()
-        asked = SegmentsAsked.of(prefix, token, limit)
+        asked = PageAsked.of(SEGMENTS, prefix, token, limit)
         return self._drive(attempts.page_of_segments(self._context, asked))
 
     def list_attributes(
@@ -255,11 +262,33 @@ class SyncClient(ClientBase):
         self._check()
         return self._drive(attempts.list_transactions(self._context, prefix))
 
+    def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage:
+        self._check()
+        asked = PageAsked.of(TRANSACTIONS, prefix, token, limit)
+        return self._drive(attempts.page_of_transactions(self._context, asked))
+
     # --- the whole store -------------------------------------------------------------------------
 
     def flush(self) -> None:
         self._check()
         self._drive(attempts.call_all_hosts(self._context, requests.flush()))
+
+    def backup(self, name: str) -> None:
+        check_backup_name(name)
+        self.flush()  # all hosts before their containers, one by one
+        token = f"{self._context.random.getrandbits(128):032x}"
+        steps = make_backup(name, token, len(self._context.map.assignments))
+        self._drive(attempts.take_steps(self._context, steps))
+
+    def backups(self) -> list[Backup]:
+        return self._run(requests.backups())
+
+    def remove_backup(self, name: str) -> None:
+        self._check()
+        steps = remove_backup(check_backup_name(name), len(self._context.map.assignments))
+        self._drive(attempts.take_steps(self._context, steps))
 
     def health(self) -> HostStatus:
         return self._run(requests.host_status())

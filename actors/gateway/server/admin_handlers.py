@@ -10,19 +10,33 @@ from __future__ import annotations
 
 from html import escape
 
-from ....storage_backends.base.errors import DataCorruption, NotOwner, StorageFull, Throttled
+from ....storage_backends.base.backups import BackupStep
+from ....storage_backends.base.errors import (
+    BackupExists,
+    BackupIncomplete,
+    BackupNotFound,
+    DataCorruption,
+    NotOwner,
+    StorageFull,
+    Throttled,
+)
 from ...chunk_io.health import StorageHealthStatistics
 from ...container.container import Container
+from ...container.pins import list_backups
 from ...telemetry.metrics import CONTENT_TYPE
 from ..wire import paths
 from ..wire.bodies import (
     JSON_TYPE,
+    BackupEntry,
+    Backups,
+    BackupStepDone,
     ContainerMap,
     Empty,
     Health,
     HostStatus,
     Nothing,
     StorageHealth,
+    TakeBackupStep,
     Unconfirmed,
 )
 from ..wire.errors import NoSuchContainer
@@ -126,6 +140,48 @@ async def confirm(call: Call, body: Nothing) -> Empty:
     # Not cancelled if the client goes away: whether it is confirmed must not depend on that.
     await call.server.store.on_container(index, Container.confirm)
     return Empty()
+
+
+@endpoint(
+    "GET",
+    f"{paths.CONTAINERS}/{{container}}/backups",
+    "backups",
+    NoSuchContainer,
+    NotOwner,
+    Throttled,
+    DataCorruption,
+    help="The answer.",
+)
+async def backups(call: Call) -> Backups:
+    """The backups in long-term storage, as the container's host sees it: the same for all containers."""
+    index = checked_container(call)
+    found = await call.server.store.on_container(index, list_backups)
+    return Backups(tuple(BackupEntry(b.name, b.created_ms, b.containers, b.problem) for b in found))
+
+
+@endpoint(
+    "POST",
+    f"{paths.CONTAINERS}/{{container}}/backup-steps",
+    "backup-step",
+    NoSuchContainer,
+    NotOwner,
+    Throttled,
+    StorageFull,
+    DataCorruption,
+    BackupExists,
+    BackupIncomplete,
+    BackupNotFound,
+    *BODY_ERRORS,
+    help="Done, and durable.",
+)
+async def backup_step(call: Call, body: TakeBackupStep) -> BackupStepDone:
+    """Take one step of making or removing a backup."""
+    index = checked_container(call)
+    positions = tuple((each.n, each.crc) for each in body.elements)
+    step = BackupStep(index, body.kind, body.name, body.token, positions)
+    # Not cancelled if the client goes away: its repeat finds the same.
+    answer = await call.server.store.take_backup_step(step)
+    return BackupStepDone(*answer.position, answer.found)
 
 
 def checked_container(call: Call) -> int:

@@ -67,6 +67,16 @@ class Parameter:
     required: bool = False
 
 
+def page_parameters(prefix: str, noun: str, limit_max: int) -> tuple[Parameter, ...]:
+    """Those of a page of a listing. ``prefix``: what its prefix is."""
+    limit = typing.Annotated[int, msgspec.Meta(ge=1, le=limit_max)]
+    return (
+        Parameter("prefix", str, prefix),
+        Parameter("token", str, "The `token` of the page before; the first page without it."),
+        Parameter("limit", limit, f"The most {noun} of the page; {limit_max} by default."),
+    )
+
+
 @attrs.frozen
 class Body:
     """A body. ``type``: the type from which the schema is made."""

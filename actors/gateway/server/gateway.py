@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ....storage_backends.base.backups import Backup, BackupStep, StepAnswer
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import NotOwner
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -20,9 +22,11 @@ from ....storage_backends.base.segments import (
 from ....storage_backends.base.table import TableAccess
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
+    TRANSACTIONS_PAGE_MAX,
     CommitResult,
     StagedPart,
     TransactionInfo,
+    TransactionPage,
     TransactionToken,
 )
 from ....storage_backends.base.world import World
@@ -87,6 +91,7 @@ class Store(Protocol):
         limit: int = ATTRIBUTE_PAGE,
     ) -> AttributePage: ...
     async def append_starts(self, name: str, start: int, end: int) -> list[int]: ...
+    async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout: ...
     async def page_of_segments(
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage: ...
@@ -110,8 +115,12 @@ class Store(Protocol):
         self, target: str, transaction_id: str, reason: str = ""
     ) -> TransactionInfo: ...
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo: ...
-    async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]: ...
+    async def page_of_transactions(
+        self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
+    ) -> TransactionPage: ...
     async def flush(self) -> None: ...
+    async def backups(self) -> list[Backup]: ...
+    async def take_backup_step(self, step: BackupStep) -> StepAnswer: ...
     def statistics(self) -> Any: ...
     def container_of(self, name: str) -> int: ...
     @property

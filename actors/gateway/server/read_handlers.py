@@ -21,6 +21,8 @@ from ....storage_backends.base.errors import (
     Throttled,
     WrongSegmentKind,
 )
+from ....storage_backends.base.list_pages import SEGMENTS
+from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     ATTRIBUTE_PAGE_MAX,
@@ -42,24 +44,16 @@ from ..wire.bodies import (
 )
 from ..wire.errors import RangeNotSatisfiable
 from ..wire.headers import WRITER_ID_BYTES_MAX
-from ..wire.paths import Verb, query_flag, query_number, query_segments, query_text, query_writer
+from ..wire.paths import Verb, query_flag, query_number, query_page, query_text, query_writer
 from ..wire.ranges import Extent, parse_range, resolve_range
 from .call import BYTES_TYPE, RAW, SMALL_BYTES, Answer, Call
-from .endpoint import Parameter, Success, endpoint, verb
+from .endpoint import Parameter, Success, endpoint, page_parameters, verb
 
 _PAGE = Annotated[int, Meta(ge=1, le=ATTRIBUTE_PAGE_MAX)]
 _RANGE = Annotated[str, described(r"^bytes=([0-9]{1,18}-([0-9]{1,18})?|-[0-9]{1,18})$")]
 _WRITER_IN_QUERY = Annotated[str, described(f"^[!-~]{{1,{WRITER_ID_BYTES_MAX}}}$")]
 """Without the ``%XX``, which are the query's own way to write bytes."""
-SEGMENTS_PARAMETERS = (
-    Parameter("prefix", str, "A prefix of the names."),
-    Parameter("token", str, "The `token` of the page before; the first page without it."),
-    Parameter(
-        "limit",
-        Annotated[int, Meta(ge=1, le=SEGMENTS_PAGE_MAX)],
-        f"The most names of the page; {SEGMENTS_PAGE_MAX} by default.",
-    ),
-)
+SEGMENTS_PARAMETERS = page_parameters("A prefix of the names.", "names", SEGMENTS_PAGE_MAX)
 _HEADERS = {
     names.OFFSET: "The offset of the first byte of the answer.",
     names.LENGTH: "The segment's length.",
@@ -208,20 +202,29 @@ async def last_event_number(call: Call) -> EventNumber:
     return EventNumber(await call.server.store.last_event_number(call.name, writer))
 
 
-@verb(
-    Verb.APPEND_STARTS,
-    help="The answer.",
-    parameters=(
-        Parameter("start", Offset, "The first offset to consider; 0 by default."),
-        Parameter("end", Offset, "The offset to stop before; the segment's length by default."),
-    ),
+_OFFSETS = (
+    Parameter("start", Offset, "The first offset to consider; 0 by default."),
+    Parameter("end", Offset, "The offset to stop before; the segment's length by default."),
 )
+
+
+@verb(Verb.APPEND_STARTS, help="The answer.", parameters=_OFFSETS)
 async def append_starts(call: Call) -> AppendStarts:
     """Offsets at which appends begin, about one for each MiB, at most 4,096: where the segment can be divided
     among readers."""
+    return AppendStarts(await call.server.store.append_starts(call.name, *_offsets(call)))
+
+
+@verb(Verb.LAYOUT, DataCorruption, help="The answer.", parameters=_OFFSETS)
+async def layout(call: Call) -> SegmentLayout:
+    """Which chunks of long-term storage have the flushed bytes of the range, with the checksum of each MiB:
+    at most 1,000 chunks, and `next_start` if there are more."""
+    return await call.server.store.segment_layout(call.name, *_offsets(call))
+
+
+def _offsets(call: Call) -> tuple[int, int]:
     values = call.query()
-    start, end = query_number(values, "start", 0), query_number(values, "end", OFFSET_MAX)
-    return AppendStarts(await call.server.store.append_starts(call.name, start, end))
+    return query_number(values, "start", 0), query_number(values, "end", OFFSET_MAX)
 
 
 @endpoint(
@@ -236,6 +239,6 @@ async def append_starts(call: Call) -> AppendStarts:
 async def page_of_segments(call: Call) -> SegmentNames:
     """A page of the names of segments, sorted, of the containers that this server has. With the `token` of a
     page the next one."""
-    asked = query_segments(call.query())
+    asked = query_page(SEGMENTS, call.query())
     page = await call.server.store.page_of_segments(asked.prefix, token=asked.token, limit=asked.limit)
     return SegmentNames(page.names, page.token)

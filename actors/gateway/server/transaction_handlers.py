@@ -12,12 +12,22 @@ from ....storage_backends.base.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
-from ....storage_backends.base.transactions import CommitResult, StagedPart, TransactionInfo
+from ....storage_backends.base.list_pages import TRANSACTIONS
+from ....storage_backends.base.transactions import (
+    TRANSACTIONS_PAGE_MAX,
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+)
 from ..wire import paths
 from ..wire.bodies import Abort, Begin, Commit, Stage, Staged, TransactionId, Transactions, token_value
-from ..wire.paths import Verb, query_text, query_transaction
+from ..wire.paths import Verb, query_page, query_transaction
 from .call import Call
-from .endpoint import Parameter, endpoint, verb
+from .endpoint import Parameter, endpoint, page_parameters, verb
+
+TRANSACTIONS_PARAMETERS = page_parameters(
+    "A prefix of the names of their targets.", "transactions", TRANSACTIONS_PAGE_MAX
+)
 
 
 @verb(Verb.BEGIN_TRANSACTION, TransactionEnded, StorageFull)
@@ -73,9 +83,12 @@ async def info(call: Call) -> TransactionInfo:
     "list-transactions",
     NotOwner,
     Throttled,
-    parameters=(Parameter("prefix", str, "A prefix of the names of their targets."),),
+    help="The answer.",
+    parameters=TRANSACTIONS_PARAMETERS,
 )
-async def list_transactions(call: Call) -> Transactions:
-    """Open and ended transactions of the containers that this server has."""
-    prefix = query_text(call.query().get("prefix", ""))
-    return Transactions(await call.server.store.list_transactions(prefix))
+async def page_of_transactions(call: Call) -> Transactions:
+    """A page of the open and ended transactions, sorted by target and id, of the containers that this server
+    has. With the `token` of a page the next one."""
+    asked = query_page(TRANSACTIONS, call.query())
+    page = await call.server.store.page_of_transactions(asked.prefix, token=asked.token, limit=asked.limit)
+    return Transactions(page.transactions, page.token)

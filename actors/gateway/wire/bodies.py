@@ -24,6 +24,7 @@ from ....storage_backends.base.arguments import (
     ROLLING_SIZE_MAX,
     ROLLING_SIZE_MIN,
 )
+from ....storage_backends.base.backups import NAME_PATTERN, StepKind
 from ....storage_backends.base.errors import InvalidArgument, shown
 from ....storage_backends.base.names import NAME_BYTES_MAX, SYSTEM_SCOPE
 from ....storage_backends.base.segments import (
@@ -86,6 +87,7 @@ SegmentName = Annotated[
 ]
 WriterId = Annotated[str, described(f"^([A-Za-z0-9._~-]|%[0-9A-Fa-f]{{2}}){{1,{WRITER_ID_BYTES_MAX}}}$")]
 AttributeId = Annotated[str, described(f"^[0-9a-f]{{{2 * ATTRIBUTE_ID_BYTES}}}$")]
+BackupName = Annotated[str, described(f"^{NAME_PATTERN}$")]
 TransactionId = Annotated[str, described(f"^[A-Za-z0-9_.:-]{{1,{TRANSACTION_ID_MAX}}}$")]
 
 
@@ -104,6 +106,24 @@ class Nothing(RequestBody, frozen=True):
 class Create(RequestBody, frozen=True):
     rolling_size: Annotated[int, Meta(ge=ROLLING_SIZE_MIN, le=ROLLING_SIZE_MAX)] | None = None
     exist_ok: bool = False
+
+
+class PinnedElement(RequestBody, frozen=True):
+    """An element of a container's journal."""
+
+    n: Number
+    crc: Number
+
+
+class TakeBackupStep(RequestBody, frozen=True):
+    """One step of making or removing a backup; a client takes them in order, for all containers."""
+
+    kind: StepKind
+    name: BackupName
+    token: Annotated[str, Meta(max_length=64)] = ""
+    """Of ``pin``: identifies the call, so that a repeat pins nothing else."""
+    elements: Annotated[tuple[PinnedElement, ...], Meta(max_length=1024)] = ()
+    """Of ``put``: what each container answered to ``pin``."""
 
 
 class Truncate(RequestBody, frozen=True):
@@ -318,8 +338,10 @@ class Staged(Struct, frozen=True):
     segment: SegmentName
 
 
-class Transactions(Struct, frozen=True):
+class Transactions(Struct, frozen=True, omit_defaults=True):
     transactions: list[TransactionInfo]
+    token: str | None = None
+    """Continues after this page; null if there are no more."""
 
 
 class ContainerAssignment(Struct, frozen=True, omit_defaults=True):
@@ -405,6 +427,29 @@ class Unconfirmed(Struct, frozen=True):
     """Empty if the container is confirmed."""
     chunks: Number
     bytes: Number
+
+
+class BackupEntry(Struct, frozen=True):
+    name: str
+    created_ms: Number
+    containers: Number
+    problem: str
+    """Why it cannot be restored; empty if nothing is known against it."""
+
+
+class Backups(Struct, frozen=True):
+    backups: tuple[BackupEntry, ...]
+
+
+class BackupStepDone(Struct, frozen=True):
+    """The answer to a step of a backup."""
+
+    n: Number = 0
+    """Of ``pin``: the number of the element."""
+    crc: Number = 0
+    """Of ``pin``: its CRC."""
+    found: bool = False
+    """Of ``remove`` and ``drop``: whether there was any."""
 
 
 class HostStatus(Struct, frozen=True):

@@ -19,6 +19,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ....storage_backends.base.errors import (
     AttributeConflict,
+    BackupExists,
+    BackupIncomplete,
+    BackupNotFound,
     BadChunkOffset,
     BadOffset,
     ChangesIncomplete,
@@ -181,6 +184,9 @@ _NEVER, _LATER = RetryHint.NEVER, RetryHint.LATER
 TABLE = (
     Row(InvalidArgument, 400, _NEVER),
     Row(TooLarge, 413, _NEVER),
+    Row(BackupExists, 409, _NEVER),
+    Row(BackupNotFound, 404, _NEVER),
+    Row(BackupIncomplete, 409, _NEVER),
     Row(UnsupportedMediaType, 415, _NEVER),
     Row(RangeNotSatisfiable, 416, _NEVER, ("length", "sealed")),
     Row(ConfigError, 500, _NEVER),

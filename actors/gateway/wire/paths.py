@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote_to_bytes
 
 from ....storage_backends.base.errors import InvalidArgument, shown
-from ....storage_backends.base.segment_pages import SegmentsAsked
-from ....storage_backends.base.segments import SEGMENTS_PAGE_MAX, AttributeName
+from ....storage_backends.base.list_pages import Listing, PageAsked
+from ....storage_backends.base.segments import AttributeName
 from .headers import parse_number, parse_writer, writer_text
 
 PREFIX = "/v1"
@@ -49,6 +49,7 @@ class Verb(enum.Enum):
     LIST_ATTRIBUTES = "list-attributes"
     LAST_EVENT_NUMBER = "last-event-number"
     APPEND_STARTS = "append-starts"
+    LAYOUT = "layout"
     BEGIN_TRANSACTION = "begin-transaction"
     STAGE_SEGMENT = "stage-segment"
     COMMIT_TRANSACTION = "commit-transaction"
@@ -73,6 +74,7 @@ _READING = frozenset(
         Verb.LIST_ATTRIBUTES,
         Verb.LAST_EVENT_NUMBER,
         Verb.APPEND_STARTS,
+        Verb.LAYOUT,
         Verb.TRANSACTION_INFO,
     }
 )
@@ -83,17 +85,17 @@ def segment_path(name: str, verb: Verb) -> str:
     return f"{SEGMENTS}/{quote(name, safe=_NAME_SAFE)}/{verb.value}"
 
 
-def page_of_segments_path(asked: SegmentsAsked, limit: int) -> str:
-    path = f"{SEGMENTS}?limit={limit}"
+def container_path(container: int, what: str) -> str:
+    return f"{CONTAINERS}/{container}/{what}"
+
+
+def page_path(listed: str, asked: PageAsked, limit: int) -> str:
+    """The path of a page of ``listed``: ``SEGMENTS`` or ``TRANSACTIONS``."""
+    path = f"{listed}?limit={limit}"
     for member, value in (("prefix", asked.prefix), ("token", asked.token)):
         if value:
             path += f"&{member}={quote(value, safe='')}"
     return path
-
-
-def transactions_path(prefix: str = "") -> str:
-    """The path of the transactions whose target begins with the prefix."""
-    return f"{TRANSACTIONS}?prefix={quote(prefix, safe='')}" if prefix else TRANSACTIONS
 
 
 def tail_path(name: str, offset: int, *, wait: float | None = None, stream: bool = False) -> str:
@@ -120,8 +122,9 @@ def last_event_number_path(name: str, writer: bytes) -> str:
     return f"{segment_path(name, Verb.LAST_EVENT_NUMBER)}?writer_id={writer_text(writer)}"
 
 
-def append_starts_path(name: str, start: int, end: int) -> str:
-    return f"{segment_path(name, Verb.APPEND_STARTS)}?start={start}&end={end}"
+def range_path(name: str, verb: Verb, start: int, end: int) -> str:
+    """Of a verb that takes two offsets in its query."""
+    return f"{segment_path(name, verb)}?start={start}&end={end}"
 
 
 def transaction_info_path(target: str, transaction_id: str) -> str:
@@ -178,10 +181,10 @@ def query_number(values: Mapping[str, str], name: str, default: int) -> int:
     return parse_number(name, values[name]) if name in values else default
 
 
-def query_segments(values: Mapping[str, str]) -> SegmentsAsked:
-    """What a page of segments is asked for with."""
+def query_page(listing: Listing, values: Mapping[str, str]) -> PageAsked:
+    """What a page is asked for with."""
     prefix, token = query_text(values.get("prefix", "")), query_text(values.get("token", ""))
-    return SegmentsAsked.of(prefix, token or None, query_number(values, "limit", SEGMENTS_PAGE_MAX))
+    return PageAsked.of(listing, prefix, token or None, query_number(values, "limit", listing.limit_max))
 
 
 def query_seconds(values: Mapping[str, str], name: str, default: float, maximum: float) -> float:

@@ -20,11 +20,12 @@ from typing import TypeVar
 import attrs
 from anyio import create_task_group
 
-from ...base.checksum import Buffer, crc32c
+from ...base.checksum import Buffer
 from ...base.errors import ChunkNotFound, DataCorruption, InvalidArgument, SegmentTruncated, TierlogError
 from ..context import StorageContext
 from ..layout import Layout, LayoutChanged
 from ..records import BLOCK, ChunkRecord
+from ..verify import bad_blocks
 
 T = TypeVar("T")
 
@@ -153,14 +154,24 @@ def _copy_into(result: BytesIO, offset: int, size: int, data: bytes) -> None:
 
 
 async def _fetch(context: StorageContext, request: _Request) -> bytes:
+    data = await _fetch_unverified(context, request)
     try:
-        data = await context.chunks.read(request.chunk.name, request.offset, request.size)
+        _verify(request, data)
+    except DataCorruption:
+        # K2: the storage may hold the right bytes, and what was read was damaged on its way into the cache.
+        if not await context.chunks.drop_copy(request.chunk.name):
+            raise
+        data = await _fetch_unverified(context, request)
+        _verify(request, data)
+    return data
+
+
+async def _fetch_unverified(context: StorageContext, request: _Request) -> bytes:
+    try:
+        return await context.chunks.read(request.chunk.name, request.offset, request.size)
     except ChunkNotFound as missing:
         # A commit may have replaced the chunk and the collector deleted it: the caller finds that out.
         raise LayoutChanged(request.chunk.name, f"a chunk is missing from storage: {missing}") from missing
-
-    _verify(request, data)
-    return data
 
 
 def _verify(request: _Request, data: bytes) -> None:
@@ -170,11 +181,10 @@ def _verify(request: _Request, data: bytes) -> None:
         raise DataCorruption(message, file=name, offset=request.offset + len(data))
 
     crcs = request.chunk.crcs[request.offset // BLOCK :]
-    for at, expected in zip(range(0, request.size, BLOCK), crcs, strict=False):
-        if crc32c(view[at : at + BLOCK]) != expected:
-            raise DataCorruption(
-                "the bytes of a block do not match their checksum", file=name, offset=request.offset + at
-            )
+    for at in bad_blocks(view, crcs):
+        raise DataCorruption(
+            "the bytes of a block do not match their checksum", file=name, offset=request.offset + at
+        )
 
 
 async def starts(context: StorageContext, segment: int, start: int, end: int, limit: int) -> list[int]:

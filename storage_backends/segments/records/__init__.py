@@ -8,7 +8,8 @@ contain the segment id or a chunk's name, never a segment's name (rule C2).
 
 from __future__ import annotations
 
-from .chunk import BLOCK, CHUNK_PREFIX, ChunkRecord, chunk_key
+from ...base.checksum import BLOCK
+from .chunk import CHUNK_PREFIX, ChunkRecord, chunk_key
 from .deferred_work import DEFERRED_WORK_PREFIX, DeferredWorkKind, DeferredWorkRecord, deferred_work_key
 from .imported import IMPORTED_PREFIX, ImportedRecord, imported_key
 from .index import INDEX_PREFIX, IndexRecord, index_key

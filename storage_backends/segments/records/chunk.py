@@ -23,11 +23,9 @@ from itertools import pairwise
 
 import attrs
 
-from ...base.checksum import Buffer, crc32c
+from ...base.checksum import BLOCK, Buffer, crc32c
 from .header import CHUNK_TYPE, Invariants, broken, changed, expect, text_parts
 
-BLOCK = 1 << 20
-"""The size of a checksummed block, in bytes. Part of the format."""
 START_SPACING = 1 << 20
 """Append starts closer than this many bytes to the last one kept are dropped. May change: readers do not rely
 on it."""

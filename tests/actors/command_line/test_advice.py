@@ -98,7 +98,7 @@ def test_a_file_system_without_hard_links_is_no_missing_permission(number: int) 
         ("segment", "ls"),
         ("segment", "append", NAME, "--file", "file", "--config", "file"),
         ("segment", "read", NAME, "--output", "file"),
-        ("backup", "--list", "--to", "."),
+        ("backup", "ls", "--from", "."),
         ("restore", "b", "--from", "."),
         ("init", "file"),
     ],
@@ -143,9 +143,9 @@ def test_damage_of_a_log_is_answered_with_a_procedure_that_works(
 
     steps = ("move its wal/ away", "run `tierlog recover --from-lts`", "`tierlog restore NAME` with a backup")
     assert [step in shown for step in steps] == [True] * 3
-    assert "before" in run("backup", "--list").out
+    assert "before" in run("backup", "ls").out
     (folder / "wal").rename(folder / "wal.damaged")
-    assert "before" in run("backup", "--list").out, "the restore that follows takes it from there"
+    assert "before" in run("backup", "ls").out, "the restore that follows takes it from there"
     assert run(*command).code == 0
     assert run("segment", "read", NAME).out == "flushed tail\n"
 
@@ -179,7 +179,7 @@ def test_long_term_storage_that_does_not_answer_is_one_problem_of_all_containers
     [
         ("segment", "ls", "--data", ""),
         ("serve", ""),
-        ("backup", "--list", "--to", ""),
+        ("backup", "ls", "--from", ""),
         ("restore", "b", "--from", ""),
     ],
 )
@@ -275,7 +275,7 @@ def test_an_opening_at_the_same_moment_is_answered_in_options_of_the_command(
 
 @pytest.mark.parametrize(
     "arguments",
-    [("backup", "--list", "--to", "."), ("restore", "b", "--from", "."), ("restore", "b", "--from", "no")],
+    [("backup", "ls", "--from", "."), ("restore", "b", "--from", "."), ("restore", "b", "--from", "no")],
 )
 def test_a_folder_without_backups_is_answered_with_what_the_options_mean(
     run: Run, folder: Path, arguments: tuple[str, ...]
@@ -286,7 +286,7 @@ def test_a_folder_without_backups_is_answered_with_what_the_options_mean(
     done = run(*arguments)
 
     assert (done.code, is_one_line(done.err)) == (1, True)
-    assert "--to and --from name the folder that `tierlog backup --to` has written" in done.err
+    assert "--from names the folder that `tierlog backup --copy-to` has written" in done.err
     assert "chunk" not in done.err
 
 

@@ -6,7 +6,10 @@ import io
 import json
 import os
 import shutil
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,10 +18,15 @@ import tierlog
 from support.command_line import NAME, Run, is_one_line
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.legacy_layout import write_legacy
+from support.old_backups import old_backup
+from tierlog import Unavailable
+from tierlog.actors.cli import output
 from tierlog.actors.legacy_rolling.importing import no_progress
+from tierlog.actors.maintenance import report
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.store import RollingSizes
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -72,6 +80,37 @@ def test_chunks_are_listed_with_their_kind(run: Run, store: Path) -> None:
     assert len(run("chunks", "ls", "app/").out.splitlines()) == 1 + 3
     assert len(run("chunks", "ls", "--unreferenced").out.splitlines()) == 1 + 1
     assert fingerprint(store) == before
+
+
+def test_chunks_are_printed_as_they_come(run: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was printed before a failure stays. One that is missing comes in its place."""
+    listed = json.loads(run("chunks", "ls", "--json").out)
+    lost = next(each for each in listed if each["use"] == "referenced")
+    (store / "lts" / lost["name"]).unlink()
+    lost.update(use="missing", length=0)
+    monkeypatch.setattr(report, "_PAGE", 2)
+    monkeypatch.setattr(output, "_FITTED_MAX", 1)
+    assert json.loads(run("chunks", "ls", "--json").out) == listed
+    names = [each["name"] for each in listed]
+    assert [line.split()[-1] for line in run("chunks", "ls").out.splitlines()] == ["name", *names]
+
+    whole = FileSystemChunkStorage.list
+
+    async def list_some(*arguments: Any) -> AsyncGenerator[ChunkInfo, None]:
+        async with aclosing(whole(*arguments)) as found:
+            left = 5
+            async for info in found:
+                if not left:
+                    raise Unavailable("on the way")
+                left -= 1
+                yield info
+
+    monkeypatch.setattr(FileSystemChunkStorage, "list", list_some)
+    failed = run("chunks", "ls")
+    assert failed.code == 1
+    assert [line.split()[-1] for line in failed.out.splitlines()] == ["name", *names[:4]]
+    failed = run("chunks", "ls", "--json")
+    assert (failed.code, failed.out.endswith("]\n"), failed.out.count('"name"')) == (1, False, 4)
 
 
 def test_a_layout_is_the_chain_of_a_segment(run: Run, store: Path) -> None:
@@ -153,15 +192,13 @@ def test_a_selection_of_segments_is_required(run: Run, folder: Path) -> None:
         assert (done.code, is_one_line(done.err)) == (2, True)
 
 
-def test_truncated_bytes_do_not_count_as_unflushed(run: Run, tmp_path: Path) -> None:
+def test_truncated_bytes_do_not_count_as_unflushed(run: Run) -> None:
     run("segment", "create", NAME)
     run("segment", "append", NAME, "--data-text", "0123456789")
     run("segment", "truncate", NAME, "6")
 
     assert "1 segment with 4 B, 4 B of it unflushed" in run("doctor").out
     assert "4 bytes from 6 on, 4 not flushed" in run("chunks", "layout", NAME).out
-    backup = run("backup", "b", "--read-only", "--to", str(tmp_path / "backups"))
-    assert "not in the backup: 4 bytes only in the log" in backup.out
 
 
 @pytest.fixture
@@ -280,13 +317,31 @@ def test_g4_a_folder_whose_storage_another_one_claimed_is_refused(run: Run, stor
     assert "--adopt" in refused.err
 
 
-def test_g4_backups_that_need_what_would_be_deleted_are_named(
+def test_p5_what_backups_need_is_not_shown_for_deletion(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("segment", "create", NAME)
+    for name in ("old", "newer"):
+        run("segment", "append", NAME, "--data-text", name)
+        assert run("backup", name).code == 0
+    run("segment", "append", NAME, "--data-text", "newest")
+    run("chunks", "defrag", NAME)
+    assert run("restore", "old", "--replace", "--yes").code == 0
+    assert run("chunks", "confirm", "--yes").code == 0
+    assert run("segment", "read", NAME).out == "old"
+    for name, text in (("newer", "oldnewer"), ("old", "old")):
+        assert run("restore", name, "--replace", "--yes").code == 0
+        assert run("segment", "read", NAME).out == text
+        assert run("doctor", "--deep").code == 0
+
+
+def test_g4_backups_of_an_earlier_version_that_need_what_would_be_deleted_are_named(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("segment", "create", NAME)
     for name in ("old", "newer", "newest"):
         run("segment", "append", NAME, "--data-text", name)
-        assert run("backup", name).code == 0
+        old_backup(folder, name)
     shutil.rmtree(folder / "wal")
     assert run("restore", "newer").code == 0
 
@@ -295,6 +350,6 @@ def test_g4_backups_that_need_what_would_be_deleted_are_named(
     assert "backup newest needs some of this, and cannot be restored without it" in shown
     assert "backup old " not in shown
     assert "backup newer " not in shown
-    assert "in other folders (`tierlog backup --to`) are not looked at" in " ".join(shown.split())
+    assert "Backups of an earlier version in other folders are not looked at" in " ".join(shown.split())
     found = json.loads(run("gc", "sweep", "--confirm", "--yes", "--json").out)
     assert {backup for each in found for backup in each["backups"]} == {"newest"}

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from support.command_line import NAME, Run
+from tierlog import Unavailable
 from tierlog.actors.cli import output
 from tierlog.actors.cli.output import count
 
@@ -26,7 +27,6 @@ def test_a_report_on_single_items_uses_the_singular(run: Run) -> None:
 
     assert "\n1 byte from 0 on, 0 not flushed\n1 chunk, open," in run("chunks", "layout", NAME).out
     assert run("chunks", "verify").out.splitlines()[0] == "read 1 chunk of 1 segment with 1 B"
-    assert run("backup", "first").out == "backup first: 1 segment with 1 chunk and 1 B\n"
     assert "1 segment with 1 B, 0 B of it unflushed" in run("doctor").out
 
 
@@ -37,7 +37,7 @@ def test_a_report_on_single_items_uses_the_singular(run: Run) -> None:
         (("chunks", "ls"), {"length", "use", "segment", "name"}),
         (("chunks", "layout", NAME), {"start", "length", "chunk"}),
         (("doctor",), {"container", "epoch", "segments", "bytes", "missing"}),
-        (("backup", "--list"), {"bytes", "created", "name"}),
+        (("backup", "ls"), {"created", "name"}),
     ],
 )
 def test_tables_fit_a_terminal_of_60_columns_and_lose_only_what_matters_least(
@@ -84,3 +84,32 @@ def test_a_table_that_goes_to_a_pipe_is_aligned_and_not_cut(capsys: pytest.Captu
     """Without the work of fitting it: 20,000 rows took 7 s."""
     output.print_table(("length", "name"), [(7, "表/x"), (1000, "b" * 200)])
     assert capsys.readouterr().out == f"length  name\n     7  表/x\n  1000  {'b' * 200}\n"
+
+
+def test_a_long_table_is_printed_as_its_rows_come(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_FITTED_MAX", 2)
+    shown = []
+    with pytest.raises(Unavailable), output.table(("length", "name")) as add:
+        for rows in ([(7, "a"), (8, "b")], [(9, "c")], [(10**8, "d")], [(1, "e")]):
+            add(rows)
+            shown.append(capsys.readouterr().out)
+        raise Unavailable("on the way")
+    assert shown == [
+        "",  # it may have few rows, which fit a terminal
+        "length  name\n     7  a\n     8  b\n     9  c\n",
+        "100000000  d\n",
+        "        1  e\n",
+    ]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_short_table_that_fails_has_the_rows_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Unavailable), output.table(("length", "name")) as add:
+        add([(7, "a")])
+        raise Unavailable("on the way")
+    assert capsys.readouterr().out == "length  name\n     7  a\n"
+    with pytest.raises(Unavailable), output.table(("length", "name")):
+        raise Unavailable("at the beginning")
+    assert capsys.readouterr().out == ""

@@ -141,8 +141,7 @@ def test_the_restore_of_an_unknown_backup_lists_the_known_ones(
 ) -> None:
     make_store(folder)
     to, target = str(tmp_path / "backups"), str(tmp_path / "restored")
-    run("backup", "monday", "--to", to)
-    (tmp_path / "restored" / "lts").mkdir(parents=True)
+    run("backup", "monday", "--copy-to", to)
 
     done = run("restore", "nope", "--from", to, "--data", target)
 
@@ -335,11 +334,11 @@ def test_a_chunk_that_is_not_a_regular_file_is_reported_as_that(
     assert "not a regular file" in done.out
 
 
-def test_a_backup_to_a_file_is_refused_with_its_name(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_copy_to_a_file_is_refused_with_its_name(run: Run, folder: Path, tmp_path: Path) -> None:
     make_store(folder)
     os.mkfifo(tmp_path / "pipe")
 
-    done = run("backup", "b", "--to", "pipe")
+    done = run("backup", "b", "--copy-to", "pipe")
 
     assert done.code == 1
     assert f"no folder can be made at {tmp_path}/pipe" in done.err

@@ -17,6 +17,7 @@ import pytest
 
 from support.command_line import NAME, Run, is_one_line, make_store, piped
 from tierlog import Unavailable
+from tierlog.actors.cli import output
 from tierlog.actors.settings.configuration import StoreConfig, load_config
 from tierlog.actors.store.read_only import StoreView
 from tierlog.storage_backends.base.segments import SegmentPage
@@ -132,11 +133,20 @@ def test_names_are_printed_page_by_page(run: Run, folder: Path, monkeypatch: pyt
     monkeypatch.setattr(StoreView, "page_of_segments", in_small_pages)
     fails_at = 0
     assert run("segment", "ls").out.split() == names
-    listed = run("segment", "ls", "--json").out
-    assert [each["name"] for each in json.loads(listed)] == names
-    assert listed == json.dumps(json.loads(listed), indent=2) + "\n"
+    described = run("segment", "ls", "--json").out
+    assert [each["name"] for each in json.loads(described)] == names
+    assert described == json.dumps(json.loads(described), indent=2) + "\n"
+
+    monkeypatch.setattr(output, "_FITTED_MAX", 1)
+    header, *rows = run("segment", "ls", "--long").out.splitlines()
+    assert header.split() == ["length", "start", "flushed", "state", "name"]
+    assert [row.split()[-1] for row in rows] == names
 
     asked, fails_at = 0, 2
+    failed = run("segment", "ls", "--long")
+    listed = [row.split()[-1] for row in failed.out.splitlines()][1:]
+    assert (failed.code, listed == names[: len(listed)], len(listed) > 0) == (1, True, True)
+    asked = 0
     failed = run("segment", "ls")
     assert (failed.code, failed.out.split() == names[: len(failed.out.split())]) == (1, True)
     assert failed.out

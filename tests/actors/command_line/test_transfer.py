@@ -1,20 +1,16 @@
-"""Import, export, backup and restore, as a shell sees them."""
+"""Import and export, as a shell sees them."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 from pathlib import Path
 
 import anyio
-import attrs
 import pytest
 
 from support.command_line import NAME, Run, is_one_line, make_store, spawn
-from support.folders import fingerprint
 from support.legacy_layout import write_legacy
-from tierlog.actors.store import opening
 from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
@@ -77,13 +73,6 @@ def test_an_import_of_a_name_without_files_advises_no_new_segment(run: Run, lega
     assert "create" not in done.err
 
 
-def test_the_help_of_restore_promises_what_a_restored_container_does(run: Run) -> None:
-    """G4: it deletes nothing that it does not know until it is confirmed."""
-    help_text = " ".join(run("restore", "--help").out.replace("│", " ").split())
-    assert "are kept until tierlog gc sweep --confirm" in help_text
-    assert "deleted" not in help_text
-
-
 def test_an_export_can_be_read_in_the_legacy_layout(run: Run, folder: Path) -> None:
     make_store(folder)
     run("segment", "truncate", NAME, "3")
@@ -114,87 +103,6 @@ def test_an_export_can_be_read_in_the_legacy_layout(run: Run, folder: Path) -> N
     assert (refused.code, "exists with other content" in refused.err) == (1, True)
     assert run("export", NAME, "--replace").code == 0
     assert header.read_text().startswith(size + "&0=")
-
-
-def test_a_backup_is_restored(run: Run, folder: Path) -> None:
-    make_store(folder)
-    assert run("backup", "first").out == "backup first: 1 segment with 2 chunks and 13 B\n"
-    assert run("backup", "first").code == 1
-    run("segment", "append", NAME, "--data-text", "newer")
-    shutil.rmtree(folder / "wal")
-    done = run("restore", "first", "--deep")
-
-    assert (done.code, done.err) == (0, "")
-    assert "everything newer is lost, and its chunks are kept until `tierlog gc sweep --confirm`" in done.out
-    locations = {element["location"] for element in json.loads(run("journal", "ls", "--json").out)}
-    assert {location.partition(":")[2] for location in locations} == {str(folder / "wal")}
-    assert run("segment", "read", NAME).out == "flushed tail\n"
-    assert json.loads(run("segment", "info", NAME, "--json").out)["attributes"] == {"colour": 7}
-    refused = run("restore", "first")
-    assert (refused.code, is_one_line(refused.err)) == (1, True)
-    assert run("doctor").code == 0
-
-
-def test_a_read_only_backup_changes_nothing_and_reports_what_is_missing(
-    run: Run, folder: Path, tmp_path: Path
-) -> None:
-    make_store(folder)
-    before = fingerprint(folder)
-    assert run("backup", "b", "--read-only").code == 2
-    reported = run("backup", "b", "--read-only", "--to", str(tmp_path / "backups")).out
-
-    assert fingerprint(folder) == before
-    assert "not in the backup: 5 bytes only in the log" in reported
-    (listed,) = json.loads(run("backup", "--list", "--to", str(tmp_path / "backups"), "--json").out)
-    assert (listed["name"], listed["segments"], listed["unflushed"]) == ("b", 1, 5)
-    assert run("backup", "--list").out.splitlines() == ["segments  chunks  bytes  unflushed  created  name"]
-
-    shutil.rmtree(folder / "wal")
-    assert (
-        "lost with the old logs: 5 unflushed bytes"
-        in run("restore", "b", "--from", str(tmp_path / "backups")).out
-    )
-    assert run("segment", "read", NAME).out == "flushed "
-
-
-def test_a_backup_has_a_name_also_when_the_clock_is_beyond_the_calendar(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_store(folder)
-    world = attrs.evolve(system_world(), wall_clock=lambda: 1e12)
-    with monkeypatch.context() as later:
-        later.setattr(opening, "system_world", lambda: world)
-        assert run("backup").out.startswith("backup 1000000000000s: 1 segment")
-        assert "1000000000000s" in run("doctor").out + run("backup", "--list").out
-    shutil.rmtree(folder / "wal")
-    assert (
-        run("restore", "1000000000000s").out.splitlines()[1].startswith("as of 1000000000000 s since 1970;")
-    )
-
-
-def test_incomplete_segments_are_named(run: Run, folder: Path) -> None:
-    make_store(folder)
-    run("backup", "b")
-    shutil.rmtree(folder / "wal")
-    shutil.rmtree(folder / "lts" / "containers")
-
-    assert is_one_line(run("restore", "b").err)
-    done = run("restore", "b", "--partial", "--json")
-    assert (done.code, [lost["segment"] for lost in json.loads(done.out)["lost"]]) == (1, [NAME])
-    assert run("segment", "ls").out == ""
-
-
-def test_a_restore_without_a_backup_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
-    (folder / "lts").mkdir(parents=True)
-    for arguments in (
-        ("restore", "b"),
-        ("restore", "b", "--from", str(tmp_path / "none")),
-        ("restore", "b", "--data", str(tmp_path / "none")),
-    ):
-        done = run(*arguments)
-        assert (done.code, is_one_line(done.err)) == (1, True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
-    assert [path.name for path in folder.iterdir()] == ["lts"]
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -107,6 +107,17 @@ class Gate:
         monkeypatch.setattr(ColdSegments, "look_up", wait)
 
 
+async def test_m4_a_load_is_in_the_group_of_the_request_that_needs_it() -> None:
+    """Two groups would be two syncs of the log, one after the other."""
+    async with cold_owner(ContainerWorld(COLD)) as owner:
+        log = owner.container.log
+        for name in NAMES[:5]:
+            groups, loaded = log.next_group, owner.container.statistics().loader.loaded
+            await owner.store.append(name, b"?")
+            assert owner.container.statistics().loader.loaded == loaded + 1
+            assert log.next_group == groups + 1
+
+
 async def test_m4_reads_infos_and_listings_of_cold_segments_load_nothing() -> None:
     async with cold_owner(ContainerWorld(COLD)) as owner:
         store, before = owner.store, set(owner.container.segments.by_id)

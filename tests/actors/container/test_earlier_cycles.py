@@ -16,7 +16,7 @@ from support.table_rows import records_of
 from support.transactions import TARGET
 from tierlog import StagedPart, TransactionEnded, TransactionState
 from tierlog.actors.container.segment_rows import load_of_row
-from tierlog.actors.maintenance.backup import read_manifest, read_segments
+from tierlog.actors.maintenance.backup_objects import read_manifest, read_segments
 from tierlog.journal.log.contract import GroupInfo
 from tierlog.journal.log.memory import _LogState
 from tierlog.journal.manifest.chain import read_chain

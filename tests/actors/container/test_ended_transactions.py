@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,6 @@ from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunk
 from tierlog.storage_backends.sorted_runs.rows import Row
-from tierlog.storage_backends.sorted_runs.scan import PageLimits
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -313,10 +313,8 @@ async def test_t8_a_later_target_of_the_name_has_none_of_the_ended_transactions(
         assert rows_of(owner) == []
 
 
-async def test_m21_a_listing_merges_open_and_ended_transactions_in_pages(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tierlog.actors.container.transactions._PAGE", PageLimits(3))
+@pytest.mark.parametrize("limit", [1, 3, 4, 256])
+async def test_m22_pages_merge_open_and_ended_transactions(limit: int) -> None:
     async with ContainerWorld(COLD).owner() as owner:
         expected: list[tuple[str, str, TransactionState]] = []
         for target in ("app/a", "app/a+", "app/ab"):
@@ -333,10 +331,51 @@ async def test_m21_a_listing_merges_open_and_ended_transactions_in_pages(
         def shown(infos: list[TransactionInfo]) -> list[tuple[str, str, TransactionState]]:
             return [(info.target, info.transaction_id, info.state) for info in infos]
 
-        assert shown(await owner.store.list_transactions()) == expected
         # Targets that do not begin with the prefix have transactions behind it.
-        for prefix, first in (("app/a+", 20), ("app/ab", 40)):
-            assert shown(await owner.store.list_transactions(prefix)) == expected[first : first + 20]
+        for prefix, first, end in (("", 0, 60), ("app/a+", 20, 40), ("app/ab", 40, 60)):
+            pages = [page async for page in pages_of(owner, prefix, limit)]
+            assert [each for page in pages for each in shown(page)] == expected[first:end]
+            assert all(len(page) <= limit for page in pages)
+            assert len(pages) <= (end - first) // limit + 1, "no page is short without a reason"
+
+
+async def pages_of(owner: Owner, prefix: str, limit: int) -> AsyncIterator[list[TransactionInfo]]:
+    token: str | None = None
+    while True:
+        page = await owner.store.page_of_transactions(prefix, token=token, limit=limit)
+        yield page.transactions
+        if (token := page.token) is None:
+            return
+
+
+async def test_m22_a_transaction_with_very_many_staged_segments_ends_its_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tierlog.actors.container.transactions.PARTS_MAX", 4)
+    async with ContainerWorld(COLD).owner() as owner:
+        await make(owner.store, TARGET)
+        for transaction, staged in (("a", 3), ("b", 3), ("c", 0), ("d", 9), ("e", 0)):
+            await owner.store.begin_transaction(TARGET, transaction)
+            for number in range(staged):
+                await owner.store.stage_segment(TARGET, transaction, f"p{number}")
+        pages = [page async for page in pages_of(owner, TARGET, 256)]
+        assert [[info.transaction_id for info in page] for page in pages] == [["a", "b"], ["c", "d"], ["e"]]
+
+
+async def test_m22_a_transaction_that_ends_during_a_listing_is_listed_once() -> None:
+    async with ContainerWorld(COLD).owner() as owner:
+        await make(owner.store, TARGET)
+        names = [f"t{number:02}" for number in range(12)]
+        for name in names:
+            await owner.store.begin_transaction(TARGET, name)
+        found: list[str] = []
+        async for page in pages_of(owner, TARGET, 2):
+            found += (info.transaction_id for info in page)
+            left = iter(names[len(found) :])
+            for name in (*found[-2:], *islice(left, 1)):
+                await owner.store.abort_transaction(TARGET, name)
+            await go_cold(owner)
+        assert found == names
 
 
 @pytest.mark.parametrize("error", [DataCorruption, Unavailable])

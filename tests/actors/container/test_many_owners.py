@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import product
+from itertools import combinations, product
 
 import anyio
 import anyio.lowlevel
@@ -357,16 +357,23 @@ PRIMES = (5, 7, 11, 13, 17, 19, 23)
 CHANGES = ("create", "create_with_content", "write", "concat", "delete")
 
 
-def every_kth(k: int, kind: FaultKind, prefix: str) -> Callable[[Call], Fault | None]:
+PAIRS = tuple(combinations(PRIMES, 2))
+
+
+def every_kth(ks: Sequence[int], kind: FaultKind, prefix: str) -> Callable[[Call], Fault | None]:
+    """With two numbers, calls fail in the other way at multiples of the second one."""
     seen = 0
+    kinds = kind, FaultKind.BEFORE if kind is FaultKind.AFTER else FaultKind.AFTER
 
     def script(call: Call) -> Fault | None:
         nonlocal seen
         if not call.name.startswith(prefix):
             return None
         seen += 1
-        failure = kind if call.verb in CHANGES else FaultKind.BEFORE
-        return Fault(failure) if seen % k == 0 else None
+        for k, failure in zip(ks, kinds, strict=False):
+            if seen % k == 0:
+                return Fault(failure if call.verb in CHANGES else FaultKind.BEFORE)
+        return None
 
     return script
 
@@ -385,11 +392,16 @@ async def flush_at_last(world: ContainerWorld, owner: Owner) -> None:
 
 @kinds
 @pytest.mark.parametrize(
-    "k", [k if k in (5, 13) else pytest.param(k, marks=pytest.mark.extended) for k in PRIMES]
+    "ks",
+    [
+        ks if ks in ((5,), (13,), (11, 17)) else pytest.param(ks, marks=pytest.mark.extended)
+        for ks in (*((k,) for k in PRIMES), *PAIRS)
+    ],
+    ids=lambda ks: "-".join(map(str, ks)),
 )
 @pytest.mark.parametrize("prefix", ["_system/", ""], ids=["system", "all"])
 async def test_a_fault_at_every_kth_call_of_storage_changes_no_answer(
-    k: int, kind: FaultKind, prefix: str
+    ks: tuple[int, ...], kind: FaultKind, prefix: str
 ) -> None:
     """Changes go on, owners follow each other, and the collector runs, all with the same faults."""
     world = ContainerWorld(attrs.evolve(QUICK, merge_fan_out=3))
@@ -397,7 +409,7 @@ async def test_a_fault_at_every_kth_call_of_storage_changes_no_answer(
     contents: dict[str, tuple[int, bytes]] = {}
     async with anyio.create_task_group() as tasks:
         for life in range(4):
-            world.chunks.script = every_kth(k, kind, prefix)
+            world.chunks.script = every_kth(ks, kind, prefix)
             owner = await world.start(tasks)
             for step in range(4):
                 name = f"s/{life}/{step}"

@@ -1,7 +1,8 @@
-"""What a container shows of segments that are coming into being (rule C1)."""
+"""What a container shows of segments that are coming into being (rule C1), and when it is fenced."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -9,8 +10,11 @@ import pytest
 
 from support.container_world import ContainerWorld, until
 from support.patience import scaled
-from tierlog.actors.container.transactions import list_transactions
-from tierlog.storage_backends.base.errors import Unavailable
+from support.stores import make
+from tierlog import SegmentStore
+from tierlog.actors.container.transactions import page_of_transactions
+from tierlog.actors.kernel.exits import first_leaf
+from tierlog.storage_backends.base.errors import NotOwner, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -51,4 +55,28 @@ async def test_a_container_that_is_not_open_yet_lists_no_transactions() -> None:
     """Its rows are not known before."""
     container = ContainerWorld().make().container
     with anyio.fail_after(scaled(30)), pytest.raises(Unavailable, match="not open yet"):
-        await list_transactions(container, "")
+        await page_of_transactions(container, "", "", 1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.read("s", 0, 3),
+        lambda store: store.list_segments(),
+        lambda store: store.append_starts("s", 0, 3),
+    ],
+    ids=["read", "list", "append_starts"],
+)
+async def test_a_container_that_meets_its_fence_at_a_read_ends_at_once(
+    call: Callable[[SegmentStore], Awaitable[object]],
+) -> None:
+    """It refused everything, and was the active one until its next write."""
+    world = ContainerWorld()
+    async with world.owner() as first:
+        await make(first.store, "s", b"abc")
+        async with world.owner():
+            with pytest.raises(NotOwner):
+                await call(first.store)
+            with anyio.fail_after(scaled(20)):
+                await first.ended.wait()
+    assert isinstance(first_leaf(first.error), NotOwner)

@@ -135,6 +135,7 @@ async def test_m14_verbs_of_the_other_kind_are_refused() -> None:
             lambda: store.read(NAME, 0, 1),
             lambda: store.truncate_segment(NAME, 0),
             lambda: store.append_starts(NAME, 0, 1),
+            lambda: store.segment_layout(NAME, 0, 1),
             lambda: store.merge_segments(NAME, ["sealed"]),
             lambda: store.merge_segments("bytes", [NAME]),
             lambda: store.begin_transaction(NAME, "t"),

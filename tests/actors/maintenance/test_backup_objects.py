@@ -5,22 +5,19 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from tierlog.actors.maintenance import backup_objects
+from support.old_backups import encode_manifest, encode_segment, object_name
 from tierlog.actors.maintenance.backup_objects import (
     BackupObject,
     Manifest,
     ReleasedFile,
     SegmentBackup,
     backup_of,
-    check_backup_name,
     decode_manifest,
     decode_segment,
-    encode_manifest,
-    encode_segment,
-    manifest_name,
-    object_name,
 )
+from tierlog.journal.manifest.pin_record import old_manifest_name
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
+from tierlog.storage_backends.base.backups import check_backup_name
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument
 from tierlog.storage_backends.segments.records import ChunkRecord, ReleasedRecord
@@ -43,14 +40,6 @@ MANIFEST = Manifest(
     b"s" * 16, 1_700_000_000_000, (4, 5), True, 1, 2, 20, 5, 1, ("app/old",), (BackupObject("o", 99, 7),)
 )
 RELEASED = attrs.evolve(MANIFEST, released=(ReleasedFile(1, ReleasedRecord("app/old$offset.0", 300)),))
-
-
-def test_what_no_restore_would_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(encode_manifest(MANIFEST))
-    monkeypatch.setattr(backup_objects, "OBJECT_BYTES_MAX", size)
-    assert len(encode_manifest(MANIFEST)) == size
-    with pytest.raises(InvalidArgument, match="too many segments"):
-        encode_manifest(attrs.evolve(MANIFEST, imported=("app/older",)))
 
 
 def test_the_manifests_persisted_form_does_not_change() -> None:
@@ -109,9 +98,9 @@ def test_an_object_of_another_kind_or_version_is_refused() -> None:
 
 
 def test_objects_are_named_by_their_backup() -> None:
-    assert manifest_name("b") == "_system/backups/b/manifest"
+    assert old_manifest_name("b") == "_system/backups/b/manifest"
     assert object_name("b", 17) == "_system/backups/b/00000017.segment"
-    assert (backup_of(manifest_name("b")), backup_of(object_name("b", 1)), backup_of("x/manifest")) == (
+    assert (backup_of(old_manifest_name("b")), backup_of(object_name("b", 1)), backup_of("x/manifest")) == (
         "b",
         None,
         None,

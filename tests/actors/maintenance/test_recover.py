@@ -195,7 +195,7 @@ async def test_r1_a_container_may_begin_with_an_earlier_element_whose_runs_are_t
     lose_logs(tmp_path)
     monkeypatch.setattr(
         "tierlog.actors.maintenance.recover.read_boot",
-        lambda index, newest, chosen, runs: read_boot(index, newest, earlier, runs),
+        lambda index, newest, chosen, runs, pin: read_boot(index, newest, earlier, runs, pin),
     )
     done = await recovered(tmp_path)
     assert [each.cycle for each in done.containers] == [earlier.progress.cycle]

@@ -12,7 +12,7 @@ from support.legacy_layout import write_legacy
 from tierlog import open_store
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.doctor import examine
-from tierlog.actors.maintenance.report import ChunkUse, list_chunks, verify
+from tierlog.actors.maintenance.report import ChunkUse, pages_of_chunks, verify
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
@@ -56,7 +56,7 @@ async def test_s19_a_released_file_of_the_legacy_layout_is_unreferenced_until_it
         await store.flush()
 
     async with open_reader(tmp_path) as view:
-        assert [(each.name, each.use) for each in await list_chunks(view, "app/")] == [
+        assert [(each.name, each.use) async for page in pages_of_chunks(view, "app/") for each in page] == [
             ("app/old$header", ChunkUse.OTHER),
             ("app/old$offset.0", ChunkUse.UNREFERENCED),
             ("app/old$offset.4", ChunkUse.REFERENCED),

@@ -16,6 +16,7 @@ import pytest
 
 from support.folders import chunk_files
 from support.legacy_layout import write_legacy
+from support.old_backups import BackupOptions, back_up_store, encode_manifest, object_name
 from support.patience import scaled
 from tierlog import (
     AttributeUpdate,
@@ -32,16 +33,7 @@ from tierlog import (
 from tierlog.actors.folder.layout_version import is_upgraded
 from tierlog.actors.folder.paths import check_path, existing_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
-from tierlog.actors.maintenance.backup_objects import (
-    BackupObject,
-    Manifest,
-    ReleasedFile,
-    decode_manifest,
-    encode_manifest,
-    manifest_name,
-    object_name,
-)
+from tierlog.actors.maintenance.backup_objects import BackupObject, Manifest, ReleasedFile, decode_manifest
 from tierlog.actors.maintenance.report import list_garbage, verify
 from tierlog.actors.maintenance.restore import RestoreOptions, RestoreReport, restore
 from tierlog.actors.maintenance.tables import list_runs
@@ -49,6 +41,7 @@ from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.settings.configuration import GcConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
+from tierlog.journal.manifest.pin_record import old_manifest_name
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.base.names import container_of
@@ -312,7 +305,7 @@ async def test_segments_whose_chunks_are_not_whole_are_refused_or_left_out(made:
 
 
 async def change_manifest(folder: Path, **changes: Any) -> None:
-    path = folder / "lts" / manifest_name("b")
+    path = folder / "lts" / old_manifest_name("b")
     manifest = attrs.evolve(decode_manifest(path.read_bytes(), "m"), **changes)
     path.write_bytes(encode_manifest(manifest))
 
@@ -327,7 +320,7 @@ async def test_an_object_that_is_not_the_manifests_is_refused(made: Path) -> Non
 
     first.write_bytes(content)
     objects: Sequence[BackupObject] = decode_manifest(
-        (made / "lts" / manifest_name("b")).read_bytes(), "m"
+        (made / "lts" / old_manifest_name("b")).read_bytes(), "m"
     ).objects
     assert objects[0].crc == crc32c(content)
     await change_manifest(made, epochs=(1, 1, 1))
@@ -335,7 +328,7 @@ async def test_an_object_that_is_not_the_manifests_is_refused(made: Path) -> Non
         await restored(made)
 
 
-@pytest.mark.parametrize("name", [object_name("b", 0), manifest_name("b")])
+@pytest.mark.parametrize("name", [object_name("b", 0), old_manifest_name("b")])
 async def test_an_object_that_is_larger_than_any_of_a_backup_is_not_read(made: Path, name: str) -> None:
     lose_logs(made)
     os.truncate(made / "lts" / name, 1 << 40)

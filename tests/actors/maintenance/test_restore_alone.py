@@ -17,13 +17,13 @@ from simulation.disk import SimulatedDisk
 from simulation.file_layer import Fail, Fault, Pause, SimulatedFiles
 
 from support.crash_world import CONFIG, FOLDER, Limits, opened, small_limits
+from support.old_backups import BackupOptions, back_up_store
 from support.virtual import virtual_world
 from tierlog import InvalidArgument, StoreMismatch, Unavailable
 from tierlog.actors.folder.identity import read_identity
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import restore as restore_module
-from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
 from tierlog.actors.maintenance.restore import RestoreOptions, restore
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import Close, IoCall, Rename, SyncFolder, Unlock

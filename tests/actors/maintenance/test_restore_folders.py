@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from support.folders import chunk_files
+from support.old_backups import BackupOptions, back_up_store
 from tierlog import StoreConfig, StoreMismatch, open_store
 from tierlog.actors.folder.paths import check_path, existing_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
 from tierlog.actors.maintenance.restore import RestoreOptions, restore
 from tierlog.actors.settings.configuration import GcConfig
 from tierlog.actors.store.opening import system_world

@@ -482,10 +482,10 @@ async def test_tails_that_were_given_up_keep_no_segment_in_memory() -> None:
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         for number in range(20):
             await make(owner.store, f"s{number}", b"x")
-        tasks.start_soon(owner.container.wait_beyond, "s0", 1)
+        tasks.start_soon(owner.container.waiters.wait_beyond, "s0", 1)
         for number in range(20):
             with anyio.move_on_after(1):
-                await owner.container.wait_beyond(f"s{number}", 1)
+                await owner.container.waiters.wait_beyond(f"s{number}", 1)
         for _ in range(3):
             await owner.store.append("s19", b"y")
             await owner.store.flush()

@@ -165,7 +165,7 @@ async def test_g6_a_full_storage_frees_itself_although_no_cycle_is_complete() ->
 
 @pytest.mark.parametrize("change", ["delete", "truncate"])
 async def test_g6_a_full_disk_frees_itself(change: str) -> None:
-    """S21: the runs' local copies are on the same disk as long-term storage, and neither has room left."""
+    """S22: the runs' local copies are on the same disk as long-term storage, and neither has room left."""
     world = ContainerWorld(NO_DELAY)
     world.files.disk.capacity = 2 * MIB
     storage = FileSystemChunkStorage(world.files, "/lts", world.world, reserve_bytes=MIB // 4)

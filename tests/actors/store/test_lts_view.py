@@ -123,6 +123,23 @@ async def test_it_shows_what_was_flushed_without_logs(tmp_path: Path, containers
     assert fingerprint(tmp_path) == before
 
 
+async def test_it_names_the_chunks_of_what_was_flushed(tmp_path: Path) -> None:
+    """For readers that fetch them themselves, and where they may divide a segment."""
+    async with open_store(tmp_path, containers=1, config=QUIET) as store:
+        await fill(store)
+        live = await store.segment_layout("cut", 0, 100)
+    async with open_lts(tmp_path) as view:
+        found = await view.segment_layout("cut", 0, 100)
+        assert (found.extents, found.place) == (live.extents, live.place)
+        assert (found.start_offset, found.flushed_length, found.valid_for) == (4, 10, 0.0)
+        assert await view.append_starts(NAME, 0, 1 << 40) == [0, len(FLUSHED)]
+        for name in ("empty", "cut"):
+            assert await view.append_starts(name, 0, 1 << 40) == []
+        assert (await view.segment_layout("empty", 0, 100)).extents == ()
+        with pytest.raises(SegmentNotFound):
+            await view.segment_layout("unflushed", 0, 100)
+
+
 async def test_changes_of_a_table_go_on_from_a_version_that_the_store_gave(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1, config=QUIET) as store:
         await fill(store)

@@ -30,7 +30,7 @@ from tierlog import (
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.doctor import StoreReport, examine
 from tierlog.actors.maintenance.recover import recover_store
-from tierlog.actors.settings.configuration import S3Config, StorageConfig
+from tierlog.actors.settings.configuration import CacheConfig, ChunkCacheConfig, S3Config, StorageConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.chunks import s3_requests
@@ -309,3 +309,97 @@ async def test_without_the_extra_the_error_names_it(
 def test_a_malformed_chunk_location_is_refused_with_the_expected_form(place: str) -> None:
     with pytest.raises(ConfigError, match="write s3://BUCKET or s3://BUCKET/PREFIX"):
         StoreConfig(chunks=place)
+
+
+def cached_blocks(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "cache").rglob("*") if path.is_file())
+
+
+def chunk_reads(server: S3Server) -> int:
+    """Requests for the bytes of segments' chunks."""
+    return sum(seen.operation == "GetObject" and "/_system/" not in seen.key for seen in server.seen)
+
+
+LARGE = [bytes([number]) * 60_000 for number in range(60)]
+SMALL_TAIL_CACHE: dict[str, Any] = {"append_bytes_max": 1 << 19, "cache": CacheConfig(bytes=1 << 20)}
+
+
+async def test_k1_flushed_data_in_a_bucket_is_read_from_the_local_disk(
+    server: S3Server, tmp_path: Path
+) -> None:
+    """Also by the next owner; from the bucket what is damaged here, and all of it once the folder is gone."""
+    own = settings(server, **SMALL_TAIL_CACHE)
+    async with open_store(tmp_path, containers=1, config=own) as store:
+        await store.create_segment(NAME)
+        for piece in LARGE:
+            await store.append(NAME, piece)
+        await store.flush()
+
+    async def requests_of_a_read() -> int:
+        server.seen.clear()
+        async with open_store(tmp_path, config=own) as store:
+            assert await read_all(store) == b"".join(LARGE)
+            storage = store.statistics().storage
+            assert storage is not None
+            assert storage.backend.cache is not None
+            assert storage.backend.cache.bypassed == 0
+        return chunk_reads(server)
+
+    assert await requests_of_a_read() == 0
+    report = await report_on(tmp_path)
+    assert report.cached_chunks == len(cached_blocks(tmp_path))
+    assert report.cached_bytes > sum(map(len, LARGE))
+    damaged = cached_blocks(tmp_path)[0]
+    damaged.write_bytes(damaged.read_bytes()[:-7] + b"damaged")
+    assert await requests_of_a_read() == 1
+    assert await requests_of_a_read() == 0
+    shutil.rmtree(tmp_path / "cache")
+    assert await requests_of_a_read() > 1
+    assert await requests_of_a_read() == 0
+
+
+async def test_k5_an_opening_removes_what_no_record_names_and_reuses_the_rest(
+    server: S3Server, tmp_path: Path
+) -> None:
+    async with open_store(tmp_path, containers=1, config=settings(server)) as store:
+        await fill(store, "app/stays")
+        before = cached_blocks(tmp_path)
+        await fill(store, "app/goes")
+        kept = {path: path.read_bytes() for path in cached_blocks(tmp_path) if path not in before}
+        await store.delete_segment("app/goes")
+        await store.flush()
+        with anyio.fail_after(scaled(30)):
+            while cached_blocks(tmp_path) != before:  # the collector deletes
+                await anyio.sleep(0.01)
+    # Another machine deleted the chunks, so that this one's cache has them still.
+    for path, content in kept.items():
+        path.write_bytes(content)
+
+    async with open_store(tmp_path, config=settings(server)) as store:
+        with anyio.fail_after(scaled(30)):
+            while cached_blocks(tmp_path) != before:
+                await anyio.sleep(0.01)
+        assert await read_all(store, "app/stays") == b"".join(PIECES)
+
+
+async def test_k6_a_store_works_without_the_folder_of_its_cache(server: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    async with open_store(tmp_path, containers=1, config=settings(server)) as store:
+        await fill(store)
+        assert await read_all(store) == b"".join(PIECES)
+        await store.delete_segment(NAME)
+        await store.flush()
+
+
+async def test_k1_the_cache_can_be_turned_off_and_put_elsewhere(server: S3Server, tmp_path: Path) -> None:
+    off = settings(server, chunk_cache=ChunkCacheConfig(bytes=0))
+    async with open_store(tmp_path / "data", containers=1, config=off) as store:
+        await fill(store)
+    assert not (tmp_path / "data" / "cache").exists()
+
+    elsewhere = settings(server, chunk_cache=ChunkCacheConfig(path=str(tmp_path / "elsewhere")))
+    async with open_store(tmp_path / "data", config=elsewhere) as store:
+        await fill(store, "app/more")
+    (own,) = (tmp_path / "elsewhere").iterdir()
+    assert len(own.name) == 32
+    assert not (tmp_path / "data" / "cache").exists()

@@ -229,6 +229,8 @@ async def test_segments_of_the_other_kind_are_no_bytes_and_no_table(
         await anext(store.tail(NAME))
     with pytest.raises(WrongSegmentKind):
         await store.append_starts(NAME, 0, 5)
+    with pytest.raises(WrongSegmentKind):
+        await store.segment_layout(NAME, 0, 5)
 
 
 @pytest.mark.parametrize(

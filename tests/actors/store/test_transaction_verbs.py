@@ -202,7 +202,31 @@ async def test_transactions_are_listed_over_all_containers_by_target_and_id(stor
     assert [info.state.value for info in found] == ["aborted", *["open"] * 11]
     assert (await store.list_transactions())[0].target == TARGET
     assert await store.list_transactions("none") == []
-    assert await store.list_transactions("\ud800") == []
+
+    for limit in (1, 3, 5, 256):
+        shown: list[TransactionInfo] = []
+        token: str | None = None
+        while True:
+            page = await store.page_of_transactions("list/", token=token, limit=limit)
+            assert len(page.transactions) <= limit
+            shown += page.transactions
+            if (token := page.token) is None:
+                break
+        assert [(info.target, info.transaction_id, info.state) for info in shown] == [
+            (info.target, info.transaction_id, info.state) for info in found
+        ]
+
+
+async def test_m22_a_token_of_transactions_is_refused_for_another_listing(store: Any) -> None:
+    for transaction in ("a", "b", "c"):
+        await store.begin_transaction(TARGET, transaction)
+    token = (await store.page_of_transactions(TARGET, limit=1)).token
+    assert token is not None
+    for prefix, wrong in ((TARGET[:-1], token), (TARGET, token[:-4]), (TARGET, "\u00e4")):
+        with pytest.raises(InvalidArgument, match="of transactions with this prefix"):
+            await store.page_of_transactions(prefix, token=wrong)
+    with pytest.raises(InvalidArgument, match="of segments with this prefix"):
+        await store.page_of_segments(TARGET, token=token)
 
 
 OF_NO_TRANSACTION: list[Verb] = [
@@ -258,6 +282,10 @@ MALFORMED: list[Verb] = [
     lambda s: s.abort_transaction(TARGET, "t", reason="\ud800"),
     lambda s: s.abort_transaction(TARGET, "t", reason="x" * 1_001),
     lambda s: s.list_transactions(7),
+    lambda s: s.list_transactions("\ud800"),
+    lambda s: s.page_of_transactions(limit=0),
+    lambda s: s.page_of_transactions(limit=257),
+    lambda s: s.page_of_transactions(token=7),
 ]
 
 

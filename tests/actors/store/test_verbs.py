@@ -88,6 +88,7 @@ OF_A_MISSING_SEGMENT: list[Callable[[Any], Awaitable[object]]] = [
     lambda s: s.read("none", 0, 1),
     lambda s: anext(s.tail("none")),
     lambda s: s.segment_info("none"),
+    lambda s: s.segment_layout("none", 0, 1),
     lambda s: s.seal_segment("none"),
     lambda s: s.truncate_segment("none", 0),
     lambda s: s.delete_segment("none"),

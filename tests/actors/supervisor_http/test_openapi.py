@@ -24,10 +24,11 @@ class TestSupervisor(SchemaTests):
     refusals: ClassVar = {
         "batch": ["421"],  # no server owns it here
         "list": ["400"],  # a token is one that a page gave
+        "list-transactions": ["400"],
     }
     requests_min = 75
     # The hosts check these requests, and their document is tested with them.
-    excluded = "^/v1/(segments/|containers/.*(/unconfirmed|/confirm|/gc|/gc-order)$)"
+    excluded = "^/v1/(segments/|containers/.*(/unconfirmed|/confirm|/gc|/gc-order|/backups|/backup-steps)$)"
 
     @asynccontextmanager
     async def served(self, folder: Path) -> AsyncIterator[str]:

@@ -6,8 +6,10 @@ import os
 import signal
 from pathlib import Path
 
+import anyio
 import pytest
 
+import tierlog
 from chaos_parts.processes import processes_naming
 from support.live_service import SyncOwnService, wait_until
 
@@ -30,6 +32,25 @@ def test_v10_sigterm_to_a_host_hands_its_containers_over_and_replaces_it(folder:
         assert (host["last_exit"], host["exits"]) == ("exited with code 0", 0)
         assert service.status()["failovers"] == 0, "nothing was lost, so nothing had to be failed over"
         assert service.stop() == 0
+
+
+def test_f9_the_end_of_a_service_leaves_nothing_to_flush(folder: Path) -> None:
+    with SyncOwnService(folder, hosts=1, containers=2) as service:
+        service.settle()
+        for number in range(6):
+            service.create(f"app/{number}")
+            service.append(f"app/{number}", b"x" * 1000)
+        assert service.stop() == 0
+        assert '"event": "ended_flushed"' in service.log
+        assert '"event": "ended_unflushed"' not in service.log
+
+    async def check() -> None:
+        async with tierlog.open_store(folder) as store:
+            for number in range(6):
+                info = await store.segment_info(f"app/{number}")
+                assert (info.length, info.flushed_length) == (1000, 1000)
+
+    anyio.run(check)
 
 
 @pytest.mark.extended

@@ -1,4 +1,4 @@
-"""The reserve of a file system for the store's own objects: rule S21."""
+"""The reserve of a file system for the store's own objects: rule S22."""
 
 from __future__ import annotations
 

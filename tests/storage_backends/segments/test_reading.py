@@ -45,6 +45,26 @@ async def test_any_range_comes_back_exactly() -> None:
         assert await owner.storage.read(SID, offset, end - offset) == LARGE[offset:end]
 
 
+async def test_k2_bytes_that_are_not_the_records_are_read_again_where_they_were_a_copy() -> None:
+    """What a cache verified may have been damaged on its way into it (rule S5)."""
+    owner = await large()
+    read = owner.chunks.read
+    dropped: list[str] = []
+
+    async def flipped_until_dropped(name: str, offset: int, size: int) -> bytes:
+        data = await read(name, offset, size)
+        return data if dropped else bytes([data[0] ^ 1]) + data[1:]
+
+    async def drop_copy(name: str) -> bool:
+        dropped.append(name)
+        return True
+
+    owner.chunks.read = flipped_until_dropped  # type: ignore[method-assign]
+    owner.chunks.drop_copy = drop_copy  # type: ignore[method-assign]
+    assert await owner.storage.read(SID, 0, BLOCK) == LARGE[:BLOCK]
+    assert len(dropped) == 1
+
+
 def noted_reads(owner: Owner) -> list[bytes]:
     """What the chunk storage gives from now on."""
     seen: list[bytes] = []

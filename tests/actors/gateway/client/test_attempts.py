@@ -23,7 +23,9 @@ from tierlog.actors.gateway.client.attempts import (
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
 from tierlog.actors.gateway.client.requests import Response, TransportFailure
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap, encode_json
+from tierlog.storage_backends.base.list_pages import TRANSACTIONS, PageAsked
 
+ALL = PageAsked.of(TRANSACTIONS, "", None, 1)
 BASE, TYPE = "http://host", {"content-type": "text/html"}
 BAD_GATEWAY, NOT_FOUND = Response(502, TYPE, b"<html>"), Response(404, TYPE, b"<html>")
 MAP = Response(200, {}, encode_json(ContainerMap(1, (ContainerAssignment(0, BASE, 1),))))
@@ -72,7 +74,7 @@ class Server:
     "program",
     [
         lambda context: run_call(context, requests.segment_info("s")),
-        lambda context: call_all_hosts(context, requests.list_transactions("")),
+        lambda context: call_all_hosts(context, requests.page_of_transactions(ALL, 1)),
     ],
     ids=["one", "all"],
 )

@@ -21,11 +21,12 @@ from support.service import service
 from tierlog import Client, ClosedError, SegmentStore, SyncClient
 from tierlog.actors.gateway.wire import paths
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
+from tierlog.storage_backends.base.list_pages import SEGMENTS
 from tierlog.storage_backends.base.names import container_of
 
 pytestmark = pytest.mark.anyio
 
-NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_view"}
+NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_view", "take_backup_step"}
 """The store's own business with ``open_store``, with tools, and with a server."""
 
 Append = Callable[[], Awaitable[int | None]]
@@ -343,6 +344,37 @@ def test_the_plain_client_does_what_the_store_does(tmp_path: Path) -> None:
         store.list_segments()
 
 
+def test_the_plain_client_makes_lists_and_removes_backups(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
+        store.create_segment("app/events")
+        store.append("app/events", b"hello")
+        store.backup("monday")
+        with pytest.raises(tierlog.BackupExists, match="already a backup 'monday'"):
+            store.backup("monday")
+        [backup] = store.backups()
+        assert (backup.name, backup.problem) == ("monday", "")
+        store.remove_backup("monday")
+        assert store.backups() == []
+        with pytest.raises(tierlog.BackupNotFound):
+            store.remove_backup("monday")
+        with pytest.raises(tierlog.InvalidArgument, match="name"):
+            store.backup("a/b")
+
+
+async def test_the_client_makes_lists_and_removes_backups(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url:
+        async with tierlog.connect(url) as store:
+            await store.create_segment("app/events")
+            await store.append("app/events", b"hello")
+            await store.backup("monday")
+            with pytest.raises(tierlog.BackupExists):
+                await store.backup("monday")
+            assert [backup.name for backup in await store.backups()] == ["monday"]
+            await store.remove_backup("monday")
+            with pytest.raises(tierlog.BackupNotFound):
+                await store.remove_backup("monday")
+
+
 def test_many_threads_share_one_plain_client(tmp_path: Path) -> None:
     with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
         store.create_segment("s")
@@ -451,9 +483,9 @@ def paging_host_of(*containers: int) -> Callable[[Received], Answer]:
 
     def answer(received: Received) -> Answer:
         query = received.path.partition("?")[2].encode()
-        asked = paths.query_segments(paths.parse_query(query, ["prefix", "token", "limit"]))
-        page = asked.page([([name for name in names if name >= asked.start], None)])
-        return json_answer({"segments": page.names, "token": page.token})
+        asked = paths.query_page(SEGMENTS, paths.parse_query(query, ["prefix", "token", "limit"]))
+        shown, token = asked.page([([name for name in names if name >= asked.start], None)], str)
+        return json_answer({"segments": shown, "token": token})
 
     return answer
 

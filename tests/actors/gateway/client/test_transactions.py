@@ -232,4 +232,4 @@ async def test_transactions_of_all_hosts_are_listed_once(connect: Connect) -> No
     assert [(each.target, each.transaction_id) for each in found] == [
         (target, each) for target in TARGETS for each in ("a", "b")
     ]
-    assert [one.paths, two.paths] == [["/v1/transactions?prefix=app%2F"]] * 2
+    assert [one.paths, two.paths] == [["/v1/transactions?limit=128&prefix=app%2F"]] * 2

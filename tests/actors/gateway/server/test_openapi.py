@@ -21,9 +21,11 @@ class TestServer(SchemaTests):
         "append": ["400"],  # an event number needs a writer, and is larger than the one before
         "append-starts": ["400"],  # a range does not go backwards
         "bytes": ["400"],  # nor does this one
+        "layout": ["400"],  # nor this one
         "attributes": ["400"],  # an update has a name or an id, and not both
         "list-attributes": ["400"],  # ids, and how they begin, are given in hex
         "list": ["400"],  # a token is one that a page gave
+        "list-transactions": ["400"],
         "merge": ["400"],  # no source is the target, and none is given twice
         # A staged segment's name is longer than its target's, and both have one bound.
         "begin-transaction": ["400"],

@@ -40,8 +40,9 @@ from tierlog.actors.gateway.wire.ranges import (
     resolve_range,
 )
 from tierlog.storage_backends.base.errors import InvalidArgument
+from tierlog.storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from tierlog.storage_backends.base.names import NAME_BYTES_MAX
-from tierlog.storage_backends.base.segment_pages import SegmentsAsked
+from tierlog.storage_backends.base.segment_layout import ChunkExtent, SegmentLayout, StoragePlace
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from tierlog.storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -114,10 +115,13 @@ def test_queries_that_clients_build_are_read() -> None:
         paths.parse_query(query(paths.tail_path("a", 5, stream=True)), ["offset", "stream"]), "stream"
     )
     prefix = "a#\u00e4&=+ "
-    (token, start) = SegmentsAsked.of(prefix, None, 1).page([(["b", "c"], None)]).token, "c"
-    for asked in (SegmentsAsked(prefix, None, "", 7), SegmentsAsked(prefix, token, start, 7)):
-        found = paths.parse_query(query(paths.page_of_segments_path(asked, 7)), ["prefix", "token", "limit"])
-        assert paths.query_segments(found) == asked
+    for listing, listed in ((SEGMENTS, paths.SEGMENTS), (TRANSACTIONS, paths.TRANSACTIONS)):
+        _, token = PageAsked.of(listing, prefix, None, 1).page([(["b", "c"], None)], str)
+        for asked in (PageAsked(listing, prefix, None, "", 7), PageAsked(listing, prefix, token, "c", 7)):
+            path = paths.page_path(listed, asked, 7)
+            assert path.startswith(f"{listed}?")
+            found = paths.parse_query(query(path), ["prefix", "token", "limit"])
+            assert paths.query_page(listing, found) == asked
     assert (
         paths.query_writer(
             paths.parse_query(query(paths.last_event_number_path("a", b"\x00&%+")), ["writer_id"])
@@ -369,6 +373,8 @@ def test_h8_a_verb_without_a_body_takes_none() -> None:
         decode_request(b'{"a":1}', bodies.Nothing)
 
 
+EXTENT = ChunkExtent(10, "containers/0000/0000000000000001/a", 3 << 20, 1, bytes(8))
+LAYOUT = SegmentLayout(1, 5, 0, 1 << 40, (EXTENT,), 7, 60.0, StoragePlace("ab", "/data/lts", "", "eu"))
 ANSWERS = [
     SegmentInfo("a", 1 << 70, 10, 2, True, {"x": -1}, 5, 3),
     ContainerMap(4, (ContainerAssignment(0, "http://a", 7), ContainerAssignment(1, None, None))),
@@ -382,6 +388,7 @@ ANSWERS = [
     bodies.KnownWriters(5),
     bodies.AttributeValues({"a": 5}),
     bodies.AppendStarts([0, 5]),
+    LAYOUT,
     bodies.SegmentNames(["a"]),
     bodies.SegmentNames([], "t"),
     bodies.Staged("a#txn.t.p"),
@@ -407,6 +414,11 @@ def test_h8_answers_survive_and_may_have_more_members(answer: object) -> None:
         (bodies.Length, b'{"x":' + b"[" * 100_000),
         (bodies.AttributeValues, b'{"attributes":{"a":"5"}}'),
         (bodies.SegmentNames, b'{"segments":[1]}'),
+        (SegmentLayout, encode_json(LAYOUT).replace(b"AAAAAAAAAAA=", b"AAA=")),
+        (SegmentLayout, encode_json(LAYOUT).replace(b"0000/", b"../")),
+        (SegmentLayout, encode_json(LAYOUT).replace(b'"containers', b'"/containers')),
+        (SegmentLayout, encode_json(LAYOUT).replace(b'"block":1', b'"block":2')),
+        (SegmentLayout, encode_json(LAYOUT).replace(b'"block":1', b'"block":-1')),
         (SegmentInfo, b'{"attributes":{}}'),
         (SegmentInfo, b'{"attributes":{"a":null}}'),
         (ContainerMap, b'{"version":1,"containers":[7]}'),
@@ -444,9 +456,6 @@ def test_h1_a_transactions_id_and_a_prefix_survive_their_queries() -> None:
 
     assert paths.split_segment_path(unquote(path)) == ("a#b", "transaction-info")
     assert paths.query_transaction(paths.parse_query(query.encode(), ["transaction_id"])) == "t.1:2_-"
-    assert paths.transactions_path() == "/v1/transactions"
-    query = paths.transactions_path("a#ä&").partition("?")[2]
-    assert paths.query_text(paths.parse_query(query.encode(), ["prefix"])["prefix"]) == "a#ä&"
     with pytest.raises(InvalidArgument, match="transaction_id"):
         paths.query_transaction({})
 

@@ -1,5 +1,5 @@
-"""S3 chunks keep the contract, without and with write offsets; of the latter only what they do differently,
-unless ``--long`` is given."""
+"""S3 chunks keep the contract, without and with write offsets, and behind a local chunk cache; with write
+offsets only in what they do differently, unless ``--long`` is given."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from support.chunk_caches import cached
 from support.s3 import s3_storage
 from support.s3_server import S3Server
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 from tierlog.testing.chunk_conformance import ChunkStorageConformance as Every
 
@@ -27,7 +29,10 @@ class OnS3(Every):
         server.page_size = 3
         self.url = server.url
 
-    def make(self, folder: Path) -> S3ChunkStorage:
+    def make(self, folder: Path) -> ChunkStorage:
+        return self.make_plain(folder)
+
+    def make_plain(self, folder: Path) -> S3ChunkStorage:
         return s3_storage(self.url, prefix_of(folder), append=self.append)
 
 
@@ -68,3 +73,13 @@ class TestS3WithWriteOffsets(OnS3):
         Every.test_create_works_exactly_with_the_append_flag,
         Every.test_write_works_exactly_with_the_append_flag,
     )
+
+
+class TestS3BehindACache(TestS3):
+    def make(self, folder: Path) -> ChunkStorage:
+        return cached(self.make_plain(folder), folder / "cache").storage
+
+
+class TestS3WithWriteOffsetsBehindACache(TestS3WithWriteOffsets):
+    def make(self, folder: Path) -> ChunkStorage:
+        return cached(self.make_plain(folder), folder / "cache").storage

@@ -1,75 +1,68 @@
-"""Creating a backup: one object for each segment, then the manifest.
+"""Writes backups of the format before pins, which are still restored: one object for each segment, then the
+manifest.
 
 A backup describes long-term storage. Bytes of a segment that are only in the log are left out, and so is what
-depends on them: a writer whose latest append may lie behind the flushed end counts as expired, so that its
-next append raises ``UnknownWriter`` instead of being taken for a duplicate. Attributes are kept as they are
-and may be ahead of the bytes. Transactions are left out, with the staged segments of open ones. A flushed,
-idle store loses nothing else. The objects have no room for rows: a store with a table is refused.
-
-Order (rule S16): the objects, each whole and durable, then the manifest, conditionally. Cancellation and
-crash: without the manifest there is no backup, and the next one of the same name removes the leftovers.
-"""
+depends on them. The objects, each whole and durable, come first, then the manifest, conditionally."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
+import anyio
 import attrs
 
-from ...journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
-from ...storage_backends.base.checksum import crc32c
-from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import (
-    ChunkNotFound,
-    DataCorruption,
-    InvalidArgument,
-    Unavailable,
-    Unsupported,
-)
-from ...storage_backends.base.names import container_of
-from ...storage_backends.base.segments import AttributeName
-from ...storage_backends.base.transactions import is_staged
-from ...storage_backends.segments.records import (
-    RELEASED_PREFIX,
-    ChunkRecord,
-    ReleasedRecord,
-    SegmentRecord,
-)
-from ...storage_backends.segments.records.imported import imported_key
-from ...storage_backends.segments.storage import ChunkedSegmentStorage
-from ...storage_backends.segments.transaction import decode_record
-from ...storage_backends.sorted_runs.rows import Row
-from ..container.attribute_rows import attributes_prefix
-from ..container.attributes import decode_attribute
-from ..container.cold_segments import ColdSegments
-from ..container.container import Container
-from ..container.metadata_store import LoggedMetadataStore
-from ..container.segments import SegmentState
-from ..container.writer_rows import decode_writer, writers_prefix
-from ..kernel.task_groups import work_through
-from ..legacy_rolling.importing import Progress, no_progress
-from ..store.store import SegmentStore
-from .backup_objects import (
-    BACKUPS,
+from tierlog import open_store
+from tierlog.actors.container.attribute_rows import attributes_prefix
+from tierlog.actors.container.attributes import decode_attribute
+from tierlog.actors.container.cold_segments import ColdSegments
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.metadata_store import LoggedMetadataStore
+from tierlog.actors.container.segments import SegmentState
+from tierlog.actors.container.writer_rows import decode_writer, writers_prefix
+from tierlog.actors.folder.paths import check_path, existing_identity
+from tierlog.actors.kernel.task_groups import work_through
+from tierlog.actors.legacy_rolling.importing import Progress, no_progress
+from tierlog.actors.maintenance.backup_objects import (
     OBJECT_BYTES_MAX,
     BackupObject,
     Manifest,
     ReleasedFile,
     SegmentBackup,
-    backup_of,
-    decode_manifest,
-    decode_segment,
-    encode_manifest,
-    encode_segment,
-    manifest_name,
-    object_name,
 )
-from .transfer import chunks_of
+from tierlog.actors.maintenance.transfer import chunks_of
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.manifest.pin_record import OLD_BACKUPS, old_manifest_name
+from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState, encode_image
+from tierlog.storage_backends.base.checksum import crc32c
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.base.codec import Encoder
+from tierlog.storage_backends.base.errors import (
+    InvalidArgument,
+    Unavailable,
+    Unsupported,
+)
+from tierlog.storage_backends.base.segments import AttributeName
+from tierlog.storage_backends.base.transactions import is_staged
+from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.segments.records import (
+    RELEASED_PREFIX,
+    ChunkRecord,
+    ReleasedRecord,
+    SegmentRecord,
+)
+from tierlog.storage_backends.segments.records.imported import imported_key
+from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
+from tierlog.storage_backends.segments.transaction import decode_record
+from tierlog.storage_backends.sorted_runs.rows import Row
 
 _WORKERS = 8
 _ATTEMPTS_MAX = 5
-_BACKUPS_SHOWN = 5
+_SEGMENT_MAGIC = 0x544C4253  # "TLBS"
+_MANIFEST_MAGIC = 0x544C424D  # "TLBM"
+_VERSION = 1
+_VERSION_WITH_RELEASED = _VERSION_WITH_ATTRIBUTES = 2
 
 
 @attrs.frozen
@@ -117,12 +110,12 @@ async def create_backup(
     ``progress`` counts the bytes of the chunks that the backup describes.
     """
     name = options.name
-    if await target.exists(manifest_name(name)):
+    if await target.exists(old_manifest_name(name)):
         raise InvalidArgument(f"there is already a backup {name!r}: choose another name")
 
     # Objects without a manifest are left over from a backup that was not finished.
     # Listed first: what a listing yields while objects are deleted is not defined.
-    for left in [info.name async for info in target.list(f"{BACKUPS}{name}/")]:
+    for left in [info.name async for info in target.list(f"{OLD_BACKUPS}{name}/")]:
         await target.delete(left)
 
     segments: list[tuple[BackupSource, str]] = []
@@ -150,7 +143,7 @@ async def create_backup(
     await work_through(enumerate(segments), _WORKERS, write)
     manifest = await _manifest(sources, options, [written[number] for number in sorted(written)], staged)
     # S16: this makes it a backup.
-    await target.create_with_content(manifest_name(name), [encode_manifest(manifest)])
+    await target.create_with_content(old_manifest_name(name), [encode_manifest(manifest)])
     return manifest
 
 
@@ -275,45 +268,76 @@ def _writers(
     return tuple(known.items()), tuple(writer for writer in writers if writer not in known)
 
 
-async def list_backups(storage: ChunkStorage) -> list[str]:
-    """The names of the backups in ``storage``, sorted."""
-    names = [backup_of(info.name) async for info in storage.list(BACKUPS)]
-    return sorted(name for name in names if name is not None)
+def encode_segment(backup: SegmentBackup) -> bytes:
+    out = (
+        Encoder()
+        .u32(_SEGMENT_MAGIC)
+        .u8(_VERSION_WITH_ATTRIBUTES if backup.attributes else _VERSION)
+        .u32(backup.container)
+        .u64(backup.unflushed)
+        .blob(encode_image(backup.image))
+    )
+    out.u32(len(backup.chunks))
+    for start, chunk in backup.chunks:
+        out.u64(start).blob(chunk.encode())
+    if backup.attributes:
+        out.u32(len(backup.attributes))
+    for name, value in backup.attributes:
+        is_id = isinstance(name, bytes)
+        out.u8(is_id).blob(name if isinstance(name, bytes) else name.encode()).i64(value)
+    return _sealed(out)
 
 
-async def read_manifest(storage: ChunkStorage, name: str) -> Manifest:
-    """The manifest of the backup ``name``. Raises ``InvalidArgument`` if there is no such backup."""
-    file = manifest_name(name)
-    if not await storage.exists(file):
-        known = await list_backups(storage)
-        others = f"the latest are {', '.join(known[-_BACKUPS_SHOWN:])}" if known else "there are none"
-        raise InvalidArgument(f"there is no backup {name!r}: {others}")
-
-    return decode_manifest(await read_object(storage, file), file)
-
-
-async def read_segments(storage: ChunkStorage, manifest: Manifest) -> list[SegmentBackup]:
-    """The segments of a backup. Raises ``DataCorruption`` if an object is missing or damaged."""
-    segments = []
+def encode_manifest(manifest: Manifest) -> bytes:
+    version = _VERSION_WITH_RELEASED if manifest.released else _VERSION
+    out = (
+        Encoder()
+        .u32(_MANIFEST_MAGIC)
+        .u8(version)
+        .raw(manifest.store_id)
+        .u64(manifest.created_ms)
+        .u32(len(manifest.epochs))
+    )
+    for epoch in manifest.epochs:
+        out.u64(epoch)
+    out.u8(manifest.upgraded).u64(manifest.segments).u64(manifest.chunks).u64(manifest.bytes).u64(
+        manifest.unflushed
+    ).u64(manifest.staged)
+    out.u32(len(manifest.imported))
+    for name in manifest.imported:
+        out.text(name)
+    out.u32(len(manifest.objects))
     for each in manifest.objects:
-        data = await read_object(storage, each.name)
-        if len(data) != each.length or crc32c(data) != each.crc:
-            raise DataCorruption("an object of the backup differs from its manifest", file=each.name)
-        segment = decode_segment(data, each.name)
-        if segment.container != container_of(segment.image.name, len(manifest.epochs)):
-            raise DataCorruption(
-                f"segment {segment.image.name!r} cannot be in container {segment.container}", file=each.name
-            )
-        segments.append(segment)
-    return segments
+        out.text(each.name).u64(each.length).u32(each.crc)
+    if manifest.released:
+        out.u32(len(manifest.released))
+    for released in manifest.released:
+        out.u32(released.container).blob(released.record.encode())
+    return _sealed(out)
 
 
-async def read_object(storage: ChunkStorage, name: str) -> bytes:
-    """A whole object of a backup. Raises ``DataCorruption`` if it is missing."""
-    try:
-        length = (await storage.info(name)).length
-        if length > OBJECT_BYTES_MAX:
-            raise DataCorruption(f"an object of the backup has {length} bytes: too many", file=name)
-        return await storage.read(name, 0, length)
-    except ChunkNotFound as error:
-        raise DataCorruption("an object of the backup is missing", file=name) from error
+def _sealed(out: Encoder) -> bytes:
+    body = out.finish()
+    if len(body) + 4 > OBJECT_BYTES_MAX:
+        raise InvalidArgument(
+            f"an object of a backup would have {len(body) + 4} bytes, and may have {OBJECT_BYTES_MAX}: there "
+            f"are too many segments, or one has too many chunks"
+        )
+    return body + crc32c(body).to_bytes(4, "big")
+
+
+def object_name(backup: str, number: int) -> str:
+    return f"{OLD_BACKUPS}{backup}/{number:08d}.segment"
+
+
+def old_backup(folder: Path, name: str) -> None:
+    """As an earlier version made it."""
+
+    async def make() -> None:
+        identity = await existing_identity(LocalFiles(), check_path(folder))
+        async with open_store(folder) as store:
+            await store.flush()
+            options = BackupOptions(name, identity.store_id, 1_700_000_000_000, upgraded=False)
+            await back_up_store(store, None, options, no_progress)
+
+    anyio.run(make)

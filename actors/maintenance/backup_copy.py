@@ -1,0 +1,239 @@
+"""Copying a backup to another place: everything that a restore needs, and nothing else (rule P7).
+
+The copy is long-term storage of the same store, as of the backup. What is there with the right length is not
+copied again, so a later backup, or a repeated call, copies what is new.
+
+Order: chunks and runs, each verified once it is copied; the elements, which make them a store that can be
+read; the store's record; the record of the backup, which makes it a backup. Cancellation and crash: what was
+copied stays, and the next call goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+
+import attrs
+
+from ...journal.manifest.chain import StoredElement, element_name, list_elements
+from ...journal.manifest.pin_record import (
+    PinRecord,
+    encode_pin_record,
+    missing_pins,
+    pin_record_name,
+    read_pinned,
+    require_pin_record,
+)
+from ...journal.manifest.store_record import (
+    STORE_RECORD,
+    other_store,
+    read_store_record,
+    require_store_record,
+)
+from ...storage_backends.base.chunk_storage import ChunkRange, ChunkStorage
+from ...storage_backends.base.errors import BackupIncomplete, ChunkExists, ChunkNotFound, DataCorruption
+from ...storage_backends.segments.records import ChunkRecord
+from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
+from ...storage_backends.segments.transaction import decode_record
+from ...storage_backends.segments.verify import find_flaws
+from ...storage_backends.sorted_runs.block_cache import BlockCache
+from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ...storage_backends.sorted_runs.run_entry import RunEntry
+from ...storage_backends.sorted_runs.table import Table
+from ..container.published_check import check_published, pages_of_rows
+from ..kernel.task_groups import work_through
+from ..legacy_rolling.importing import Progress, no_progress
+from .tables import object_damage
+
+_WORKERS = 4
+_PIECE_BYTES = 32 << 20
+"""Of each worker, in memory."""
+_CACHE_BYTES = 16 << 20
+_PARTS = "_system/copying/"
+
+
+@attrs.frozen
+class CopiedBackup:
+    backup: str
+    created_ms: int
+    objects: int
+    """Chunks and runs of the backup."""
+    bytes: int
+    copied_objects: int
+    """Those that were not there yet."""
+    copied_bytes: int
+
+
+@attrs.define(eq=False, repr=False)
+class _Totals:
+    objects: int = 0
+    bytes: int = 0
+    copied_objects: int = 0
+    copied_bytes: int = 0
+
+
+async def copy_backup(
+    source: ChunkStorage,
+    name: str,
+    target: ChunkStorage,
+    progress: Progress = no_progress,
+    *,
+    is_copy: bool = False,
+) -> CopiedBackup:
+    """Copy the backup ``name`` from ``source`` to ``target``, both open. ``is_copy``: ``source`` is such a
+    copy itself, whose newest element need not know the backup.
+
+    Raises ``BackupNotFound``, ``BackupIncomplete``, ``StoreMismatch`` (``target``
+    has another store), ``DataCorruption`` (an object is damaged or missing, or a container is not as of one
+    moment), ``StorageFull``, ``Unavailable``."""
+    record = await require_pin_record(source, name)
+    if not is_copy and (missing := await missing_pins(source, record)):
+        raise BackupIncomplete(
+            f"backup {name!r} is not complete: container {missing[0]} does not keep it; make another one"
+        )
+    if (there := await read_store_record(target)) is not None and there.store != record.store:
+        raise other_store(there.store, record.store)
+    return await _Copy(source, target, record, progress).run()
+
+
+class _Copy:
+    def __init__(
+        self, source: ChunkStorage, target: ChunkStorage, record: PinRecord, progress: Progress
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._record = record
+        self._progress = progress
+        self._totals = _Totals()
+
+    async def run(self) -> CopiedBackup:
+        record, totals = self._record, self._totals
+        elements = [await read_pinned(self._source, record, index) for index in range(len(record.elements))]
+        for element in elements:
+            await self._check_published(element)
+        for element in elements:
+            await work_through(element.element.runs, _WORKERS, self._copy_run)
+            async with aclosing(self._chunks_of(element)) as pages:
+                async for chunks in pages:
+                    await work_through(chunks, _WORKERS, self._copy_chunk)
+        for index, element in enumerate(elements):
+            newer = await list_elements(self._target, index, element.n)
+            if not newer:
+                await self._put(element_name(index, element.n), [element.element.encode()])
+        await self._put(STORE_RECORD, [(await require_store_record(self._source)).encode()])
+        parts = encode_pin_record(record.name, record.store, elements)
+        await self._put(pin_record_name(record.name), parts)
+        return CopiedBackup(record.name, record.time_ms, **attrs.asdict(totals))
+
+    def _reader(self) -> RunReader:
+        return RunReader(StoredRuns(self._source), BlockCache(_CACHE_BYTES))
+
+    async def _check_published(self, element: StoredElement) -> None:
+        """A copy that could not be restored is not made (rule R3)."""
+        with Table(element.element.runs).view() as view:
+            published = await check_published(view, self._reader())
+        if published.inconsistencies:
+            first = published.inconsistencies[0]
+            raise DataCorruption(
+                f"not all that the backup has is of one moment, so it cannot be restored: "
+                f"{first.segment or 'the container'}: {first.message}; make another one",
+                file=pin_record_name(self._record.name),
+            )
+
+    async def _chunks_of(self, element: StoredElement) -> AsyncGenerator[list[ChunkRecord], None]:
+        with Table(element.element.runs).view() as view:
+            async with aclosing(pages_of_rows(view, self._reader(), CHUNK_PREFIX.encode())) as pages:
+                async for rows in pages:
+                    yield [
+                        decode_record(ChunkRecord, row.key.decode("utf-8", "replace"), row.value)
+                        for row in rows
+                        if row.value is not None
+                    ]
+
+    async def _copy_run(self, run: RunEntry) -> None:
+        is_new = await self._copy(run.name, run.length)
+        if is_new and (damage := await object_damage(run, self._target)) is not None:
+            await self._target.delete(run.name)
+            raise damage
+
+    async def _copy_chunk(self, chunk: ChunkRecord) -> None:
+        is_new = await self._copy(chunk.name, chunk.length)
+        if is_new and (flaws := await find_flaws(self._target, chunk, lambda size: None)):
+            await self._target.delete(chunk.name)
+            raise DataCorruption(flaws[0].message, file=chunk.name, offset=flaws[0].offset)
+
+    async def _copy(self, name: str, length: int) -> bool:
+        """Returns whether something was copied."""
+        totals = self._totals
+        totals.objects, totals.bytes = totals.objects + 1, totals.bytes + length
+        # Without a total: it grows while rows are read.
+        self._progress(0, length)
+        there = await self._length(name)
+        if there is not None and there >= length:
+            self._progress(length, 0)
+            return False
+
+        if self._target.capabilities.append:
+            await self._append(name, there, length)
+        else:
+            # It cannot grow. What is there is of a copy that was cut short, or of a shorter chunk.
+            if there is not None:
+                await self._target.delete(name)
+            await self._create(name, length)
+        totals.copied_objects += 1
+        totals.copied_bytes += length - (there or 0)
+        return True
+
+    async def _length(self, name: str) -> int | None:
+        try:
+            return (await self._target.info(name)).length
+        except ChunkNotFound:
+            return None
+
+    async def _read(self, name: str, offset: int, size: int) -> bytes:
+        try:
+            data = await self._source.read(name, offset, size)
+        except ChunkNotFound as error:
+            raise DataCorruption("an object that the backup needs is missing", file=name) from error
+        if len(data) < size:
+            raise DataCorruption(
+                "an object that the backup needs is too short", file=name, offset=offset + len(data)
+            )
+        self._progress(size, 0)
+        return data
+
+    async def _append(self, name: str, there: int | None, length: int) -> None:
+        """Create the chunk, or go on with it."""
+        if there is None:
+            await self._target.create(name)
+        for offset in range(there or 0, length, _PIECE_BYTES):
+            data = await self._read(name, offset, min(_PIECE_BYTES, length - offset))
+            await self._target.write(name, offset, [data])
+
+    async def _create(self, name: str, length: int) -> None:
+        if length <= _PIECE_BYTES:
+            await self._target.create_with_content(name, [await self._read(name, 0, length)])
+            return
+
+        # In pieces, of which no more than one is in memory.
+        parts: list[ChunkRange] = []
+        for offset in range(0, length, _PIECE_BYTES):
+            data = await self._read(name, offset, min(_PIECE_BYTES, length - offset))
+            part = f"{_PARTS}{self._record.name}/{name.replace('/', '.')}-{offset:016x}"
+            with suppress(ChunkNotFound):
+                await self._target.delete(part)  # left by a call that was killed
+            await self._target.create_with_content(part, [data])
+            parts.append(ChunkRange(part, 0, len(data)))
+        await self._target.concat(name, parts)
+        for part_range in parts:
+            await self._target.delete(part_range.name)
+
+    async def _put(self, name: str, parts: Sequence[bytes]) -> None:
+        """Create an object that is never changed. Raises ``DataCorruption`` if there is another one."""
+        try:
+            await self._target.create_with_content(name, parts)
+        except ChunkExists:
+            data = b"".join(parts)
+            if await self._target.read(name, 0, len(data) + 1) != data:
+                raise DataCorruption(
+                    "there is another object of this name: copy the backup to another place", file=name
+                ) from None

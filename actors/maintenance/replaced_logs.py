@@ -1,0 +1,54 @@
+"""Moving the logs of a store away, so that another state is restored into the same folder (rule P6).
+
+Cancellation and crash: what failed before there are other logs puts them back. A process that is killed
+leaves the folder without logs: ``wal-before-...`` has them, and a restore goes on without this."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.files import Files, Program, Rename, SyncFolder
+from ...storage_backends.base.world import World
+from ..folder.lock_files import describe_opening
+from ..folder.paths import StoreFolder, existing_identity, list_data_folder, live_owners, run_program
+from ..folder.restore_folder import restore_lane
+
+
+@asynccontextmanager
+async def logs_moved_away(
+    folder: StoreFolder, files: Files, world: World, *, is_wanted: bool = True
+) -> AsyncIterator[None]:
+    """The body restores into the folder. Raises ``InvalidArgument`` if a process has the folder open, or if
+    there is no store."""
+    if not is_wanted:
+        yield
+        return
+
+    await existing_identity(files, folder)
+    # For people: an owner that is missed here finds that its folder has moved (rule W1).
+    if owners := await live_owners(files, folder):
+        stop = "stop that process first"
+        raise InvalidArgument(describe_opening(folder.path, owners, take_over=stop, use_service=stop))
+    lane = restore_lane(files, folder)
+    kept = f"{folder.path}/wal-before-{world.new_id()}"
+    await run_program(lane, _move(folder.wal, kept, folder), folder.path)
+    try:
+        yield
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await run_program(lane, _move_back(kept, folder), folder.path)
+        raise
+
+
+def _move(source: str, target: str, folder: StoreFolder) -> Program[None]:
+    yield Rename(source, target)
+    yield SyncFolder(folder.path)
+
+
+def _move_back(kept: str, folder: StoreFolder) -> Program[None]:
+    if all(entry.name != "wal" for entry in (yield from list_data_folder(folder))):
+        yield from _move(kept, folder.wal, folder)

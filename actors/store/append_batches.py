@@ -1,0 +1,71 @@
+"""The batches of one ``append_each``: its appends divided by container, each batch in the order of the call.
+They are carried out side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from ...storage_backends.base.arguments import JoinedAppend, not_an_append
+from ...storage_backends.base.errors import TierlogError
+from ..container.batch_append import Outcome, append_batch
+from ..container.local_container import LocalContainer, RemoteContainer
+from ..container.operations.append import AppendRequest
+from ..kernel.slices import in_slices, turn_after
+
+_Owner = LocalContainer | RemoteContainer
+
+
+class AppendBatches:
+    def __init__(self, count: int) -> None:
+        self.outcomes: list[Outcome] = [None] * count
+        """In the order of the call."""
+        self._batches: dict[int, tuple[_Owner, list[int], list[AppendRequest]]] = {}
+        """By container: that, and its requests with their positions in the call."""
+
+    @classmethod
+    async def of(
+        cls,
+        appends: Sequence[JoinedAppend],
+        joined: Callable[[JoinedAppend], tuple[_Owner, AppendRequest]],
+    ) -> AppendBatches:
+        """``joined`` checks an append. What it refuses has its outcome already."""
+        made = cls(len(appends))
+        batches, outcomes = made._batches, made.outcomes
+        for part in in_slices(enumerate(appends)):
+            for index, append in part:
+                try:
+                    container, request = joined(append)
+                except AttributeError as error:
+                    raise not_an_append(append) from error
+                except TierlogError as error:
+                    outcomes[index] = error
+                    continue
+
+                _, indexes, requests = batches.setdefault(container.index, (container, [], []))
+                indexes.append(index)
+                requests.append(request)
+            await turn_after(part)
+        return made
+
+    def trace(self, span: object) -> None:
+        """Link the appends to the span of the call."""
+        for _, _, requests in self._batches.values():
+            for request in requests:
+                request.span = span
+
+    async def append(self) -> None:
+        """Carry out all of them; then each has its outcome."""
+        if len(self._batches) == 1:
+            [batch] = self._batches.values()
+            await self._append(*batch)
+        else:
+            async with anyio.create_task_group() as tasks:
+                for batch in self._batches.values():
+                    tasks.start_soon(self._append, *batch)
+
+    async def _append(self, container: _Owner, indexes: list[int], requests: list[AppendRequest]) -> None:
+        outcomes = await append_batch(container, requests)
+        for index, outcome in zip(indexes, outcomes, strict=True):
+            self.outcomes[index] = outcome

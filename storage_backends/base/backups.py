@@ -1,0 +1,126 @@
+"""What callers see of backups, and the order in which one is made and removed, as programs without I/O: each
+yields the steps that containers are asked for, wherever these are. An error of a step is thrown into it.
+
+Cancellation and crash: a program may be dropped at any step. Without the record there is no backup, and the
+containers drop what they keep for it (rule P3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
+from enum import Enum
+
+import attrs
+
+from .errors import BackupNotFound, InvalidArgument, TierlogError
+from .values import Value
+
+NAME_PATTERN = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}"
+_NAME = re.compile(NAME_PATTERN)
+
+
+def check_backup_name(name: str) -> str:
+    """``name`` if a backup can have it; otherwise raises ``InvalidArgument``."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a backup's name is a str, not {type(name).__name__}")
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"a backup's name has 1 to 100 letters, digits, '.', '_' and '-' and does not begin with '.'; "
+            f"{name[:40]!r} is not one"
+        )
+    return name
+
+
+@attrs.frozen(eq=False, repr=False)
+class Backup(Value):
+    """A backup in long-term storage."""
+
+    name: str
+    created_ms: int
+    """When its newest container was pinned, in milliseconds since 1970; 0 if it is damaged."""
+    containers: int
+    problem: str = ""
+    """Why it cannot be restored; empty if nothing is known against it."""
+
+
+class StepKind(Enum):
+    PIN = "pin"
+    """Flush the container, and keep what is complete then."""
+    PUT = "put"
+    """Create the record of the backup. Of any container."""
+    KEEP = "keep"
+    """Confirm that the container keeps what the record has of it."""
+    REMOVE = "remove"
+    """Remove the record. Of any container."""
+    DROP = "drop"
+    """Keep nothing for which there is no record."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class BackupStep(Value):
+    """What one container is asked to do. All steps may be repeated."""
+
+    container: int
+    kind: StepKind
+    name: str
+    token: str = ""
+    """Of ``PIN``: identifies the call, so that a repeat pins nothing else."""
+    positions: tuple[tuple[int, int], ...] = ()
+    """Of ``PUT``: what each container answered to ``PIN``."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class StepAnswer(Value):
+    position: tuple[int, int] = (0, 0)
+    """Of ``PIN``: number and CRC of the element that lists the pin."""
+    found: bool = False
+    """Of ``REMOVE`` and ``DROP``: whether there was any."""
+
+
+Steps = Generator[BackupStep, StepAnswer, None]
+
+
+def make_backup(name: str, token: str, containers: int) -> Steps:
+    """Pin each container; create the record, which makes it a backup; have each container confirm (rules P1
+    to P3). If a step fails, what was done is undone as far as possible; the rest is given up later."""
+    is_put = False
+    try:
+        positions = []
+        for container in range(containers):
+            answer = yield BackupStep(container, StepKind.PIN, name, token)
+            positions.append(answer.position)
+        yield BackupStep(0, StepKind.PUT, name, positions=tuple(positions))
+        is_put = True
+        for container in range(containers):
+            yield BackupStep(container, StepKind.KEEP, name)
+    except TierlogError:
+        if is_put:
+            with suppress(TierlogError):
+                yield BackupStep(0, StepKind.REMOVE, name)
+        for container in range(containers):
+            with suppress(TierlogError):
+                yield BackupStep(container, StepKind.DROP, name)
+        raise
+
+
+def remove_backup(name: str, containers: int) -> Steps:
+    """Remove the record, then the pins. Raises ``BackupNotFound``."""
+    found = (yield BackupStep(0, StepKind.REMOVE, name)).found
+    for container in range(containers):
+        found |= (yield BackupStep(container, StepKind.DROP, name)).found
+    if not found:
+        raise BackupNotFound(f"there is no backup {name!r}: list them")
+
+
+async def take_steps(steps: Steps, take: Callable[[BackupStep], Awaitable[StepAnswer]]) -> None:
+    """Run a program. ``take`` has a container take one step."""
+    with suppress(StopIteration):
+        step = next(steps)
+        while True:
+            try:
+                answer = await take(step)
+            except TierlogError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)

@@ -1,0 +1,176 @@
+"""Backups and their restore, as a shell sees them (rules P1 to P7)."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.command_line import NAME, Run, is_one_line, make_store
+from support.folders import flip_bit
+from support.old_backups import old_backup
+from tierlog import open_store
+
+
+def listed(run: Run, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run("backup", "ls", "--json", *arguments).out)
+    return found
+
+
+def test_the_help_of_restore_promises_what_a_restored_container_does(run: Run) -> None:
+    """G4: it deletes nothing that it does not know until it is confirmed."""
+    help_text = " ".join(run("restore", "--help").out.replace("│", " ").split())
+    assert "are kept until tierlog gc sweep --confirm" in help_text
+    assert "deleted" not in help_text
+
+
+def test_a_backup_is_made_listed_restored_and_removed(run: Run, folder: Path) -> None:
+    make_store(folder)
+    run("table", "create", "app/table")
+    run("table", "put", "app/table", "key", "--data-text", "value")
+    assert run("backup", "first").out == "backup first: complete\n"
+    refused = run("backup", "first")
+    assert (refused.code, "already a backup 'first'" in refused.err) == (1, True)
+    run("segment", "append", NAME, "--data-text", "newer")
+    run("table", "put", "app/table", "key", "--data-text", "newer")
+    shutil.rmtree(folder / "wal")
+    assert [(each["name"], each["problem"]) for each in listed(run)] == [("first", "")]
+    done = run("restore", "first")
+
+    assert (done.code, done.err) == (0, "")
+    assert "2 segments, as of backup first; everything newer is lost" in done.out
+    assert run("segment", "read", NAME).out == "flushed tail\n"
+    assert run("table", "get", "app/table", "key").out == "value"
+    assert json.loads(run("segment", "info", NAME, "--json").out)["attributes"] == {"colour": 7}
+    refused = run("restore", "first")
+    assert (refused.code, is_one_line(refused.err)) == (1, True)
+    assert "backup first of" in run("doctor").out
+    assert run("backup", "rm", "first").out == "removed backup first\n"
+    assert run("backup", "rm", "first").code == 1
+    assert listed(run) == []
+    assert run("doctor").code == 0
+
+
+def test_logs_are_moved_away_after_a_question(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(folder)
+    run("backup", "first")
+    run("segment", "append", NAME, "--data-text", "newer")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    refused = run("restore", "first", "--replace")
+    assert (refused.code, "add --yes" in refused.err) == (1, True)
+    assert run("segment", "read", NAME).out == "flushed tail\nnewer"
+    failed = run("restore", "none", "--replace", "--yes")
+    assert (failed.code, "no backup 'none': the latest are first" in failed.err) == (1, True)
+    assert run("segment", "read", NAME).out == "flushed tail\nnewer"
+    assert run("restore", "first", "--replace", "--yes").code == 0
+    assert run("segment", "read", NAME).out == "flushed tail\n"
+    assert len([path for path in folder.iterdir() if path.name.startswith("wal-before-")]) == 1
+    assert run("doctor").code == 0
+
+
+def test_a_folder_that_is_open_keeps_its_logs(run: Run, folder: Path) -> None:
+    make_store(folder)
+    run("backup", "first")
+
+    async def restore_beside() -> None:
+        async with open_store(folder):
+            done = await anyio.to_thread.run_sync(lambda: run("restore", "first", "--replace", "--yes"))
+            assert (done.code, "is open in process" in done.err) == (1, True)
+
+    anyio.run(restore_beside)
+    assert not [path for path in folder.iterdir() if path.name.startswith("wal-before-")]
+
+
+def test_a_backup_is_copied_and_restored_elsewhere(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    place, other = str(tmp_path / "place"), str(tmp_path / "other")
+    copied = json.loads(run("backup", "first", "--copy-to", place, "--json").out)
+    assert copied["copied_objects"] == copied["objects"] > 0
+    again = run("backup", "first", "--copy-to", place)
+    assert again.out == f"backup first: copied 0 objects with 0 B, {copied['objects']} were there\n"
+    assert [each["name"] for each in listed(run, "--from", place)] == ["first"]
+    assert run("lts", "cat", NAME, "--place", place).code in (0, 2)
+    shutil.rmtree(folder)
+    done = run("restore", "first", "--from", place, "--data", other)
+    assert (done.code, done.err) == (0, "")
+    assert run("segment", "read", NAME, "--data", other).out == "flushed tail\n"
+    assert run("verify", "--deep", "--data", other).code == 0
+
+
+def test_a_backup_that_cannot_be_restored_is_shown_with_its_problem(run: Run, folder: Path) -> None:
+    make_store(folder)
+    run("backup", "first")
+    flip_bit(folder / "lts/_system/pins/first", 5)
+    [each] = listed(run)
+    assert "_system/pins/first" in each["problem"]
+    done = run("doctor")
+    assert (done.code, "backup first cannot be restored" in done.out) == (1, True)
+    assert run("backup", "rm", "first").code == 0
+    assert run("doctor").code == 0
+
+
+def test_what_only_a_backup_needs_is_shown_as_such(run: Run, folder: Path) -> None:
+    make_store(folder)
+    run("backup", "first")
+    run("segment", "delete", NAME)
+    run("export", "--all")  # flushes
+    uses = {line.split()[2] for line in run("chunks", "ls").out.splitlines()[1:] if "containers/" in line}
+    assert "backup" in uses
+    assert run("chunks", "ls", "--unreferenced").out.count("containers/0000/") == 0
+
+
+def test_a_backup_of_an_earlier_version_is_listed_and_restored(run: Run, folder: Path) -> None:
+    make_store(folder)
+    old_backup(folder, "old")
+    refused = run("backup", "old")
+    assert (refused.code, "already a backup 'old'" in refused.err) == (1, True)
+    run("segment", "append", NAME, "--data-text", "newer")
+    shutil.rmtree(folder / "wal")
+    assert [each["name"] for each in listed(run)] == ["old"]
+    done = run("restore", "old", "--deep")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("1 segment with 2 chunks and 13 B\n")
+    assert run("segment", "read", NAME).out == "flushed tail\n"
+
+
+def test_incomplete_segments_of_an_earlier_versions_backup_are_named(run: Run, folder: Path) -> None:
+    make_store(folder)
+    old_backup(folder, "b")
+    shutil.rmtree(folder / "wal")
+    shutil.rmtree(folder / "lts" / "containers")
+
+    assert is_one_line(run("restore", "b").err)
+    done = run("restore", "b", "--partial", "--json")
+    assert (done.code, [lost["segment"] for lost in json.loads(done.out)["lost"]]) == (1, [NAME])
+    assert run("segment", "ls").out == ""
+
+
+@pytest.mark.parametrize("flag", ["--deep", "--partial"])
+def test_options_of_earlier_versions_backups_are_refused_for_others(
+    run: Run, folder: Path, flag: str
+) -> None:
+    make_store(folder)
+    run("backup", "first")
+    shutil.rmtree(folder / "wal")
+    done = run("restore", "first", flag)
+    assert (done.code, "leave them out" in done.err) == (1, True)
+
+
+def test_a_restore_without_a_backup_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
+    (folder / "lts").mkdir(parents=True)
+    for arguments in (
+        ("restore", "b"),
+        ("restore", "b", "--from", str(tmp_path / "none")),
+        ("restore", "b", "--data", str(tmp_path / "none")),
+    ):
+        done = run(*arguments)
+        assert (done.code, is_one_line(done.err)) == (1, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    assert [path.name for path in folder.iterdir()] == ["lts"]

@@ -1,0 +1,269 @@
+"""Restoring a store from a backup, and copying one elsewhere (rules P5 to P7)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.folders import chunk_files, flip_bit
+from support.stores_of_all_kinds import during_a_flush, fill
+from tierlog import (
+    DataCorruption,
+    InvalidArgument,
+    SegmentStore,
+    StoreConfig,
+    StoreMismatch,
+    open_lts,
+    open_store,
+)
+from tierlog.actors.container.container import Container
+from tierlog.actors.flush.writer import WriterOptions
+from tierlog.actors.folder.paths import check_path
+from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup
+from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
+from tierlog.actors.settings.configuration import GcConfig, WriterConfig
+from tierlog.actors.store.opening import system_world
+from tierlog.storage_backends.base.backups import make_backup, take_steps
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+
+from .test_recover import contents
+
+pytestmark = pytest.mark.anyio
+
+QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0), gc=GcConfig(delay=0.0))
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = partial(WriterOptions, segment_deadline=1000.0)
+    monkeypatch.setattr("tierlog.actors.store.opening.WriterOptions", patient)
+
+
+@asynccontextmanager
+async def opened(folder: Path, **arguments: Any) -> AsyncIterator[SegmentStore]:
+    async with open_store(folder, containers=2, config=QUIET, **arguments) as store:
+        yield store
+
+
+async def restored(folder: Path, name: str, place: Path | None = None) -> RecoveredStore:
+    shutil.rmtree(folder / "wal", ignore_errors=True)
+    if place is None:
+        return await recover_store(check_path(folder), QUIET, LocalFiles(), system_world(), name)
+
+    async with reader(place) as source:
+        prepare = partial(copied_from, source, name)
+        return await recover_store(check_path(folder), QUIET, LocalFiles(), system_world(), name, prepare)
+
+
+async def copied_from(source: FileSystemChunkReader, name: str, chunks: Any) -> CopiedBackup:
+    return await copy_backup(source, name, chunks, is_copy=True)
+
+
+@asynccontextmanager
+async def reader(place: Path) -> AsyncIterator[FileSystemChunkReader]:
+    source = FileSystemChunkReader(LocalFiles(), str(place), system_world())
+    await source.open()
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+async def copied(folder: Path, name: str, place: Path) -> CopiedBackup:
+    target = FileSystemChunkStorage(LocalFiles(), str(place), system_world())
+    async with reader(folder / "lts") as source:
+        await target.open()
+        try:
+            return await copy_backup(source, name, target)
+        finally:
+            await target.close()
+
+
+async def change(store: SegmentStore, part: str) -> None:
+    """Delete, truncate and change what there was."""
+    await store.create_segment(f"new/{part}")
+    await store.append(f"new/{part}", part.encode() * 50)
+    await store.append("s#2", part.encode())
+    await store.truncate_segment("s#4", 90)
+    await store.table("table").put(b"key", part.encode())
+    await store.flush()
+    await store.flush()
+
+
+async def two_backups(folder: Path) -> list[dict[str, Any]]:
+    """With all that was garbage between them deleted."""
+    async with opened(folder) as store:
+        await fill(store)
+        await store.backup("one")
+        one = await contents(store)
+        await store.delete_segment("s#5")
+        await change(store, "a")
+        await store.backup("two")
+        two = await contents(store)
+        await store.delete_segment("s#8")
+        await change(store, "b")
+        three = await contents(store)
+    return [one, two, three]
+
+
+async def confirm(store: SegmentStore) -> None:
+    for index in range(store.containers):
+        await store.on_container(index, Container.confirm)
+
+
+async def test_p6_a_store_is_restored_as_of_its_backups_again_and_again(tmp_path: Path) -> None:
+    """Each time what is newer is garbage, once the store is confirmed, but for what backups need."""
+    one, two, _ = await two_backups(tmp_path)
+    for number, (name, expected) in enumerate([("one", one), ("two", two), ("one", one), ("one", one)]):
+        done = await restored(tmp_path, name)
+        assert done.backup == name
+        assert done.segments == len(expected["names"])
+        async with opened(tmp_path) as store:
+            assert await contents(store) == expected
+            assert [each.name for each in await store.backups()] == ["one", "two"]
+            await confirm(store)
+            await change(store, f"r{number}")
+            await store.delete_segment("s#2")
+            await store.flush()
+            after = await contents(store)
+        async with opened(tmp_path) as store:
+            assert await contents(store) == after
+            await store.flush()
+    async with opened(tmp_path) as store:
+        await store.remove_backup("one")
+    assert (await restored(tmp_path, "two")).backup == "two"
+    async with opened(tmp_path) as store:
+        assert await contents(store) == two
+        assert [each.name for each in await store.backups()] == ["two"]
+
+
+async def test_p5_a_recovery_keeps_the_backups(tmp_path: Path) -> None:
+    one, _, three = await two_backups(tmp_path)
+    shutil.rmtree(tmp_path / "wal")
+    await recover_store(check_path(tmp_path), QUIET, LocalFiles(), system_world())
+    async with opened(tmp_path) as store:
+        assert await contents(store) == three
+        await confirm(store)
+        await change(store, "c")
+        await store.flush()
+    await restored(tmp_path, "one")
+    async with opened(tmp_path) as store:
+        assert await contents(store) == one
+
+
+async def test_p5_an_adopted_copy_keeps_the_backups_of_the_other_history(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "data", tmp_path / "copy"
+    async with opened(folder) as store:
+        await fill(store)
+        await store.flush()
+    shutil.copytree(folder / "wal", copy / "wal")
+    async with opened(folder) as store:
+        await change(store, "a")
+        await store.backup("one")
+        one = await contents(store)
+    shutil.rmtree(folder / "wal")
+    (copy / "wal").rename(folder / "wal")
+    with pytest.raises(StoreMismatch):
+        async with opened(folder):
+            pass
+    async with opened(folder, adopt=True) as store:
+        await confirm(store)
+        await change(store, "b")
+        await store.flush()
+        assert [each.problem for each in await store.backups()] == [""]
+    await restored(folder, "one")
+    async with opened(folder) as store:
+        assert await contents(store) == one
+
+
+async def test_p6_what_cannot_be_restored_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await two_backups(tmp_path)
+    with pytest.raises(InvalidArgument, match="already has the logs"):
+        await recover_store(check_path(tmp_path), QUIET, LocalFiles(), system_world(), "one")
+    with pytest.raises(InvalidArgument, match=r"no backup 'three'.*one, two"):
+        await restored(tmp_path, "three")
+    record = tmp_path / "lts/_system/pins/one"
+    flip_bit(record, 3)
+    with pytest.raises(DataCorruption, match="_system/pins/one") as raised:
+        await restored(tmp_path, "one")
+    assert raised.value.offset == 0
+    flip_bit(record, 3)
+    flip_bit(record, record.stat().st_size - 20)
+    with pytest.raises(DataCorruption, match="container 1 in backup 'one'") as raised:
+        await restored(tmp_path, "one")
+    assert raised.value.offset > 100
+    assert not (tmp_path / "wal").exists()
+
+
+async def test_r3_a_backup_that_is_not_of_one_moment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    async with open_store(folder, containers=1, config=QUIET) as store:
+        await store.create_segment("s")
+        await store.append("s", b"before")
+        during_a_flush(monkeypatch, lambda: store.append("s", b"later"))
+        await take_steps(make_backup("one", "token", 1), store.take_backup_step)
+        monkeypatch.undo()
+    with pytest.raises(DataCorruption, match=r"one moment.*s: its image has length 11"):
+        await copied(folder, "one", tmp_path / "place")
+    with pytest.raises(DataCorruption, match=r"one moment.*s: its image has length 11") as raised:
+        await restored(folder, "one")
+    assert raised.value.file == "_system/pins/one"
+    assert not (folder / "wal").exists()
+
+
+async def test_p7_a_copy_opens_and_is_restored_elsewhere(tmp_path: Path) -> None:
+    folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
+    one, two, _ = await two_backups(folder)
+    first = await copied(folder, "one", place)
+    assert first.copied_objects == first.objects > 0
+    again = await copied(folder, "one", place)
+    assert (again.objects, again.copied_objects) == (first.objects, 0)
+    second = await copied(folder, "two", place)
+    assert 0 < second.copied_objects < second.objects
+    shutil.rmtree(folder)
+    async with open_lts(place) as view:
+        assert sorted(await view.list_segments()) == sorted(two["names"])
+    done = await restored(other, "one", place)
+    assert done.backup == "one"
+    async with opened(other) as store:
+        assert await contents(store) == one
+        await confirm(store)
+        await change(store, "c")
+        assert [each.name for each in await store.backups()] == ["one"]
+    shutil.rmtree(other / "wal")
+    await restored(other, "two", place)
+    async with opened(other) as store:
+        assert await contents(store) == two
+
+
+async def test_p7_a_copy_is_verified_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    folder, place = tmp_path / "data", tmp_path / "place"
+    await two_backups(folder)
+    damaged = chunk_files(folder)[0]
+    flip_bit(damaged, 1)
+    with pytest.raises(DataCorruption, match="checksum"):
+        await copied(folder, "two", place)
+    assert not (place / "_system/store").exists()
+    flip_bit(damaged, 1)
+    await copied(folder, "two", place)
+    there = max((place / "containers").rglob("*-*"))
+    there.write_bytes(there.read_bytes()[:-1])
+    done = await copied(folder, "two", place)
+    assert (done.copied_objects, done.copied_bytes) == (1, 1)
+
+
+async def test_p7_a_place_of_another_store_is_refused(tmp_path: Path) -> None:
+    await two_backups(tmp_path / "data")
+    async with opened(tmp_path / "other") as store:
+        await store.flush()
+    with pytest.raises(StoreMismatch):
+        await copied(tmp_path / "data", "one", tmp_path / "other/lts")
