@@ -19,7 +19,6 @@ import anyio
 import trio
 
 from support.old_backups import BackupOptions, back_up_store
-from tierlog.actors.container.container import Container
 from tierlog.actors.folder.identity import read_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.restore import RestoreOptions, restore_backup
@@ -36,7 +35,6 @@ from .faults import KINDS, Fault, Kind, Nth, Target, Window
 from .file_layer import SimulatedFiles
 from .invariants import Broken
 from .process import ProcessDied
-from .recovered import recover
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
 from .storage_invariants import left_over
 from .trace import Trace
@@ -52,7 +50,7 @@ PATIENCE = 30.0
 """Seconds that a call may take."""
 COLLECT_SECONDS = 120.0
 _BACKUP = "backup"
-_ELEMENTS = "/journal/"
+ELEMENTS = "/journal/"
 """A part of the name of each element."""
 
 
@@ -67,7 +65,6 @@ class Story(StrEnum):
     TWIN = "a machine that runs twice: same epoch, same fingerprint"
     ADOPTED = "a folder that is adopted while its owner runs"
     NESTED = "merges of merges"
-    RECOVERED = "a store recovered from long-term storage alone"
 
 
 _DISTURBED = ("create", "create_with_content", "write", "concat", "read", "list")
@@ -79,14 +76,10 @@ _LATER = (Story.TWIN, Story.ADOPTED, Story.NESTED)
 
 
 def choose_story(random: Random, seed: int) -> Story:
-    """A seventh of the seeds are ``FULL_COPY``, an eighth ``RECOVERED``; the others are what they were before
-    these were added."""
-    added = (Story.FULL_COPY, Story.RECOVERED, *_LATER)
-    story = random.choice([story for story in Story if story not in added])
+    """A seventh of the seeds are ``FULL_COPY``; the others are what they were before it was added."""
+    story = random.choice([story for story in Story if story not in (Story.FULL_COPY, *_LATER)])
     if seed >= FIRST_LATER:
         return random.choice(_LATER)
-    if Random(f"recovered {seed}").randrange(8) == 0:
-        return Story.RECOVERED
     return Story.FULL_COPY if Random(f"full {seed}").randrange(7) == 0 else story
 
 
@@ -129,6 +122,11 @@ class CopiesRun:
         self.operations = 0
         self._tasks: anyio.abc.TaskGroup
 
+    @property
+    def told(self) -> str:
+        """What the world is about."""
+        return self.story
+
     async def body(self) -> None:
         stories: Mapping[Story, Callable[[Folder], Awaitable[list[Folder]]]] = {
             Story.COPY: self._copy,
@@ -141,7 +139,6 @@ class CopiesRun:
             Story.TWIN: self._run_twice,
             Story.ADOPTED: self._adopt_while_its_owner_runs,
             Story.NESTED: self._nest_merges,
-            Story.RECOVERED: self._recover_again_and_again,
         }
         self._trace.note("story", self.story)
         async with anyio.create_task_group() as self._tasks:
@@ -224,8 +221,8 @@ class CopiesRun:
     async def _leave_an_intent(self, folder: Folder) -> None:
         """A recorded element without an outcome; it may exist. From now on there is no room for elements."""
         kind = self._random.choice((Kind.AFTER, Kind.LOST, Kind.FULL))
-        self.site.faults.add(Fault(Target.CHUNKS, kind, Nth(), ("create_with_content",), part=_ELEMENTS))
-        self._fill_storage(_ELEMENTS)
+        self.site.faults.add(Fault(Target.CHUNKS, kind, Nth(), ("create_with_content",), part=ELEMENTS))
+        self._fill_storage(ELEMENTS)
         await self._append(folder, self._random.choice(NAMES))
         await self._call(folder, lambda store: store.flush())
 
@@ -243,7 +240,7 @@ class CopiesRun:
         """There is no room for objects with ``part`` in their name; by default for elements, or for any."""
         if part is None:
             self.site.faults.clear()
-            part = self._random.choice((_ELEMENTS, ""))
+            part = self._random.choice((ELEMENTS, ""))
         self.site.faults.add(Fault(Target.CHUNKS, Kind.FULL, Window(10_000.0, 1.0), part=part))
 
     async def _lose_the_log(self, original: Folder) -> list[Folder]:
@@ -256,72 +253,6 @@ class CopiesRun:
         await self._create(empty)
         await self._work(empty, self._random.randint(1, 12))
         return [original, empty]
-
-    async def _recover_again_and_again(self, original: Folder) -> list[Folder]:
-        """All but long-term storage is lost. What was flushed is there; of later appends the first ones may
-        be. Then somebody finds the lost logs after all."""
-        folder, lost = original, list[Folder]()
-        for number in range(self._random.randint(1, 3)):
-            await self._flush(folder)
-            flushed = dict(folder.acked), dict(folder.starts)
-            await self._work(folder, self._random.randint(1, 12))
-            if self._random.random() < 0.5:
-                await self._open_without_an_element(folder)
-            used = {each.index: each.state.epoch for each in self._containers(folder)}
-            await self._end(folder)
-            await trio.sleep(1.0)  # a call of a killed process may still take effect
-            recovered = await recover(self.site, folder, f"R{number}", self._random)
-            await self._open(recovered)
-            for container in self._containers(recovered):
-                if container.state.epoch <= used[container.index]:
-                    raise Broken(
-                        f"it does not hold that a recovery takes new epochs\n{container.state.epoch}"
-                    )
-            recovered.check_versions(folder)
-            await self._take_over(recovered, folder, *flushed)
-            await self._expect_refusals(folder)
-            lost.append(folder)
-            folder = recovered
-            await self._work(folder, self._random.randint(0, 6))
-        return [folder]
-
-    def _containers(self, folder: Folder) -> list[Container]:
-        assert folder.process is not None
-        return folder.process.containers()
-
-    async def _open_without_an_element(self, folder: Folder) -> None:
-        """During an outage, more than once: the log has a higher epoch than any element."""
-        down, verbs = Window(1000.0, 1.0), ("create_with_content",)
-        self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part=_ELEMENTS))
-        for _ in range(3):
-            await self._end(folder)
-            await self._open(folder)
-        await self._append(folder, self._random.choice(NAMES))
-        await trio.sleep(0.1)
-
-    async def _take_over(
-        self, recovered: Folder, lost: Folder, acked: dict[str, bytes], starts: dict[str, int]
-    ) -> None:
-        """Whatever ``recovered`` shows is what was acked, if it is at least what was ``acked`` before the
-        flush and at most what ``lost`` has."""
-        self.site.faults.clear()
-        process = recovered.process
-        assert process is not None
-        for name, data in lost.acked.items():
-            most = data + lost.doubts.get(name, b"")
-            found, start = await process.call(lambda store, name=name: _read(store, name))  # type: ignore[misc]
-            end = start + len(found)
-            if not (
-                starts[name] <= start <= lost.starts_sent.get(name, 0)
-                and end >= len(acked[name])
-                and found == most[start:end]
-            ):
-                raise Broken(
-                    f"it does not hold that what was flushed is recovered\n{name} has {start} to {end}; "
-                    f"flushed were {starts[name]} to {len(acked[name])}"
-                )
-            recovered.acked[name], recovered.starts[name] = most[:end], start
-            recovered.starts_sent[name] = start
 
     async def _restore_an_old_backup(self, original: Folder) -> list[Folder]:
         await self._flush(original)
@@ -349,7 +280,7 @@ class CopiesRun:
             await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
         else:
             down, verbs = Window(1000.0, 1.0), ("create_with_content",)
-            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part=_ELEMENTS))
+            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part=ELEMENTS))
             for _ in range(self._random.randint(1, 6)):
                 await self._append(original, self._random.choice(NAMES))
         await self._call(original, lambda store: store.flush())
@@ -376,7 +307,7 @@ class CopiesRun:
         return [original, backup]
 
     def _elements(self) -> set[str]:
-        return {name for name in self.site.chunk_contents() if _ELEMENTS in name}
+        return {name for name in self.site.chunk_contents() if ELEMENTS in name}
 
     async def _restore_a_backup(self, original: Folder) -> list[Folder]:
         """Newer data was flushed after the backup. The restored store keeps it until it is confirmed. A
@@ -748,7 +679,7 @@ class CopiesRun:
         assert process is not None
         for name, acked in folder.acked.items():
             try:
-                data, start = await process.call(lambda store, name=name: _read(store, name))  # type: ignore[misc]
+                data, start = await process.call(lambda store, name=name: read_all(store, name))  # type: ignore[misc]
             except TierlogError as error:
                 raise Broken(f"it does not hold that folder {folder.name} can be read\n{error!r}") from error
             whole = acked + folder.doubts.pop(name, b"")
@@ -761,7 +692,7 @@ class CopiesRun:
             folder.starts[name] = start
 
 
-async def _read(store: SegmentStore, name: str) -> tuple[bytes, int]:
+async def read_all(store: SegmentStore, name: str) -> tuple[bytes, int]:
     info = await store.segment_info(name)
     data, position = b"", info.start_offset
     while block := await store.read(name, position, 1 << 20):

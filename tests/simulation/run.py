@@ -19,7 +19,7 @@ import trio
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
-from . import copies, reopened
+from . import copies, recovered, reopened
 from . import plan as plans
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
@@ -88,6 +88,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
     """One world of copied folders, or of one that is opened again and again."""
     violation, run, seconds = None, None, 0.0
     make = reopened.ReopenedRun if seed >= reopened.FIRST_REOPENED else copies.CopiesRun
+    if seed >= recovered.FIRST_RECOVERED:
+        make = recovered.RecoveredRun
 
     async def body() -> None:
         nonlocal run, seconds
@@ -105,8 +107,7 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
             raise
         violation = f"{type(found).__name__}: {found}"
     assert run is not None
-    story = run.reopening if isinstance(run, reopened.ReopenedRun) else run.story
-    counts, shown = {story.value: 1}, trace.lines or trace.tail()
+    counts, shown = {run.told: 1}, trace.lines or trace.tail()
     return Verdict(seed, violation, tuple(shown), trace.digest(), (), run.operations, seconds, counts)
 
 

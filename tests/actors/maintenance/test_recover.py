@@ -145,6 +145,23 @@ async def test_r1_a_store_is_recovered_as_of_its_last_full_flush(tmp_path: Path)
         assert await contents(store) == after
 
 
+async def test_r1_a_container_that_was_flushed_without_segments_is_recovered_so(tmp_path: Path) -> None:
+    """Also if the next owner has created one, which its ``Open`` counts and no cycle has published."""
+    folder = tmp_path / "data"
+    async with opened(folder) as store:
+        await store.flush()
+    async with opened(folder) as store:
+        await store.create_segment("s")
+    async with opened(folder):
+        pass
+    lose_logs(folder)
+
+    done = await recovered(folder)
+    assert ([each.cycle for each in done.containers], done.segments) == ([1, 1], 0)
+    async with opened(folder) as store:
+        assert await store.list_segments() == []
+
+
 async def test_a_supervisor_of_the_lost_logs_left_its_term(tmp_path: Path) -> None:
     """Rule V1: a register of other logs is refused, so it goes with them."""
     folder, files = tmp_path / "data", LocalFiles()

@@ -30,6 +30,7 @@ from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.scan import Page
 from tierlog.storage_backends.sorted_runs.table import TableView
 
+from ..recovered import FIRST_RECOVERED
 from .planting import Planter, mutant
 
 
@@ -159,7 +160,7 @@ def open_transactions_are_not_published(plant: Planter) -> None:
     plant(CycleCut.rows, rows)
 
 
-@mutant("R4", copies=True)
+@mutant("R4", worlds_from=FIRST_RECOVERED)
 def recovery_takes_numbers_that_were_used(plant: Planter) -> None:
     """An owner of the lost logs, which opened them during an outage, has the recovered owner's epoch."""
     plant(vars(LtsBoot)["epoch"].fget, lambda original, self: self.newest.element.epoch)
