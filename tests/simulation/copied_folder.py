@@ -23,13 +23,13 @@ class Folder:
     fingerprint: Fingerprint
     acked: dict[str, bytes] = attrs.field(factory=dict)
     starts: dict[str, int] = attrs.field(factory=dict)
-    starts_sent: dict[str, int] = attrs.field(factory=dict)
-    """The highest start of a truncation, which may be in doubt."""
     doubts: dict[str, bytes] = attrs.field(factory=dict)
     """What may follow the acked bytes."""
     process: Process | None = None
     versions: dict[int, int] = attrs.field(factory=dict)
     """The highest version that its last owners gave, by container."""
+    starts_sent: dict[str, int] = attrs.field(factory=dict)
+    """The highest start of a truncation, which may be in doubt."""
 
     @property
     def runs(self) -> str:

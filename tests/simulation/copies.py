@@ -123,8 +123,7 @@ class CopiesRun:
         self._tasks: anyio.abc.TaskGroup
 
     @property
-    def told(self) -> str:
-        """What the world is about."""
+    def title(self) -> str:
         return self.story
 
     async def body(self) -> None:

@@ -31,7 +31,7 @@ _CACHE_BYTES = 1 << 20
 
 class RecoveredRun(CopiesRun):
     @property
-    def told(self) -> str:
+    def title(self) -> str:
         return "long-term storage alone, again and again"
 
     async def body(self) -> None:

@@ -41,7 +41,7 @@ class ReopenedRun(CopiesRun):
         self.reopening = self._random.choice(list(Reopening))
 
     @property
-    def told(self) -> str:
+    def title(self) -> str:
         return self.reopening
 
     async def body(self) -> None:

@@ -107,7 +107,7 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
             raise
         violation = f"{type(found).__name__}: {found}"
     assert run is not None
-    counts, shown = {run.told: 1}, trace.lines or trace.tail()
+    counts, shown = {run.title: 1}, trace.lines or trace.tail()
     return Verdict(seed, violation, tuple(shown), trace.digest(), (), run.operations, seconds, counts)
 
 
