@@ -16,7 +16,9 @@ from fuzz.target import Target
 from support.memory_files import run_on
 from support.old_backups import encode_manifest, encode_segment
 from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, elements
+from tierlog.actors.container.cached_chunks import _epoch_of
 from tierlog.actors.container.claims import claim_name, claim_prefix, decode_claim, encode_claim, list_claims
+from tierlog.actors.container.closures import ClosureLog
 from tierlog.actors.container.confirmation import claim_records
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.folder.fingerprint import Fingerprint
@@ -52,7 +54,9 @@ from tierlog.storage_backends.base.backups import check_backup_name
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from tierlog.storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
+from tierlog.storage_backends.base.files import FileHandle, Read
 from tierlog.storage_backends.base.sorted_dict import SortedDict
+from tierlog.storage_backends.chunks import cached_blocks
 from tierlog.storage_backends.segments.records import (
     ChunkRecord,
     DeferredWorkKind,
@@ -69,6 +73,7 @@ from tierlog.storage_backends.segments.records.claim import CLAIM_PREFIX, ClaimR
 from tierlog.storage_backends.segments.records.imported import ImportedRecord
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.storage_backends.segments.transaction import decode_record
+from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 T = TypeVar("T")
@@ -547,6 +552,53 @@ def _pin_record(data: bytes) -> PinRecord:
     return record
 
 
+def _cached(data: bytes) -> bytes | None:
+    """What a file of the chunk cache with one block, whose entry is in front of it, has of a chunk."""
+    program, answer = cached_blocks._read_verified(cast("FileHandle", None), "chunk", 0, 5), None
+    try:
+        while True:
+            call = program.send(answer)
+            at = call.offset if isinstance(call, Read) else 0
+            begin = 8 if at else 0  # behind the entry
+            answer = data[begin : begin + call.size] if isinstance(call, Read) else None
+    except StopIteration as end:
+        return bytes(end.value) if end.value else None
+
+
+_CHUNK_CACHE = [
+    Target(
+        "block of the chunk cache",
+        _cached,
+        [cached_blocks._entry("chunk", 0, [b"bytes"]) + b"bytes"],
+        errors=(),
+        checksummed=True,
+    ),
+    Target(
+        "epoch in the name of a cached chunk",
+        lambda data: _epoch_of(data.decode("latin-1")),
+        [b"containers/0000/000000000000002a-000000000000001b", b"containers/0000/x"],
+        errors=(),
+    ),
+]
+
+
+def _is_held(data: bytes) -> bool:
+    """Whether a row belongs to a segment that is held back: the first 8 bytes of ``data`` are its version."""
+    log = ClosureLog()
+    log.note(1, 7)
+    version = int.from_bytes(data[:8], "big")
+    return log.is_held({7}, Row(data[8:], version, data[:8]))
+
+
+_CLOSURES = [
+    Target(
+        "segment of a row",
+        _is_held,
+        [bytes(8) + b"a:0000000000000007:name", bytes(7) + b"\7n:app/a", bytes(7) + b"\1c:chunk"],
+        errors=(),
+    ),
+]
+
 _BACKUPS = [
     Target(
         "segment of a backup",
@@ -590,4 +642,4 @@ _BACKUPS = [
     ),
 ]
 
-STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS, *_LEGACY, *_BACKUPS]
+STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS, *_LEGACY, *_CLOSURES, *_CHUNK_CACHE, *_BACKUPS]

@@ -38,8 +38,8 @@ def test_a_writing_command_is_pointed_to_the_service(run: Run, folder: Path) -> 
         where = f"process {service.process.pid} on {socket.gethostname()}"
         assert f"{folder} is served by {where} at {service.url}: use --url {service.url}" in refused.err
 
-        backup = run("backup", *of_folder)
-        assert backup.err.endswith(f"at {service.url}: add --read-only --to FOLDER, or stop the service\n")
+        backup = run("backup", "monday", *of_folder)
+        assert backup.err.endswith(f"at {service.url}: use --url {service.url}\n")
         defrag = run("chunks", "defrag", "--all", *of_folder)
         assert defrag.err.endswith(f"at {service.url}: stop the service first\n")
 
