@@ -123,9 +123,12 @@ class Table:
 
     def put_held(self, rows: Iterable[Row]) -> None:
         """Recovery: add rows that were held back. A row may come twice, because a checkpoint has resident
-        ones besides."""
+        ones besides, and an earlier one of its key before it, from an older memtable."""
         held = self._held = Memtable() if self._held is None else self._held
-        self._put(held, (row for row in rows if held.newest(row.key) is None))
+        for row in rows:
+            known = held.newest(row.key)
+            if known is None or known.version < row.version:
+                self._put(held, (row,))
 
     def _put(self, memtable: Memtable, rows: Iterable[Row]) -> None:
         before = memtable.memory

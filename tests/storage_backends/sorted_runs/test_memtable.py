@@ -248,3 +248,12 @@ def test_m1_a_commit_is_conditional_on_versions(
     rows = {b"live": Row(b"live", 7, b""), b"gone": Row(b"gone", 9, None)}
 
     assert find_conflict(expected, lambda key: version_of(rows.get(key))) == conflict
+
+
+def test_f10_of_rows_that_were_held_back_recovery_keeps_the_newest() -> None:
+    """A checkpoint has those of older memtables first, and resident ones once more."""
+    table = Table(RunList(rows_to=9, records_to=9, held=(7,)))
+    for version in (5, 3, 8, 8):
+        table.put_held([Row(b"c:chunk", version, b"%d" % version)])
+    assert table.find_in_memory(b"c:chunk") == Row(b"c:chunk", 8, b"8")
+    assert table.rows == 1
