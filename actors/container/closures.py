@@ -17,6 +17,7 @@ from ...journal.operations.checkpoint_closures import ClosureChange
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.segments.records import DEFERRED_WORK_PREFIX, SEGMENT_PREFIX, is_storage_key
 from ...storage_backends.sorted_runs.rows import Row
+from ...storage_backends.sorted_runs.run_list import RunList
 from ..kernel.slices import in_slices
 from .segment_rows import IMAGE_PREFIX, NAME_PREFIX
 
@@ -57,7 +58,8 @@ class ClosureLog:
         return len(self._changes)
 
     def note(self, version: int, segment: int, other: int = 0) -> None:
-        """The operation ``version`` puts rows for ``segment``, which is published together with ``other``."""
+        """The operation ``version`` puts rows for ``segment``, which is published together with ``other``,
+        maybe itself; 0 if they are records of long-term storage."""
         self._changes.append(ClosureChange(version, segment, other))
 
     def restore(self, changes: Iterable[ClosureChange]) -> None:
@@ -112,13 +114,16 @@ class ClosureLog:
             return False
         return self.segment_of(row.version) in held
 
-    def forget(self, version: int, held: Collection[int]) -> Iterator[None]:
-        """The operations up to ``version`` are published, but for those of the segments ``held``. Some in
-        each step; nobody else forgets meanwhile."""
+    def forget(self, runs: RunList) -> Iterator[None]:
+        """The operations whose rows ``runs`` have are published. Some in each step; nobody else forgets
+        meanwhile."""
         kept: list[ClosureChange] = []
-        end = bisect_left(self._changes, (version + 1,))
-        for part in in_slices(range(end if held else 0), _STEP):
-            changes = (self._changes[at] for at in part)
-            kept += (change for change in changes if change.segment in held or change.other in held)
+        held, end = frozenset(runs.held), bisect_left(self._changes, (runs.records_to + 1,))
+        begin = 0 if held else bisect_left(self._changes, (runs.rows_to + 1,))
+        for part in in_slices(range(begin, end), _STEP):
+            for change in (self._changes[at] for at in part):
+                is_later = bool(change.other) and change.version > runs.rows_to
+                if is_later or change.segment in held or change.other in held:
+                    kept.append(change)
             yield
         self._changes[:end] = kept

@@ -296,9 +296,9 @@ class StorageOwnership:
 
         self._proven_at = began
 
-    async def complete_cycle(self, cut: int, publish: ChangeRuns = lambda before: before) -> None:
+    async def complete_cycle(self, cut: int, publish: ChangeRuns | None = None) -> None:
         """Return once an element counts that records a complete cycle up to ``cut`` (rule J5). Its run list
-        is made by ``publish`` from the one that counted before (rule M10), unless an element that was
+        is the one that counted before, or is made of it by ``publish`` (rule M10), unless an element that was
         recorded earlier serves.
 
         It takes as long as long-term storage does. Checks, and so flushes, go on meanwhile; elements are
@@ -306,7 +306,8 @@ class StorageOwnership:
         error call it again, with the same cut or a newer one: what was recorded is settled first."""
         async with self._lock:
             await self._ensure()
-            await self._advance(Kind.CYCLE_COMPLETE, ListedChain(self._seen), cut, publish)
+            change = publish or (lambda before: before)
+            await self._advance(Kind.CYCLE_COMPLETE, ListedChain(self._seen), cut, change)
 
     async def replace_runs(self, merge: Merge, added: Sequence[RunEntry]) -> None:
         """Return once an element counts that names ``added`` in place of the runs of ``merge`` (rule M7),

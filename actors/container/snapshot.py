@@ -11,7 +11,7 @@ import attrs
 from ...journal.operations.transaction_image import encode_transaction
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.run_list import RunList
-from .closures import is_record
+from .closures import ClosureLog, is_record
 
 if TYPE_CHECKING:
     from .state import ContainerState
@@ -57,11 +57,20 @@ class Snapshot:
             row if is_clean(table.runs, row) else None
             for row in (Row(key.encode(), version, value) for key, (version, value) in resident)
         )
+        held = ClosureLog()
+        held.restore(self.closures)
+        # While segments are held back, memtables may have rows of others, which left memory meanwhile.
+        dirty = (
+            row
+            if row is not None and (not is_clean(table.runs, row) or held.is_held(table.runs.held, row))
+            else None
+            for row in table.dirty_rows()
+        )
         self._left: Iterator[_Item | None] = chain(
             (("images", len(entry[1]), entry) for _, entry in segments),
             (
                 None if row is None else ("rows", len(row.key) + len(row.value or b""), row)
-                for row in chain(clean, table.dirty_rows())
+                for row in chain(clean, dirty)
             ),
             (
                 ("transactions", len(encoded), encoded)

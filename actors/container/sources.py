@@ -197,7 +197,9 @@ class ContainerCollectorSource:
         self._history = container.history
 
     def is_unpublished(self, name: str) -> bool:
-        return self._table.find_in_memory(chunk_key(name).encode()) is not None
+        row = self._table.find_in_memory(chunk_key(name).encode())
+        # G6: a segment whose data does not fit is held back, and its truncation, which makes room, with it.
+        return row is not None and not self._container.is_short_of_room(row)
 
     @property
     def is_confirmed(self) -> bool:

@@ -203,7 +203,7 @@ class ContainerState:
         if not segment.is_gone:
             self.live_segments -= 1
             self.table.put((Row(name_key(segment.name), self.sequence, None),))
-            self.closures.note(self.sequence, segment.sid, beside)
+            self.closures.note(self.sequence, segment.sid, beside or segment.sid)
             if segment.is_table or segment.has_spilled:
                 self.table.put((mark_row(segment.sid, self.sequence),))
                 self.on_rows_left()
@@ -351,13 +351,13 @@ class ContainerState:
 
     def begin_transaction(self, record: TransactionImage) -> None:
         """The present operation begins a transaction."""
-        self.closures.note(self.sequence, record.sid)
+        self.closures.note(self.sequence, record.sid, record.sid)
         self.table.put((open_row(record, self.sequence),))
 
     def end_transaction(self, record: TransactionImage) -> None:
         """The present operation ends a transaction."""
         self.transactions.ends += 1
-        self.closures.note(self.sequence, record.sid)
+        self.closures.note(self.sequence, record.sid, record.sid)
         self.table.put(ended_rows(record, self.sequence))
         if self.recovered_ends is not None:
             self.recovered_ends[record.target, record.id] = record
@@ -545,7 +545,7 @@ class ContainerState:
         runs = self.table.runs
         held = frozenset(runs.held)
         yield from self.table.hold_back(lambda row: self.closures.is_held(held, row))
-        yield from self.closures.forget(runs.rows_to, held)
+        yield from self.closures.forget(runs)
 
     @property
     def unpublished_segments(self) -> int:

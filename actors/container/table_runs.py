@@ -197,7 +197,7 @@ class TableRuns:
         has_room = False
         try:
             has_room = await self._write_rows(cut, runs)
-            publish = partial(self._published, runs if has_room else (), cut)
+            publish = partial(self._published, runs, cut) if has_room else None
             await self._ownership.complete_cycle(cut.cut, publish)
         except TierlogError as error:
             failure = error

@@ -91,6 +91,7 @@ def publish(folder: StoreFolder) -> Program[None]:
     """Move the logs to their place. The emptied folder is synced first, so that a crash never leaves the logs
     in both places. If the name does not become durable, there is no store (rule W11)."""
     building = restore_folder(folder)
+    yield from _forget_terms(folder)
     try:
         yield Rename(building.wal, folder.wal)
     except OSError as error:
@@ -103,6 +104,16 @@ def publish(folder: StoreFolder) -> Program[None]:
     except OSError:
         yield Rename(folder.wal, building.wal)
         raise
+
+
+def _forget_terms(folder: StoreFolder) -> Program[None]:
+    """Those of the supervisors of the logs before: a register of other logs is refused (rule V1)."""
+    path = f"{folder.path}/supervisor"
+    try:
+        yield Unlink(f"{path}/term")
+        yield SyncFolder(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 def end_restore(folder: StoreFolder, lock: FileHandle, *, is_published: bool = True) -> Program[None]:

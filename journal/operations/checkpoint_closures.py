@@ -18,7 +18,8 @@ class ClosureChange(NamedTuple):
     """That of the rows which one operation put for the segment."""
     segment: int
     other: int = 0
-    """A segment that is published together with it; 0 if the operation names none."""
+    """A segment that is published together with it, maybe itself; 0 if the rows are records of long-term
+    storage."""
 
 
 @operation(45)

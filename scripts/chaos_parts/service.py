@@ -237,7 +237,7 @@ class OwnService(Service):
                 await self.stop()
         finally:
             with anyio.CancelScope(shield=True):
-                await self._kill_everything()
+                await self.kill_everything()
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
@@ -279,7 +279,15 @@ class OwnService(Service):
             raise RunError(f"the supervisor ended with exit status {code}: see {self.log}")
         raise RunError(f"the service did not stop within {PATIENCE:g} s: see {self.log}")
 
-    async def _kill_everything(self) -> None:
+    def kill_now(self) -> int:
+        """SIGKILL of the supervisor and of all hosts; returns how many processes that are."""
+        pids = processes_of(self.folder)
+        for pid in pids:
+            kill_process(pid)
+        return len(pids)
+
+    async def kill_everything(self) -> None:
+        """SIGKILL until no process is left."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

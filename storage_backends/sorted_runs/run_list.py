@@ -96,8 +96,9 @@ class RunList:
         held: tuple[int, ...] = (),
     ) -> RunList:
         """With the ``runs`` of a cycle, if it has any: then the list has all rows that ``schema`` means, up
-        to these versions, but those of segments that are ``held`` back. Without versions: all rows."""
-        if not runs:
+        to these versions, but those of segments that are ``held`` back. Without versions: all rows. The list
+        of a table that never had a row to publish says so too."""
+        if not runs and (self.runs or self.schema == schema or rows_to is None):
             return self
 
         added = (*self.runs, *runs)

@@ -18,6 +18,7 @@ from support.old_backups import encode_manifest, encode_segment
 from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, elements
 from tierlog.actors.container.cached_chunks import _epoch_of
 from tierlog.actors.container.claims import claim_name, claim_prefix, decode_claim, encode_claim, list_claims
+from tierlog.actors.container.closures import ClosureLog
 from tierlog.actors.container.confirmation import claim_records
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.folder.fingerprint import Fingerprint
@@ -72,6 +73,7 @@ from tierlog.storage_backends.segments.records.claim import CLAIM_PREFIX, ClaimR
 from tierlog.storage_backends.segments.records.imported import ImportedRecord
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.storage_backends.segments.transaction import decode_record
+from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 T = TypeVar("T")
@@ -579,6 +581,24 @@ _CHUNK_CACHE = [
     ),
 ]
 
+
+def _is_held(data: bytes) -> bool:
+    """Whether a row belongs to a segment that is held back: the first 8 bytes of ``data`` are its version."""
+    log = ClosureLog()
+    log.note(1, 7)
+    version = int.from_bytes(data[:8], "big")
+    return log.is_held({7}, Row(data[8:], version, data[:8]))
+
+
+_CLOSURES = [
+    Target(
+        "segment of a row",
+        _is_held,
+        [bytes(8) + b"a:0000000000000007:name", bytes(7) + b"\7n:app/a", bytes(7) + b"\1c:chunk"],
+        errors=(),
+    ),
+]
+
 _BACKUPS = [
     Target(
         "segment of a backup",
@@ -622,4 +642,4 @@ _BACKUPS = [
     ),
 ]
 
-STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS, *_LEGACY, *_CHUNK_CACHE, *_BACKUPS]
+STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS, *_LEGACY, *_CLOSURES, *_CHUNK_CACHE, *_BACKUPS]

@@ -103,6 +103,20 @@ def test_many_rounds_hold(script: str, client: str, temporary: Path) -> None:
     assert verdict["rounds"] == 25
 
 
+@pytest.mark.extended
+def test_what_was_flushed_comes_back_when_all_else_is_lost(temporary: Path) -> None:
+    verdict = chaos(temporary, "lts_only", "--rounds", "3", "--seed", "1", "--containers", "2")
+
+    assert verdict["actions"] == {"loss of wal/": 2, "loss of all but lts/": 1}
+    assert verdict["counts"]["steps lost after the last flush"] > 0
+    assert verdict["figures"]["tierlog recover --from-lts"]["count"] == 3
+
+
+@pytest.mark.long
+def test_everything_but_long_term_storage_is_lost_many_times(temporary: Path) -> None:
+    assert chaos(temporary, "lts_only", "--rounds", "50")["rounds"] == 50
+
+
 @needs_spark
 @pytest.mark.long
 @pytest.mark.parametrize(
@@ -187,6 +201,7 @@ def test_ctrl_c_leaves_nothing(
     [
         NAMES[0],
         *map(extended, NAMES[1:]),
+        extended("lts_only"),
         pytest.param("spark", marks=[needs_spark, pytest.mark.extended]),
     ],
 )

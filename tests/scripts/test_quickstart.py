@@ -44,8 +44,14 @@ def verify(temporary: Path, text: Path, *arguments: str | Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("with SIGKILL; the job goes on") == 1
-    verified = f"verified {text.stat().st_size} bytes in 4 segments, 2 failovers, 0 lost"
-    assert done.stdout.splitlines()[-1] == verified
+    size, last = text.stat().st_size, 1
+    if "--lose-wal" in arguments:
+        last = 2
+        assert "killed 3 processes with SIGKILL and deleted wal/" in done.stdout
+        again = f"verified {size} bytes again, recovered from long-term storage alone, 0 lost"
+        assert done.stdout.splitlines()[-1] == again
+    verified = f"verified {size} bytes in 4 segments, 2 failovers, 0 lost"
+    assert done.stdout.splitlines()[-last] == verified
     assert_nothing_left(temporary)
 
 
@@ -76,6 +82,10 @@ def kept(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_clients_lose_nothing_when_a_host_is_killed(kept: Path) -> None:
     assert {"data", "service.log"} <= {path.name for path in kept.iterdir()}
+
+
+def test_clients_lose_nothing_when_the_log_is_lost_after_a_flush(text: Path, tmp_path: Path) -> None:
+    verify(tmp_path, text, "--no-spark", "--lose-wal")
 
 
 @pytest.mark.extended

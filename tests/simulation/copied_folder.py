@@ -28,6 +28,8 @@ class Folder:
     process: Process | None = None
     versions: dict[int, int] = attrs.field(factory=dict)
     """The highest version that its last owners gave, by container."""
+    starts_sent: dict[str, int] = attrs.field(factory=dict)
+    """The highest start of a truncation, which may be in doubt."""
 
     @property
     def runs(self) -> str:

@@ -50,7 +50,7 @@ PATIENCE = 30.0
 """Seconds that a call may take."""
 COLLECT_SECONDS = 120.0
 _BACKUP = "backup"
-_ELEMENTS = "/journal/"
+ELEMENTS = "/journal/"
 """A part of the name of each element."""
 
 
@@ -121,6 +121,10 @@ class CopiesRun:
         self.site = Site(site_kind(self._random, self.story), Random(f"site {seed}"), trace)
         self.operations = 0
         self._tasks: anyio.abc.TaskGroup
+
+    @property
+    def title(self) -> str:
+        return self.story
 
     async def body(self) -> None:
         stories: Mapping[Story, Callable[[Folder], Awaitable[list[Folder]]]] = {
@@ -216,8 +220,8 @@ class CopiesRun:
     async def _leave_an_intent(self, folder: Folder) -> None:
         """A recorded element without an outcome; it may exist. From now on there is no room for elements."""
         kind = self._random.choice((Kind.AFTER, Kind.LOST, Kind.FULL))
-        self.site.faults.add(Fault(Target.CHUNKS, kind, Nth(), ("create_with_content",), part=_ELEMENTS))
-        self._fill_storage(_ELEMENTS)
+        self.site.faults.add(Fault(Target.CHUNKS, kind, Nth(), ("create_with_content",), part=ELEMENTS))
+        self._fill_storage(ELEMENTS)
         await self._append(folder, self._random.choice(NAMES))
         await self._call(folder, lambda store: store.flush())
 
@@ -235,7 +239,7 @@ class CopiesRun:
         """There is no room for objects with ``part`` in their name; by default for elements, or for any."""
         if part is None:
             self.site.faults.clear()
-            part = self._random.choice((_ELEMENTS, ""))
+            part = self._random.choice((ELEMENTS, ""))
         self.site.faults.add(Fault(Target.CHUNKS, Kind.FULL, Window(10_000.0, 1.0), part=part))
 
     async def _lose_the_log(self, original: Folder) -> list[Folder]:
@@ -275,7 +279,7 @@ class CopiesRun:
             await self._work(original, self._random.randint(1, 12), truncates=False, disturbed=False)
         else:
             down, verbs = Window(1000.0, 1.0), ("create_with_content",)
-            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part=_ELEMENTS))
+            self.site.faults.add(Fault(Target.CHUNKS, Kind.BEFORE, down, verbs, part=ELEMENTS))
             for _ in range(self._random.randint(1, 6)):
                 await self._append(original, self._random.choice(NAMES))
         await self._call(original, lambda store: store.flush())
@@ -302,7 +306,7 @@ class CopiesRun:
         return [original, backup]
 
     def _elements(self) -> set[str]:
-        return {name for name in self.site.chunk_contents() if _ELEMENTS in name}
+        return {name for name in self.site.chunk_contents() if ELEMENTS in name}
 
     async def _restore_a_backup(self, original: Folder) -> list[Folder]:
         """Newer data was flushed after the backup. The restored store keeps it until it is confirmed. A
@@ -656,6 +660,7 @@ class CopiesRun:
             folder.acked[name] += folder.doubts.pop(name)
 
     async def _truncate(self, folder: Folder, name: str, start: int) -> None:
+        folder.starts_sent[name] = max(start, folder.starts_sent.get(name, 0))
         if await self._call(folder, lambda store: store.truncate_segment(name, start)):
             folder.starts[name] = start
 
@@ -673,7 +678,7 @@ class CopiesRun:
         assert process is not None
         for name, acked in folder.acked.items():
             try:
-                data, start = await process.call(lambda store, name=name: _read(store, name))  # type: ignore[misc]
+                data, start = await process.call(lambda store, name=name: read_all(store, name))  # type: ignore[misc]
             except TierlogError as error:
                 raise Broken(f"it does not hold that folder {folder.name} can be read\n{error!r}") from error
             whole = acked + folder.doubts.pop(name, b"")
@@ -686,7 +691,7 @@ class CopiesRun:
             folder.starts[name] = start
 
 
-async def _read(store: SegmentStore, name: str) -> tuple[bytes, int]:
+async def read_all(store: SegmentStore, name: str) -> tuple[bytes, int]:
     info = await store.segment_info(name)
     data, position = b"", info.start_offset
     while block := await store.read(name, position, 1 << 20):

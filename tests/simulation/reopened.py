@@ -40,6 +40,10 @@ class ReopenedRun(CopiesRun):
         super().__init__(seed, trace)
         self.reopening = self._random.choice(list(Reopening))
 
+    @property
+    def title(self) -> str:
+        return self.reopening
+
     async def body(self) -> None:
         stories: Mapping[Reopening, Callable[[Folder], Awaitable[None]]] = {
             Reopening.STORAGE_BACK: self._put_storage_back,

@@ -19,7 +19,7 @@ import trio
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
-from . import copies, reopened
+from . import copies, recovered, reopened
 from . import plan as plans
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
@@ -30,6 +30,7 @@ from .legacy_invariants import LegacyFilesLeft
 from .linearize import Violation
 from .local_runs import check_copies, left_over_copies, may_leave_copies
 from .loop import Deadlock, Rounds, run_virtual
+from .lts_alone import CutNotes, check_alone
 from .model_calls import Append
 from .nemesis import CannotServe, Nemesis
 from .process import Process
@@ -51,6 +52,7 @@ SHORT_LEASE = 30.0
 """Longer ones, and longer tombstones, outlive a run."""
 TOMBSTONE_SECONDS = 30.0
 FLUSHES = 20
+LOOKS = 8
 ROUNDS_AT_ONE_TIME = 20_000
 ROUNDS_AT_LEAST = 400_000
 ROUNDS_PER_ACTION = 1000
@@ -86,6 +88,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
     """One world of copied folders, or of one that is opened again and again."""
     violation, run, seconds = None, None, 0.0
     make = reopened.ReopenedRun if seed >= reopened.FIRST_REOPENED else copies.CopiesRun
+    if seed >= recovered.FIRST_RECOVERED:
+        make = recovered.RecoveredRun
 
     async def body() -> None:
         nonlocal run, seconds
@@ -103,8 +107,7 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
             raise
         violation = f"{type(found).__name__}: {found}"
     assert run is not None
-    story = run.reopening if isinstance(run, reopened.ReopenedRun) else run.story
-    counts, shown = {story.value: 1}, trace.lines or trace.tail()
+    counts, shown = {run.title: 1}, trace.lines or trace.tail()
     return Verdict(seed, violation, tuple(shown), trace.digest(), (), run.operations, seconds, counts)
 
 
@@ -116,12 +119,14 @@ class _Run:
         self._run: RunState
         self._nemesis: Nemesis
         self._tables: TableClients
+        self._cuts = CutNotes()
         self._seconds = 0.0
 
     def verdict(self) -> Verdict:
         violation, undecided = None, {}
         try:
-            run_virtual(self._body, self._plan.seed, rounds=_rounds(len(self._plan.actions)))
+            with self._cuts.noting():
+                run_virtual(self._body, self._plan.seed, rounds=_rounds(len(self._plan.actions)))
         except BaseException as error:
             found = _violation(error)
             if _is_undecided(error):
@@ -167,6 +172,7 @@ class _Run:
                 nemesis.beside.carry_out,
                 nemesis.watch_progress,
                 *self._tables.helpers,
+                self._look_at_storage_alone,
             ):
                 helpers.start_soon(self._site.or_all_end, help_)
             async with anyio.create_task_group() as clients:
@@ -176,6 +182,20 @@ class _Run:
             await nemesis.finish()
             await self._run.serving()
             helpers.cancel_scope.cancel()
+
+    async def _look_at_storage_alone(self) -> None:
+        """At random moments: what would be left if everything else were lost now (rule F10)."""
+        random, last = Random(f"alone {self._plan.seed}"), self._plan.actions[-1].number
+        for at in sorted(random.randint(0, last) for _ in range(LOOKS)):
+            await self._run.until(lambda at=at: self._run.reached >= at)  # type: ignore[misc]
+            await trio.sleep(random.choice((0.0, 0.01, 0.3)))
+            await self._check_alone()
+
+    async def _check_alone(self) -> None:
+        if not self._run.is_damaged:
+            contents = dict(self._site.chunk_contents())
+            published = await check_alone(self._plan.site.containers, contents, self._cuts)
+            self._run.counts["states of long-term storage alone"] += published
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -196,6 +216,7 @@ class _Run:
         process, legacy = await self._run.serving(), self._legacy_files_left
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
         check_copies(process.containers())
+        await self._check_alone()
         await self._check_idle()
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
         await self._nemesis.restart()

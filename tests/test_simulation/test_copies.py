@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from simulation.copies import FIRST, FIRST_LATER
 from simulation.mutants.catalogue import CATALOGUE
+from simulation.recovered import FIRST_RECOVERED
 from simulation.reopened import FIRST_REOPENED
 from simulation.run import run_seed
 
@@ -55,11 +56,20 @@ def test_worlds_of_hard_openings_find_nothing(worlds: Sequence[int]) -> None:
     assert len({story for verdict in verdicts for story in verdict.counts}) == 4
 
 
+@pytest.mark.parametrize("worlds", [range(8), pytest.param(range(40), marks=pytest.mark.extended)])
+def test_worlds_that_lose_all_but_long_term_storage_find_nothing(worlds: Sequence[int]) -> None:
+    verdicts = [run_seed(FIRST_RECOVERED + number) for number in worlds]
+
+    assert [verdict.violation for verdict in verdicts if verdict.violation] == []
+
+
 def test_a_world_of_copied_folders_is_the_same_again() -> None:
     assert run_seed(FIRST + 3).digest == run_seed(FIRST + 3).digest
 
 
-@pytest.mark.parametrize("name", [mutant.name for mutant in CATALOGUE.values() if mutant.copies])
+@pytest.mark.parametrize("name", [mutant.name for mutant in CATALOGUE.values() if mutant.worlds_from])
 def test_a_bug_that_only_copied_folders_show_is_caught(name: str) -> None:
-    with CATALOGUE[name].planted():
-        assert any(run_seed(FIRST + number).violation for number in range(SHOWN_FROM.get(name, 0), 60))
+    mutant = CATALOGUE[name]
+    with mutant.planted():
+        numbers = range(SHOWN_FROM.get(name, 0), 60)
+        assert any(run_seed(mutant.worlds_from + number).violation for number in numbers)

@@ -327,7 +327,7 @@ def test_p5_what_backups_need_is_not_shown_for_deletion(
     run("segment", "append", NAME, "--data-text", "newest")
     run("chunks", "defrag", NAME)
     assert run("restore", "old", "--replace", "--yes").code == 0
-    assert run("chunks", "confirm", "--yes").code == 0
+    assert run("gc", "sweep", "--confirm", "--yes").code == 0
     assert run("segment", "read", NAME).out == "old"
     for name, text in (("newer", "oldnewer"), ("old", "old")):
         assert run("restore", name, "--replace", "--yes").code == 0

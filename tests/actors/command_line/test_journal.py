@@ -288,7 +288,7 @@ def test_a_damaged_newest_element_is_removed_and_the_container_adopted(run: Run,
 
     path.unlink()
     anyio.run(lambda: write_more(store, adopt=True))
-    assert run("chunks", "confirm", "--yes").code == 0
+    assert run("gc", "sweep", "--confirm", "--yes").code == 0
     assert run("doctor").code == 0
 
 

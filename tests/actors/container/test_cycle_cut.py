@@ -243,3 +243,21 @@ def test_m13_thousands_of_images_come_in_the_order_of_their_keys() -> None:
     cut = CycleCut(parts.state)
     cut.finish(())
     assert [key for key in rows_of(cut) if key.startswith(b"g:")] == sorted(map(image_key, order))
+
+
+def test_a_checkpoint_has_no_rows_of_what_left_memory_while_others_are_held_back() -> None:
+    """Recovery would keep their records in memory for good."""
+    parts = Parts()
+    idle, late = parts.create("idle"), parts.create("late")
+    parts.flush("idle", length=0)
+    cut = CycleCut(parts.state)
+    cut.finish({late.sid})
+    parts.state.table.use(
+        RunList(schema=CONSISTENT, rows_to=cut.cut, records_to=cut.end, held=tuple(cut.held))
+    )
+    cut.close()
+    parts.state.unload_segment(idle.sid)
+    records = parts.state.begin_snapshot().take(1000, 1 << 20)
+
+    assert name_key("late") in {row.key for row in records.rows}
+    assert segment_key(idle.sid).encode() not in {row.key for row in records.rows}

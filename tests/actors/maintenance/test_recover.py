@@ -34,10 +34,12 @@ from tierlog import (
 )
 from tierlog.actors.container.lts_boot import read_boot
 from tierlog.actors.flush.writer import WriterOptions
-from tierlog.actors.folder.paths import check_path
+from tierlog.actors.folder.identity import StoreIdentity, read_identity
+from tierlog.actors.folder.paths import check_path, run_program
 from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
+from tierlog.actors.supervisor.term import claim_term
 from tierlog.journal.manifest.element import Element
 from tierlog.journal.manifest.store_record import ensure_store_record
 from tierlog.storage_backends.base.ids import epoch_of
@@ -92,6 +94,13 @@ async def whole(store: SegmentStore, name: str, position: int) -> bytes:
     return found
 
 
+async def identity_of(folder: Path) -> StoreIdentity:
+    wal = check_path(folder).wal
+    found = await run_program(LocalFiles(), read_identity(wal), wal)
+    assert found is not None
+    return found
+
+
 async def contents(store: SegmentStore) -> dict[str, Any]:
     """All that a client can see."""
     found: dict[str, Any] = {"names": await store.list_segments()}
@@ -134,6 +143,36 @@ async def test_r1_a_store_is_recovered_as_of_its_last_full_flush(tmp_path: Path)
         after = await contents(store)
     async with opened(folder) as store:
         assert await contents(store) == after
+
+
+async def test_r1_a_container_that_was_flushed_without_segments_is_recovered_so(tmp_path: Path) -> None:
+    """Also if the next owner has created one, which its ``Open`` counts and no cycle has published."""
+    folder = tmp_path / "data"
+    async with opened(folder) as store:
+        await store.flush()
+    async with opened(folder) as store:
+        await store.create_segment("s")
+    async with opened(folder):
+        pass
+    lose_logs(folder)
+
+    done = await recovered(folder)
+    assert ([each.cycle for each in done.containers], done.segments) == ([1, 1], 0)
+    async with opened(folder) as store:
+        assert await store.list_segments() == []
+
+
+async def test_a_supervisor_of_the_lost_logs_left_its_term(tmp_path: Path) -> None:
+    """Rule V1: a register of other logs is refused, so it goes with them."""
+    folder, files = tmp_path / "data", LocalFiles()
+    await make_store(folder)
+    async with claim_term(files, check_path(folder), await identity_of(folder)) as term:
+        assert term.number == 1
+    lose_logs(folder)
+    await recovered(folder)
+
+    async with claim_term(files, check_path(folder), await identity_of(folder)) as term:
+        assert term.number == 1
 
 
 async def test_r1_a_store_is_recovered_again_and_again(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ from tierlog.storage_backends.segments.records.header import changed
 from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
+from ..copies import FIRST
 from . import chain, tables, user_tables
 from .planting import CATALOGUE, Planter, mutant
 from .programs import trying_twice, without
@@ -419,7 +420,7 @@ def chunks_go_before_an_element_shows_it(plant: Planter) -> None:
     plant(ContainerCollectorSource.is_unpublished, lambda original, self, name: False)
 
 
-@mutant("G4", copies=True)
+@mutant("G4", worlds_from=FIRST)
 def unconfirmed_container_collects(plant: Planter) -> None:
     """An adopted folder deletes every chunk that it does not know."""
 
@@ -433,7 +434,7 @@ def unconfirmed_container_collects(plant: Planter) -> None:
     )
 
 
-@mutant("G5", copies=True)
+@mutant("G5", worlds_from=FIRST)
 def late_puts_are_not_looked_for(plant: Planter) -> None:
     """A chunk that a dead owner's put creates late stays for the whole ownership."""
 

@@ -14,6 +14,7 @@ from tierlog.actors.flush.writer import FlushCut
 from tierlog.journal.operations.log_element import CheckpointManifest, LogElement, LogElementChange
 from tierlog.journal.operations.operation import Operation
 
+from ..copies import FIRST
 from .planting import Planter, mutant
 
 
@@ -74,7 +75,7 @@ def checkpoint_leaves_out_the_chain(plant: Planter) -> None:
     )
 
 
-@mutant("J7", copies=True)
+@mutant("J7", worlds_from=FIRST)
 def chain_is_checked_only_once(plant: Planter) -> None:
     """An original whose copy was opened goes on to flush and to delete, and one of the two loses data."""
 
@@ -89,7 +90,7 @@ def chain_is_checked_only_once(plant: Planter) -> None:
     plant(StorageOwnership._advance, advance)
 
 
-@mutant("J6", copies=True)
+@mutant("J6", worlds_from=FIRST)
 def versions_of_another_history_are_used_again(plant: Planter) -> None:
     """A client of the lost history overwrites a row that it has not read, and misses changes."""
 
@@ -99,7 +100,7 @@ def versions_of_another_history_are_used_again(plant: Planter) -> None:
     plant(Confirmation.begin_history, begin)
 
 
-@mutant("J6", copies=True)
+@mutant("J6", worlds_from=FIRST)
 def foreign_element_is_adopted(plant: Planter) -> None:
     """A copy goes on above its original, and deletes what only the original knows."""
 

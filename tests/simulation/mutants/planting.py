@@ -59,8 +59,8 @@ class Mutant:
     story: str
     """What goes wrong for a user, in one sentence."""
     plant: Callable[[Planter], None]
-    copies: bool = False
-    """Only worlds of copied folders can notice it."""
+    worlds_from: int = 0
+    """The first seed of the worlds that can notice it."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -75,7 +75,7 @@ CATALOGUE: dict[str, Mutant] = {}
 
 
 def mutant(
-    rule: str, *, copies: bool = False
+    rule: str, *, worlds_from: int = 0
 ) -> Callable[[Callable[[Planter], None]], Callable[[Planter], None]]:
     """Put a function that plants a bug into the catalogue: its name and its docstring are the mutant's."""
 
@@ -84,7 +84,7 @@ def mutant(
         if name in CATALOGUE:
             raise ValueError(f"two mutants are called {name}")
 
-        CATALOGUE[name] = Mutant(name, rule, " ".join((plant.__doc__ or "").split()), plant, copies)
+        CATALOGUE[name] = Mutant(name, rule, " ".join((plant.__doc__ or "").split()), plant, worlds_from)
         return plant
 
     return add

@@ -17,7 +17,6 @@ import attrs
 
 from tierlog.actors.cli import output
 
-from ..copies import FIRST as FIRST_COPIES
 from ..report import first_line, replay_command
 from ..run import run_seed
 from ..verdict import Verdict
@@ -121,7 +120,7 @@ def _run(options: ScoreOptions, score: Score, result: Result, sound: WorkerPool,
 
 
 def _jobs(options: ScoreOptions, mutant: Mutant, end: float | None) -> Iterator[Job]:
-    first = options.first + FIRST_COPIES * mutant.copies
+    first = options.first + mutant.worlds_from
     for seed in range(first, first + options.seeds):
         if end is not None and time.monotonic() >= end:
             return

@@ -9,14 +9,16 @@ import attrs
 
 from tierlog.actors.container.closures import ClosureLog
 from tierlog.actors.container.cycle_cut import CycleCut
-from tierlog.actors.container.ended_rows import ended_key
+from tierlog.actors.container.ended_rows import TRANSACTION_PREFIX, ended_key, transaction_of_row
 from tierlog.actors.container.left_rows import MARK_PREFIX
+from tierlog.actors.container.lts_boot import LtsBoot
 from tierlog.actors.container.manifest_state import ManifestState
 from tierlog.actors.container.parked import ParkedRequests
 from tierlog.actors.container.row_removal import RowRemoval
 from tierlog.actors.container.segments import NotLoaded, SegmentState
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.table_runs import TableRuns
+from tierlog.journal.operations.transaction_image import TransactionStatus
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.base.transactions import is_staged
@@ -28,6 +30,7 @@ from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
 from tierlog.storage_backends.sorted_runs.scan import Page
 from tierlog.storage_backends.sorted_runs.table import TableView
 
+from ..recovered import FIRST_RECOVERED
 from .planting import Planter, mutant
 
 
@@ -130,6 +133,37 @@ def what_is_not_flushed_to_the_cut_is_published(plant: Planter) -> None:
 def sources_are_published_without_their_target(plant: Planter) -> None:
     """Long-term storage alone has merged bytes twice, or not at all."""
     plant(ClosureLog.closure, lambda original, self, segments: set(segments))
+
+
+@mutant("F10")
+def rows_above_the_cut_are_published(plant: Planter) -> None:
+    """Long-term storage alone has attributes, rows and writers that are ahead of their segments' bytes."""
+
+    def finish(original: Any, self: CycleCut, unreached: Any) -> None:
+        self._state.table.freeze_rows(self._state.sequence)
+        original(self, unreached)
+
+    plant(CycleCut.finish, finish)
+
+
+@mutant("F10")
+def open_transactions_are_not_published(plant: Planter) -> None:
+    """Long-term storage alone has staged segments, and not the transaction that could commit them."""
+
+    def rows(original: Any, self: CycleCut) -> Any:
+        for row in original(self):
+            is_transaction = row is not None and row.key.startswith(TRANSACTION_PREFIX)
+            record = transaction_of_row(row) if is_transaction else None
+            is_open = record is not None and record.status is TransactionStatus.OPEN
+            yield None if is_open else row
+
+    plant(CycleCut.rows, rows)
+
+
+@mutant("R4", worlds_from=FIRST_RECOVERED)
+def recovery_takes_numbers_that_were_used(plant: Planter) -> None:
+    """An owner of the lost logs, which opened them during an outage, has the recovered owner's epoch."""
+    plant(vars(LtsBoot)["epoch"].fget, lambda original, self: self.newest.element.epoch)
 
 
 @mutant("C4")
