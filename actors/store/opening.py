@@ -486,7 +486,14 @@ class StoreOpener:
             location = await locate_chunks(self.files, self.folder, self.config, self.world)
             # Where the folder will be: chunks are read once it is there.
             place = location.place(self.moves_to or self.folder)
-            chunks = make_chunk_storage(location, self.files, self.folder, self.world, create=False)
+            chunks = make_chunk_storage(
+                location,
+                self.files,
+                self.folder,
+                self.world,
+                create=False,
+                reserve_bytes=self.config.storage.reserve,
+            )
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
         return chunks, place

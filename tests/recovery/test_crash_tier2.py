@@ -40,13 +40,24 @@ def test_no_chunk_of_deferred_work_goes_before_the_end_of_its_cycle(scenario: st
     assert missing(until_the_end, CHUNK)
 
 
-def test_the_chunks_of_each_step_of_a_truncation_go_after_its_cycle_and_before_the_next_step() -> None:
-    """Rules S11, F6. Garbage is collected between the steps."""
+def test_the_chunks_of_each_step_of_a_truncation_go_after_an_element_with_its_cycle() -> None:
+    """Rules S11, F6, G6. Garbage is collected between the steps; the cycle of a step alone has no element."""
     events = run_virtual(partial(live, SCENARIOS["deferred-truncate"], 0), 0).events
-    kinds = {"Logged CommitMetadata": "step", "Logged CycleComplete": "cycle"}
+    kinds = {
+        "Logged CommitMetadata": "step",
+        "Logged CycleComplete": "cycle",
+        "Link */runs/*": "run",
+        "Logged ElementCreated": "element",
+        CHUNK: "chunk",
+    }
     begin = events.index("Logged CommitMetadata", events.index("Begin 2")) + 1  # behind the truncation's
-    found = [kinds.get(event, "chunk") for event in events[begin:] if event in kinds or fnmatch(event, CHUNK)]
-    assert found == ["step", "cycle", *3 * ["chunk"], "step", "cycle", *2 * ["chunk"], "step", "cycle"]
+    found = [kind for event in events[begin:] for pattern, kind in kinds.items() if fnmatch(event, pattern)]
+    published = ["run", "element", "element"]  # with the rows, and of the proof (G1)
+    assert found == [
+        *("step", "cycle"),
+        *("step", "cycle", *published, *3 * ["chunk"]),
+        *("step", "cycle", "cycle", *published, *2 * ["chunk"]),
+    ]
 
 
 def _crash_at_calls(scenario: str) -> None:

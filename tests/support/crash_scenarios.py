@@ -297,6 +297,7 @@ TRANSACTIONS = Scenario(
             Begin("a/s", "t1", None, LEASE_DEFAULT),
             Stage("a/s", "t1", "p0"),
             append("a/s#txn.t1.p0", "dropped", 90),
+            append("a/s", "beside", 20),
             Commit("a/s", "t0", _PARTS, _TOKEN),
             Abort("a/s", "t1"),
             Flush(),
@@ -317,23 +318,27 @@ TRANSACTIONS = Scenario(
     ],
 )
 FULL = Scenario(
-    rules="W6: on a full disk appends are refused before anything is written; truncation, flush and "
-    "checkpoint make room again.",
+    rules="W6, S22, G6: on a full disk appends are refused before anything is written; truncation, flush, an "
+    "element in the reserve and a checkpoint make room again.",
     before=[alone(create("a/s", 4000), append("a/s", "old", 6000), Flush())],
     sessions=[
         alone(
             append("a/s", "fits", 3500),
             Refused(append("a/s", "refused", 12000), (StorageFull,)),
             Truncate("a/s", 7000),
-            Flush(),  # without room for a run (rule M12)
+            Flush(),  # with room for a run in the reserve only (rule S22)
             Awaited("a/s", events("room", 500)),
         )
     ],
     limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=3 * 4096),
-    capacity=21 * 4096,
+    capacity=23 * 4096,
     reaches=[
         "Begin 2 > Logged TruncateSegment > Logged CheckpointEnd > Unlink *.wal > Logged Append",
         "Begin 2 > Logged TruncateSegment > Logged CycleComplete > Logged Append",
+        (
+            "Begin 2 > Logged TruncateSegment > Unlink */lts/.tierlog-reserve > Link */runs/* > "
+            "Logged ElementCreated > Logged Barrier > Unlink */lts/containers/*"
+        ),
     ],
 )
 FULL_OPENINGS = Scenario(
@@ -342,7 +347,7 @@ FULL_OPENINGS = Scenario(
     before=[alone(create("a/s", 4000), append("a/s", "old", 3000))],
     sessions=[alone(Truncate("a/s", 1000), killed=True), alone(Delete("a/s"), Flush())],
     limits=attrs.evolve(PATIENT, reserve=3 * 4096),
-    capacity=12 * 4096,
+    capacity=14 * 4096,
     reaches=[
         "Begin 2 > Rename *.wal > Logged TruncateSegment",
         "Begin 3 > Trim *.wal > Open *.wal > Logged DeleteSegment > Logged CheckpointEnd",

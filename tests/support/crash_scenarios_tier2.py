@@ -73,8 +73,8 @@ def _merge(count: int) -> Merge:
 
 
 DEFERRED_TRUNCATE = Scenario(
-    rules="S11, F6, F2: a truncation below many chunks is done in steps, one a cycle; the chunks of a step "
-    "go after its cycle.",
+    rules="S11, F6, F2, G6: a truncation below many chunks is done in steps, one a cycle; the chunks of a "
+    "step go after an element with its cycle.",
     before=[alone(create("a/s", 20), append("a/s", "cut", 150), Flush())],
     sessions=[alone(Collect(), Truncate("a/s", 110), Flush(), RunDeferredWork(), Collect())],
     limits=STEPS,
@@ -86,8 +86,9 @@ DEFERRED_TRUNCATE = Scenario(
             "Logged CycleComplete"
         ),
         (
-            "Logged CycleComplete > Unlink */lts/containers/* > Logged CommitMetadata > "
-            "Logged CycleComplete > Unlink */lts/containers/* > Logged CommitMetadata > Logged CycleComplete"
+            "Logged CycleComplete > Link */runs/* > Logged ElementCreated > Unlink */lts/containers/* > "
+            "Logged CommitMetadata > Logged CycleComplete > Link */runs/* > Logged ElementCreated > "
+            "Unlink */lts/containers/*"
         ),
     ],
 )

@@ -54,17 +54,17 @@ from tierlog.storage_backends.base.files import (
     Unlink,
     Write,
 )
-from tierlog.storage_backends.chunks.filesystem_programs import IDENTIFICATION
+from tierlog.storage_backends.chunks.filesystem_programs import IDENTIFICATION, RESERVE
 from tierlog.storage_backends.sorted_runs.compaction_policy import FAN_OUT
 from tierlog.storage_backends.sorted_runs.merge_helper import merge_here
 
 FOLDER = "/data"
-NOT_CHUNKS = (OLD_BACKUPS, PINS, CLAIMS_PREFIX)
+NOT_CHUNKS = (OLD_BACKUPS, PINS, CLAIMS_PREFIX, IDENTIFICATION, RESERVE)
 Mode = Keep | Literal["kill"]
 """What a crash keeps of what was not synced."""
 CONFIG = StoreConfig(
     containers=1,
-    storage=StorageConfig(backoff=0.001, backoff_max=0.002),
+    storage=StorageConfig(backoff=0.001, backoff_max=0.002, reserve=2 * BLOCK),
     supervision=SupervisionConfig(backoff=0.001, backoff_max=0.002),
 )
 
@@ -368,7 +368,7 @@ def stored(disk: SimulatedDisk) -> dict[str, bytes]:
     return {
         name: data
         for name, data in found.items()
-        if name != IDENTIFICATION and not name.startswith(NOT_CHUNKS) and not name.endswith(HEADER_SUFFIX)
+        if not name.startswith(NOT_CHUNKS) and not name.endswith(HEADER_SUFFIX)
     }
 
 

@@ -276,10 +276,11 @@ def leads_to(error: TierlogError, found: Image, path: str, content: bytes | None
             path == REGISTER and content is None and "was claimed with element" in str(error)
         )
 
-    return error.file in (
-        path,
-        path.removeprefix(f"{FOLDER}/lts/"),
-    ) and 0 <= error.offset <= first_difference(found, path, content)
+    if error.file not in (path, path.removeprefix(f"{FOLDER}/lts/")):
+        return False
+
+    # A run is read from its trailer on, which says that it is cut off or does not match what is before it.
+    return "/runs/" in path or 0 <= error.offset <= first_difference(found, path, content)
 
 
 def first_difference(found: Image, path: str, content: bytes | None) -> int:

@@ -18,7 +18,7 @@ from support.command_line import in_this_process
 from support.crash_world import FOLDER, Ending, Limits, live_and_end, opened
 from support.stores import KIB, config
 from tierlog import open_store
-from tierlog.actors.settings.configuration import StoreConfig, WalConfig, WriterConfig
+from tierlog.actors.settings.configuration import StorageConfig, StoreConfig, WalConfig, WriterConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.files import IoCall, Program, Read, Sync
 from tierlog.storage_backends.files.local import LocalFiles
@@ -193,6 +193,14 @@ async def test_what_is_left_on_the_disk_is_what_the_reserves_need(tmp_path: Path
     for _ in range(30):
         await open_briefly(tmp_path / "data", containers=1, config=usual)
     assert allocated(tmp_path) < usual.wal.reserve + usual.storage.reserve + (1 << 20)
+
+
+async def test_s22_an_opening_keeps_the_configured_reserve_in_long_term_storage(tmp_path: Path) -> None:
+    options = config(storage=StorageConfig(reserve=2 * MIB))
+    async with open_store(tmp_path / "data", containers=1, config=options) as store:
+        await store.create_segment("s")
+    reserve = tmp_path / "data" / "lts" / ".tierlog-reserve"
+    assert reserve.stat().st_blocks * 512 >= 2 * MIB
 
 
 class CountingFiles(LocalFiles):

@@ -46,7 +46,7 @@ async def fill(storage: FileSystemChunkStorage) -> list[str]:
 
 
 @virtual_time
-async def test_s21_the_stores_own_objects_find_room_on_a_full_disk() -> None:
+async def test_s22_the_stores_own_objects_find_room_on_a_full_disk() -> None:
     storage = await opened(SimulatedDisk(Random(1), ROOM))
     await fill(storage)
     await storage.create_with_content(ELEMENT, [bytes(40 * KIB)])
@@ -54,7 +54,7 @@ async def test_s21_the_stores_own_objects_find_room_on_a_full_disk() -> None:
 
 
 @virtual_time
-async def test_s21_without_a_reserve_they_do_not() -> None:
+async def test_s22_without_a_reserve_they_do_not() -> None:
     storage = await opened(SimulatedDisk(Random(1), ROOM), reserve=0)
     await fill(storage)
     with pytest.raises(StorageFull):
@@ -62,7 +62,7 @@ async def test_s21_without_a_reserve_they_do_not() -> None:
 
 
 @virtual_time
-async def test_s21_users_chunks_wait_until_the_reserve_is_back() -> None:
+async def test_s22_users_chunks_wait_until_the_reserve_is_back() -> None:
     """Else they would take its room, in this process or another one, and nothing could be deleted."""
     disk = SimulatedDisk(Random(1), ROOM)
     storage, other = await opened(disk), await opened(disk, 2)
@@ -83,7 +83,7 @@ async def test_s21_users_chunks_wait_until_the_reserve_is_back() -> None:
 
 
 @virtual_time
-async def test_s21_an_opening_brings_the_reserve_back() -> None:
+async def test_s22_an_opening_brings_the_reserve_back() -> None:
     disk = SimulatedDisk(Random(1), ROOM)
     storage = await opened(disk)
     names = await fill(storage)
@@ -96,7 +96,7 @@ async def test_s21_an_opening_brings_the_reserve_back() -> None:
     assert before - disk.free() >= RESERVE
 
 
-async def test_s21_the_reserve_takes_blocks_and_is_no_chunk(tmp_path: Path) -> None:
+async def test_s22_the_reserve_takes_blocks_and_is_no_chunk(tmp_path: Path) -> None:
     storage = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), world_of(1), reserve_bytes=1 << 20)
     await storage.open()
     reserve = tmp_path / "lts" / ".tierlog-reserve"
@@ -108,7 +108,7 @@ async def test_s21_the_reserve_takes_blocks_and_is_no_chunk(tmp_path: Path) -> N
 
 
 @virtual_time
-async def test_s21_what_fails_for_another_reason_holds_up_no_chunk() -> None:
+async def test_s22_what_fails_for_another_reason_holds_up_no_chunk() -> None:
     """Where blocks cannot be allocated, there is no reserve, and nothing else is different."""
 
     def unsupported(number: int, call: IoCall) -> None:
