@@ -113,7 +113,8 @@ class CycleCut:
         state = self._state
         self.end = state.sequence
         # F10: a segment whose records are committed and which has no image at the cut: an import.
-        imported = self._created.keys() & set(state.closures.changed_after(self.cut))
+        changed = state.closures.changed_after(self.cut) if self._created else ()
+        imported = (sid for sid in changed if sid in self._created)
         self.held = state.closures.closure({*unreached, *imported, *self._outdated})
         state.table.freeze_records(self.end)
 

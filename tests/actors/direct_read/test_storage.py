@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import attrs
 import pytest
 
@@ -150,17 +151,21 @@ async def test_chunks_of_a_bucket_are_read_with_the_credentials_of_the_environme
     [extent] = layout.extents
     assert layout.place.location == f"s3://{BUCKET}/store"
     assert layout.place.endpoint == server.url
-    for place in (layout.place, attrs.evolve(layout.place, endpoint="")):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+
+    def check() -> None:
         # Where the owner's own endpoint is not given, the environment's counts.
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
-        storage = open_storage(place)
-        assert read(storage, extent.chunk) == DATA
-        assert read(storage, extent.chunk, 10, 5) == DATA[10:15]
-        [window] = windows(storage, layout.extents, 3, 999)
-        assert window.buffer[window.begin : window.end] == DATA[3:999]
-        with pytest.raises(ChunkNotFound):
-            read(storage, extent.chunk + "0")
-        storage.close()
+        for place in (layout.place, attrs.evolve(layout.place, endpoint="")):
+            storage = open_storage(place)
+            assert read(storage, extent.chunk) == DATA
+            assert read(storage, extent.chunk, 10, 5) == DATA[10:15]
+            [window] = windows(storage, layout.extents, 3, 999)
+            assert window.buffer[window.begin : window.end] == DATA[3:999]
+            with pytest.raises(ChunkNotFound):
+                read(storage, extent.chunk + "0")
+            storage.close()
+
+    await anyio.to_thread.run_sync(check)  # as in an executor, which has no event loop
 
 
 @pytest.mark.one_loop
@@ -168,16 +173,20 @@ async def test_a_bucket_that_cannot_be_read_says_why(
     tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = await bucket_layout(tmp_path / "data", server)
-    with pytest.raises(Unavailable, match=r"store2 is not there.* it has no _system/store"):
-        open_storage(attrs.evolve(layout.place, location=f"s3://{BUCKET}/store2"))
     other = await bucket_layout(tmp_path / "other", server, "other")
-    with pytest.raises(StoreMismatch, match=f"storage of store {other.place.store} here"):
-        open_storage(attrs.evolve(layout.place, location=other.place.location))
 
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(ConfigError, match="credentials"):
-        open_storage(layout.place)
+    def check() -> None:
+        with pytest.raises(Unavailable, match=r"store2 is not there.* it has no _system/store"):
+            open_storage(attrs.evolve(layout.place, location=f"s3://{BUCKET}/store2"))
+        with pytest.raises(StoreMismatch, match=f"storage of store {other.place.store} here"):
+            open_storage(attrs.evolve(layout.place, location=other.place.location))
+
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        with pytest.raises(ConfigError, match="credentials"):
+            open_storage(layout.place)
+
+    await anyio.to_thread.run_sync(check)
 
 
 def test_a_bucket_needs_what_the_extra_installs(monkeypatch: pytest.MonkeyPatch) -> None:
