@@ -96,7 +96,7 @@ async def check_queries(owner: Owner) -> None:
     assert await listed(owner, "app/events/") == []
     done = await owner.store.transaction_info(TARGET, "done")
     assert (done.state, done.offset, done.length, done.token) == (COMMITTED, 4, 4, TOKEN)
-    assert 0 < done.expires_in <= TOMBSTONE
+    assert 0 < done.expires_in < TOMBSTONE + 0.001  # a clock that runs for long is rounded
     given_up = await owner.store.transaction_info(TARGET, "given-up")
     assert (given_up.state, given_up.reason) == (ABORTED, "of no use")
     with pytest.raises(TransactionNotFound):
@@ -125,7 +125,7 @@ async def check_verbs(owner: Owner) -> None:
     owner.container.options.table_cache.clear()
     info = await store.abort_transaction(TARGET, "done")
     assert (info.state, info.offset) == (COMMITTED, 4)
-    assert 0 < info.expires_in <= TOMBSTONE
+    assert 0 < info.expires_in < TOMBSTONE + 0.001
     assert (await store.abort_transaction(TARGET, "given-up", "again")).reason == "of no use"
     assert await read_all(store, TARGET) == b"basedata"
 
