@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import output
+from .agreement import check_agreed
 from .options import DEFAULT_DATA, DEFAULT_URL, Config, Data, Json, Service, TakeOver, Url
-from .running import ask_service, check_no_take_over, execute, fail, owning, viewing
+from .running import ask_service, check_no_take_over, execute, owning, viewing
 
 if TYPE_CHECKING:
     from ..gateway.wire.bodies import GcAction
@@ -137,7 +137,7 @@ def sweep(
     )
     if not yes:
         # --json is for scripts, which cannot answer.
-        _check_agreed(question, asks=not json)
+        check_agreed(question, asks=not json)
 
     async def command() -> None:
         if url is not None:
@@ -200,25 +200,6 @@ def _endangered(found: list[ContainerGarbage], *, asks_service: bool) -> list[st
         f"of this too. To keep them usable, do not confirm: until then nothing of it is deleted"
     )
     return [*lines, warning]
-
-
-def _check_agreed(question: str, *, asks: bool) -> None:
-    """Ask on the terminal. No answer, from a script's stdin at its end, does not confirm."""
-    try:
-        # On stderr: stdout may be a pipe.
-        if asks and sys.stdin.isatty():
-            if typer.confirm(question, err=True):
-                return
-        elif asks and (answer := sys.stdin.readline()):
-            sys.stderr.write(f"{question} {answer.rstrip()}\n")
-            if answer.strip().lower() in ("y", "yes"):
-                return
-        else:
-            asks = False  # A script asks nobody.
-    except typer.Abort:
-        sys.stderr.write("\n")
-        asks = False
-    fail("nothing was confirmed" if asks else "not confirmed: add --yes")
 
 
 async def _ask_garbage(url: str) -> list[ContainerGarbage]:
