@@ -63,7 +63,7 @@ class LtsBoot:
     """The targets of open transactions, and what is staged for them: these are always in memory."""
     records: Sequence[Row]
     pin: Pin | None = None
-    """The pin that keeps ``chosen``, if it is an earlier one."""
+    """The pin that keeps ``chosen``, if it is an earlier one; ``newest`` lists it (rule P6)."""
 
     @property
     def epoch(self) -> int:
@@ -90,8 +90,7 @@ class LtsBoot:
                     highest_version=history,
                 ),
                 runs=chosen.runs,
-                # P5: all backups, and a restored one that was copied here.
-                pins=tuple(dict.fromkeys((*newest.pins, *(() if self.pin is None else (self.pin,))))),
+                pins=newest.pins,  # P5
             )
         )
         state = ContainerState(self.container, epoch)

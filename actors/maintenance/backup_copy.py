@@ -19,6 +19,7 @@ from ...journal.manifest.pin_record import (
     PinRecord,
     encode_pin_record,
     missing_pins,
+    pin_of,
     pin_record_name,
     read_pinned,
     require_pin_record,
@@ -39,9 +40,11 @@ from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.table import Table
+from ..container.listed_chain import list_chain
 from ..container.published_check import check_published, pages_of_rows
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
+from ..store.lts_view import LtsContainer
 from .tables import object_damage
 
 _WORKERS = 4
@@ -72,27 +75,51 @@ class _Totals:
 
 
 async def copy_backup(
-    source: ChunkStorage,
-    name: str,
-    target: ChunkStorage,
-    progress: Progress = no_progress,
-    *,
-    is_copy: bool = False,
+    source: ChunkStorage, name: str, target: ChunkStorage, progress: Progress = no_progress
 ) -> CopiedBackup:
-    """Copy the backup ``name`` from ``source`` to ``target``, both open. ``is_copy``: ``source`` is such a
-    copy itself, whose newest element need not know the backup.
+    """Copy the backup ``name`` from the long-term storage ``source`` to ``target``, both open.
 
     Raises ``BackupNotFound``, ``BackupIncomplete``, ``StoreMismatch`` (``target``
     has another store), ``DataCorruption`` (an object is damaged or missing, or a container is not as of one
     moment), ``StorageFull``, ``Unavailable``."""
     record = await require_pin_record(source, name)
-    if not is_copy and (missing := await missing_pins(source, record)):
+    if missing := await missing_pins(source, record):
         raise BackupIncomplete(
             f"backup {name!r} is not complete: container {missing[0]} does not keep it; make another one"
         )
-    if (there := await read_store_record(target)) is not None and there.store != record.store:
-        raise other_store(there.store, record.store)
+    await _check_store(target, record)
     return await _Copy(source, target, record, progress).run()
+
+
+async def copy_for_restore(
+    source: ChunkStorage, name: str, target: ChunkStorage, progress: Progress = no_progress
+) -> CopiedBackup:
+    """Copy the backup ``name`` back from the copy ``source`` to the long-term storage ``target``, which keeps
+    the backup or was never used (rule P6). Raises as ``copy_backup``."""
+    record = await require_pin_record(source, name)
+    is_store = await _check_store(target, record)
+    for index in range(len(record.elements)):
+        newest = (
+            await LtsContainer(index, target, record.store).newest()
+            if is_store
+            else (await list_chain(target, index)).newest
+        )
+        pin = pin_of(name, await read_pinned(source, record, index))
+        if newest is not None and pin not in newest.element.pins:
+            raise BackupIncomplete(
+                f"long-term storage does not keep backup {name!r} (container {index}), so what it needs may "
+                f"still be deleted there: restore it into another folder, or with --chunks into another "
+                f"bucket or prefix"
+            )
+    return await _Copy(source, target, record, progress).run()
+
+
+async def _check_store(target: ChunkStorage, record: PinRecord) -> bool:
+    """Whether there is a store. Raises ``StoreMismatch`` if it is another one."""
+    there = await read_store_record(target)
+    if there is not None and there.store != record.store:
+        raise other_store(there.store, record.store)
+    return there is not None
 
 
 class _Copy:
