@@ -3,9 +3,10 @@
 The copy is long-term storage of the same store, as of the backup. What is there with the right length is not
 copied again, so a later backup, or a repeated call, copies what is new.
 
-Order: chunks and runs, each verified once it is copied; the elements, which make them a store that can be
-read; the store's record; the record of the backup, which makes it a backup. Cancellation and crash: what was
-copied stays, and the next call goes on from there."""
+Order: chunks and runs, each verified once it is copied; the store's record; the record of the backup, which
+makes it a backup; the elements, which make it a store that can be read. So a place has no element without the
+record that it is from, unless a store lives there. Cancellation and crash: what was copied stays, and the
+next call goes on from there."""
 
 from __future__ import annotations
 
@@ -14,13 +15,15 @@ from contextlib import aclosing, suppress
 
 import attrs
 
-from ...journal.manifest.chain import StoredElement, element_name, list_elements
+from ...journal.manifest.chain import StoredElement, element_name, list_elements, read_element, read_newest
 from ...journal.manifest.pin_record import (
+    PINS,
     PinRecord,
     encode_pin_record,
     missing_pins,
     pin_of,
     pin_record_name,
+    read_pin_record,
     read_pinned,
     require_pin_record,
 )
@@ -31,7 +34,13 @@ from ...journal.manifest.store_record import (
     require_store_record,
 )
 from ...storage_backends.base.chunk_storage import ChunkRange, ChunkStorage
-from ...storage_backends.base.errors import BackupIncomplete, ChunkExists, ChunkNotFound, DataCorruption
+from ...storage_backends.base.errors import (
+    BackupIncomplete,
+    ChunkExists,
+    ChunkNotFound,
+    DataCorruption,
+    StoreMismatch,
+)
 from ...storage_backends.segments.records import ChunkRecord
 from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
 from ...storage_backends.segments.transaction import decode_record
@@ -79,8 +88,8 @@ async def copy_backup(
 ) -> CopiedBackup:
     """Copy the backup ``name`` from the long-term storage ``source`` to ``target``, both open.
 
-    Raises ``BackupNotFound``, ``BackupIncomplete``, ``StoreMismatch`` (``target``
-    has another store), ``DataCorruption`` (an object is damaged or missing, or a container is not as of one
+    Raises ``BackupNotFound``, ``BackupIncomplete``, ``StoreMismatch`` (``target`` has another store, or a
+    store lives there), ``DataCorruption`` (an object is damaged or missing, or a container is not as of one
     moment), ``StorageFull``, ``Unavailable``."""
     record = await require_pin_record(source, name)
     if missing := await missing_pins(source, record):
@@ -88,7 +97,28 @@ async def copy_backup(
             f"backup {name!r} is not complete: container {missing[0]} does not keep it; make another one"
         )
     await _check_store(target, record)
+    await _check_is_copy(source, target, len(record.elements))
     return await _Copy(source, target, record, progress).run()
+
+
+async def _check_is_copy(source: ChunkStorage, target: ChunkStorage, containers: int) -> None:
+    """Raises ``StoreMismatch`` if a store lives in ``target``, whose chain a copied element would break. In a
+    copy all elements are those of the backups there. So they can be in a store, if it made two backups
+    without a flush between them; then its epoch is far above the source's, as after each recovery (rule R4).
+    """
+    names = [info.name.removeprefix(PINS) async for info in target.list(PINS)]
+    records = [await read_pin_record(target, name) for name in names]
+    for index in range(containers):
+        known = {record.elements[index][1] for record in records if index < len(record.elements)}
+        newest = await read_newest(source, index, await list_elements(source, index))
+        for n in await list_elements(target, index):
+            there = await read_element(target, index, n)
+            is_copied = there.position.crc in known
+            if not is_copied or newest is None or there.element.epoch > newest.element.epoch:
+                raise StoreMismatch(
+                    f"{element_name(index, n)} there is of no backup that was copied from here: somebody "
+                    f"recovered or opened the store in that place, or removed a backup. Copy to another place"
+                )
 
 
 async def copy_for_restore(
@@ -142,13 +172,13 @@ class _Copy:
             async with aclosing(self._chunks_of(element)) as pages:
                 async for chunks in pages:
                     await work_through(chunks, _WORKERS, self._copy_chunk)
+        await self._put(STORE_RECORD, [(await require_store_record(self._source)).encode()])
+        parts = encode_pin_record(record.name, record.store, elements)
+        await self._put(pin_record_name(record.name), parts)
         for index, element in enumerate(elements):
             newer = await list_elements(self._target, index, element.n)
             if not newer:
                 await self._put(element_name(index, element.n), [element.element.encode()])
-        await self._put(STORE_RECORD, [(await require_store_record(self._source)).encode()])
-        parts = encode_pin_record(record.name, record.store, elements)
-        await self._put(pin_record_name(record.name), parts)
         return CopiedBackup(record.name, record.time_ms, **attrs.asdict(totals))
 
     def _reader(self) -> RunReader:

@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from support.folders import chunk_files, fingerprint, flip_bit
+from support.patience import scaled
 from support.stores_of_all_kinds import during_a_flush, fill
 from tierlog import (
     BackupIncomplete,
@@ -340,3 +342,54 @@ async def test_p7_a_place_of_another_store_is_refused(tmp_path: Path) -> None:
         await store.flush()
     with pytest.raises(StoreMismatch):
         await copied(tmp_path / "data", "one", tmp_path / "other/lts")
+
+
+@pytest.mark.parametrize("life", ["recovered", "flushed", "backed up"])
+async def test_p7_a_place_that_was_brought_to_life_is_refused(tmp_path: Path, life: str) -> None:
+    """A copied element would break the chain of the store that lives there."""
+    folder, other = tmp_path / "data", tmp_path / "other"
+    await two_backups(folder)
+    await copied(folder, "one", other / "lts")
+    await recover_store(check_path(other), QUIET, LocalFiles(), system_world())
+    if life != "recovered":
+        async with opened(other) as store:
+            await confirm(store)
+            await change(store, "c")
+    if life == "backed up":
+        journals = [other / f"lts/_system/containers/000{index}/journal" for index in range(2)]
+        async with opened(other) as store:
+            # Then all elements are those of backups there.
+            with anyio.fail_after(scaled(60)):
+                number = 0
+                while any(len(list(journal.iterdir())) > 2 for journal in journals) or number < 3:
+                    number += 1
+                    await store.backup(f"its-own-{number}")
+    before = fingerprint(other)
+    with pytest.raises(StoreMismatch, match="Copy to another place"):
+        await copied(folder, "two", other / "lts")
+    assert fingerprint(other) == before
+
+
+async def test_p7_a_copy_that_was_cut_short_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of another backup; so whatever was written last is known to be copied."""
+    folder, place = tmp_path / "data", tmp_path / "place"
+    await two_backups(folder)
+    put = FileSystemChunkStorage.create_with_content
+    for name in ("_system/store", "_system/pins/one", "_system/containers/0000", "_system/containers/0001"):
+
+        async def fail(self: FileSystemChunkStorage, chunk: str, data: Any, name: str = name) -> int:
+            if chunk.startswith(f"{name}/journal") or chunk == name:
+                raise Unavailable("killed")
+            return await put(self, chunk, data)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(FileSystemChunkStorage, "create_with_content", fail)
+            with pytest.raises(Unavailable):
+                await copied(folder, "one", place)
+        shutil.copytree(place, tmp_path / "cut")
+        await copied(folder, "two", tmp_path / "cut")
+        shutil.rmtree(tmp_path / "cut")
+    await copied(folder, "one", place)
+    await copied(folder, "two", place)
