@@ -17,7 +17,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.manifest.chain import StoredElement, element_name, list_elements
-from ...journal.manifest.element import Element, Kind, Owner, Pin
+from ...journal.manifest.element import NOTHING, Element, Kind, Owner, Pin, Progress
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.log_element import LogElement
@@ -119,6 +119,23 @@ class LtsBoot:
             )
         await log_checkpoint(state, log, made[0])
         return claim
+
+
+def without_elements(store: bytes) -> StoredElement:
+    """What a container begins with that has no element: the head of an empty chain."""
+    nobody = Owner(store, bytes(16), bytes(16))
+    return StoredElement(
+        NOTHING,
+        Element(
+            n=0,
+            kind=Kind.OPEN,
+            epoch=0,
+            owner=nobody,
+            predecessor=NOTHING,
+            time_ms=0,
+            progress=Progress(),
+        ),
+    )
 
 
 async def read_boot(

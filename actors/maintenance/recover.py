@@ -45,7 +45,7 @@ from ...storage_backends.base.world import World
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ..container.listed_chain import ListedChain
-from ..container.lts_boot import LtsBoot, claim_chain, read_boot
+from ..container.lts_boot import LtsBoot, claim_chain, read_boot, without_elements
 from ..container.owner import Identity
 from ..folder.chunk_location import make_chunk_storage, resolve_location
 from ..folder.fingerprint import read_fingerprint
@@ -65,7 +65,7 @@ _SHOWN_MAX = 3
 class RecoveredContainer:
     container: int
     element: int = 0
-    """The number of the element that it begins with; 0 if no owner ever opened the container."""
+    """The number of the element that it begins with; 0 if there was none."""
     cycle: int = 0
     """The full flush that it is as of; 0 if there was none."""
     completed_ms: int = 0
@@ -148,7 +148,7 @@ class _Recovery:
         containers: list[RecoveredContainer] = []
         for index in range(record.containers):
             boot, described = await self._read(record, index)
-            boots += () if boot is None else (boot,)
+            boots.append(boot)
             containers.append(described)
         # Everything is checked: from here on only in the temporary folder, until the chains are claimed.
         claims = await self._write(record, boots)
@@ -162,14 +162,17 @@ class _Recovery:
         backup = "" if self._pins is None else self._pins.name
         return RecoveredStore(record.store.hex(), tuple(containers), backup)
 
-    async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot | None, RecoveredContainer]:
-        """What the container begins with; None if no owner ever opened it."""
+    async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot, RecoveredContainer]:
+        """What the container begins with."""
         chain = await read_chain(self._chunks, index)
         newest = await LtsContainer(index, self._chunks, record.store).newest()
         if newest is None:
             if self._pins is not None:
                 raise _not_kept(self._pins.name, index)
-            return None, RecoveredContainer(index)
+            # R4: an owner of the lost logs may have opened it, and acked appends, in an outage.
+            runs = RunReader(StoredRuns(self._chunks), BlockCache(_CACHE_BYTES))
+            nothing = without_elements(record.store)
+            return await read_boot(index, nothing, nothing.element, runs), RecoveredContainer(index)
 
         chosen, pin = newest.element, None
         if self._pins is not None:
