@@ -47,6 +47,7 @@ from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.lookup import find_row
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ...storage_backends.sorted_runs.rows import decoded
 from ..container.cold_segments import ColdSegments, checked, without_image
 from ..container.listed_chain import list_chain
 from ..container.manifest_state import ManifestState
@@ -112,8 +113,8 @@ class LtsSnapshot(ContainerSnapshot):
 
         return await self.cold.last_event(segment, writer)
 
-    async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
-        segment = (await self.find(name, sid)).of_kind(is_table=False)
+    async def read(self, name: str, sid: int, offset: int, size: int, history: int | None = None) -> bytes:
+        segment = await self.readable(name, sid, offset, history)
         check_start(segment, offset)
         return bytes(await self.storage.read(segment.sid, offset, size)) if segment.has_record else b""
 
@@ -180,7 +181,7 @@ class LtsContainer:
         with state.table.view() as view:
             history = await find_row(view, self._runs, HISTORY_KEY.encode())
         if history is not None:
-            state.restore_row(history)
+            decoded(state.restore_row, history, history.key)
         metadata = LoggedMetadataStore(state, refuse_request, self._runs)
         storage = ChunkedSegmentStorage(
             self._chunks, metadata, container=self.index, epoch=epoch, world=NO_WORLD, garbage=NoGarbage()

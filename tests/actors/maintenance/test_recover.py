@@ -102,11 +102,11 @@ async def identity_of(folder: Path) -> StoreIdentity:
 
 
 async def contents(store: SegmentStore) -> dict[str, Any]:
-    """All that a client can see."""
+    """All that a client can see but the history, which a recovery begins."""
     found: dict[str, Any] = {"names": await store.list_segments()}
     for name in found["names"]:
         info = await store.segment_info(name)
-        found[name] = info
+        found[name] = attrs.evolve(info, history=0)
         if info.is_table:
             found[f"{name} rows"] = (await store.table(name).page()).rows
         else:
