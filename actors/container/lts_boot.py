@@ -1,5 +1,5 @@
 """The boot of a container from long-term storage alone: its first log, when the one before is lost (rules
-R1 to R7).
+R1 to R8).
 
 Owns: what of an element a log must have, the numbers that the log goes on with, and the claim of the chain.
 Does not own: which element is chosen, and where the log is.

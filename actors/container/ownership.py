@@ -62,7 +62,7 @@ from ...storage_backends.sorted_runs.run_list import RunList
 from ..telemetry.logging import get_logger
 from .claims import Claim, find_foreign_claims, leave_last_claim, list_claims
 from .confirmation import Confirmation
-from .listed_chain import OURS, ListedChain, empty, foreign, mismatch, moved_from
+from .listed_chain import OURS, ListedChain, empty, foreign, lost_log, mismatch, moved_from
 from .manifest_state import ManifestState
 from .old_elements import OldElements
 from .owner import Identity
@@ -515,6 +515,10 @@ class StorageOwnership:
             can_adopt = await self._has_no_chunk()
             if not (chosen and can_adopt):
                 raise empty(self.container, can_adopt=can_adopt)
+
+        # R11: an empty log has no state to go on with, whatever the operator decides.
+        if step is Step.FOREIGN and self._known.base == NOTHING and not self._source.sequence:
+            raise lost_log(listed, self.container)
 
         if step is Step.ROLLED_BACK:
             await self._check_is_gone(self._known.base)

@@ -192,10 +192,21 @@ class LtsContainer:
 def check_readable(element: Element, name: str) -> None:
     """Raises ``StoreMismatch`` if the names of the segments are in the log only."""
     progress = element.progress
-    if element.runs.schema < SEGMENTS and (element.runs.runs or (progress.cycle and progress.newest_segment)):
+    if element.runs.schema >= SEGMENTS:
+        return
+
+    if element.runs.runs:
         raise StoreMismatch(
             f"{name} was written by an earlier version, which published no names of segments: open the store "
             f"once with this version and flush it"
+        )
+    # M12: an element of a version that knew no runs looks the same.
+    if progress.cycle and progress.newest_segment:
+        raise StoreMismatch(
+            f"{name} completes cycle {progress.cycle} and names no rows: no cycle had room for them yet (the "
+            f"event rows_not_published), or an earlier version wrote it, which published none. They are in "
+            f"the log: open the store with it, make room if there is none, and flush. Without the log "
+            f"nothing of the container can be recovered"
         )
 
 
