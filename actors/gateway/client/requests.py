@@ -386,7 +386,7 @@ def page_of_transactions(asked: PageAsked, limit: int) -> Call[Part[TransactionI
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read(name: str, offset: int, size: int, history: int | None) -> Call[bytes]:
+def read(name: str, offset: int, size: int, history: int | None = None) -> Call[bytes]:
     check_segment_name(name)
     check_offset(offset)
     check_size(size)
