@@ -50,6 +50,7 @@ class CycleCut:
         """The sequence at the end of the cycle; 0 before that."""
         self.held: Collection[int] = frozenset()
         """The ids of the segments that are held back."""
+        self._has_ended = False
         self._created: dict[int, None] = {}
         """Segments that were created after the cut."""
         self._outdated: dict[int, None] = {}
@@ -111,7 +112,7 @@ class CycleCut:
     def finish(self, unreached: Collection[int]) -> None:
         """The cycle ends. ``unreached``: the segments whose flush did not reach the cut."""
         state = self._state
-        self.end = state.sequence
+        self.end, self._has_ended = state.sequence, True
         # F10: a segment whose records are committed and which has no image at the cut: an import.
         changed = state.closures.changed_after(self.cut) if self._created else ()
         imported = (sid for sid in changed if sid in self._created)
@@ -143,6 +144,9 @@ class CycleCut:
     def rows(self) -> Iterator[Row | None]:
         """The rows of the run, in the order of keys; None for one that it does not have, which is work
         too. Again after a failure."""
+        if not self._has_ended:
+            raise RuntimeError("a cycle is published before its flushes have ended (rule F10)")
+
         closures, held = self._state.closures, self.held
         for row in _spliced(self._state.table.unpublished_rows(), self._image_rows()):
             is_left_out = row is not None and bool(held) and closures.is_held(held, row)
