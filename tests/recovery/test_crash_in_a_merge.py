@@ -1,5 +1,5 @@
-"""A crash in the middle of a merge of sorted runs: a local file that no element names is removed, and no object
-in long-term storage is ever replaced (rules J3, M2, M6, M11)."""
+"""A crash in the middle of a merge of sorted runs: a local file that no element names is removed, and no
+object in long-term storage is ever replaced (rules J3, M2, M6, M11)."""
 
 from __future__ import annotations
 
