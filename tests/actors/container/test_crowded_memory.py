@@ -258,7 +258,7 @@ async def test_m5_creations_without_end_fill_no_memory_and_the_container_comes_b
         created = await offer(owner, 0, 2 * most)
         full, rows = resident_bytes(), owner.container.state.table.memory
         assert await offer(owner, 2 * most, offered - 2 * most) == 0
-        assert created == segments.count - 1
+        assert segments.count - created in (0, 1), "the first segment may be cold"
         assert most <= segments.count < most + CLIENTS, "some passed the gate together"
         assert owner.container.statistics().admission.refused_segments == offered - created
         assert owner.container.state.table.memory == rows
