@@ -138,13 +138,13 @@ async def test_f10_the_attributes_of_a_segment_are_published_with_its_bytes_and_
             await make(owner.store, name, b"first")
             await set_row(owner, name, 1)
         await owner.store.flush()
-        for name in ("bad", "good"):
-            await owner.store.append(name, b" second")
-            await set_row(owner, name, 2)
         bad = f"/{owner.container.segments.require('bad').sid:016x}/"
         world.chunks.script = lambda call: (
             Fault(FaultKind.BEFORE) if call.verb in WRITES and bad in call.name else None
         )
+        for name in ("bad", "good"):
+            await owner.store.append(name, b" second")
+            await set_row(owner, name, 2)
         with pytest.raises(Unavailable):
             await owner.store.flush()
         with anyio.fail_after(scaled(10)):

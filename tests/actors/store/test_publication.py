@@ -14,6 +14,7 @@ from support.stores import make
 from support.table_rows import published_rows
 from tierlog import AttributeUpdate, AttributeUpdateKind, Unavailable
 from tierlog.actors.container.segment_rows import IMAGE_PREFIX, load_of_row
+from tierlog.actors.flush import writer
 from tierlog.journal.operations.segment_image import decode_image
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
@@ -74,6 +75,30 @@ async def test_f10_a_segment_that_fails_holds_back_nobody_else() -> None:
         assert owner.container.state.table.rows == 0
         assert not list(broken_publication(owner.container))
         await owner.stop()
+
+
+async def test_f10_more_segments_are_held_back_than_an_element_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is published of others either, until fewer are held back."""
+    monkeypatch.setattr(writer, "HELD_MAX", 2)
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        for name in ("a", "b", "c", "good"):
+            await make(owner.store, name, b"first")
+        await owner.store.flush()
+        world.chunks.script = fails(owner, "a", "b", "c")
+        for name in ("a", "b", "c", "good"):
+            await owner.store.append(name, b" second")
+        await anyio.sleep(40)
+        assert published(owner) == {"a": 5, "b": 5, "c": 5, "good": 5}
+        world.chunks.script = fails(owner, "a", "c")
+        await anyio.sleep(120)
+        assert published(owner) == {"a": 5, "b": 12, "c": 5, "good": 12}
+        world.chunks.script = None
+        await owner.store.flush()
+        assert published(owner) == {"a": 12, "b": 12, "c": 12, "good": 12}
+        assert not list(broken_publication(owner.container))
 
 
 async def test_f10_a_merge_whose_target_fails_is_held_back_with_its_sources() -> None:
