@@ -30,9 +30,9 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup, copy_for_restore
-from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.recover import RecoveredStore, recover_store
 from tierlog.journal.manifest.chain import ChainReport, read_chain
 from tierlog.storage_backends.base.backups import make_backup, take_steps
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
@@ -280,7 +280,7 @@ async def test_p6_a_copy_is_restored_after_an_interruption(
     await copied(folder, "one", place)
     for failing in ("read_boot", "ensure_store_record", "claim_chain"):
         with monkeypatch.context() as broken:
-            broken.setattr(f"tierlog.actors.maintenance.recover.{failing}", refuse)
+            broken.setattr(f"tierlog.actors.store.recover.{failing}", refuse)
             with pytest.raises(Unavailable):
                 await restored(other, "one", place)
         assert not (other / "wal").exists()
@@ -310,7 +310,7 @@ async def test_p6_a_backup_that_is_removed_during_its_restore_is_not_restored(
         return await read_chain(*arguments)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tierlog.actors.maintenance.recover.read_chain", after_the_removal)
+        patched.setattr("tierlog.actors.store.recover.read_chain", after_the_removal)
         with pytest.raises(BackupIncomplete, match="container 0 does not keep it"):
             await restored(folder, "one")
     assert not (folder / "wal").exists()
