@@ -46,6 +46,7 @@ from tierlog.journal.manifest.store_record import ensure_store_record
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -283,6 +284,22 @@ async def test_r4_epochs_and_versions_are_far_above_all_that_the_lost_logs_used(
         assert (await store.table("table").changes()).version > seen + JUMP // 2
         with pytest.raises(ChangesIncomplete):
             await store.table("table").changes(since=seen)
+
+
+async def test_r6_the_containers_are_unconfirmed_until_an_operator_confirms(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    await recovered(tmp_path)
+    for _ in range(2):
+        async with opened(tmp_path) as store:
+            for index in range(store.containers):
+                record = await store.on_container(index, unconfirmed)
+                assert record is not None
+                assert record.reason is Reason.RESTORED
+
+
+async def unconfirmed(container: Container) -> UnconfirmedRecord | None:
+    return container.confirmation.unconfirmed
 
 
 async def test_r6_nothing_is_deleted_that_only_the_lost_logs_knew_until_an_operator_confirms(
