@@ -194,6 +194,8 @@ IMAGE = SegmentImage(
     MergedRanges.of([MergedRange(100, SID + 1, 10)]),
 )
 
+IMAGE_AFTER_RECOVERY = IMAGE._replace(histories=((1 << 20, 100), (1 << 21, 4096)))
+
 TABLE_IMAGE = IMAGE._replace(length=0, start_offset=0, merges=NO_MERGES, is_table=True)
 
 TRANSACTION = TransactionImage(
@@ -226,6 +228,7 @@ images = st.builds(
     st.lists(writer, max_size=3).map(tuple),
     st.lists(st.builds(MergedRange, u64, u64, u64), max_size=3).map(MergedRanges.of),
     st.booleans(),
+    histories=st.lists(st.tuples(u64, u64), max_size=3).map(tuple),
 )
 
 tokens = st.none() | st.tuples(text, i64)
