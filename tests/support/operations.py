@@ -16,7 +16,6 @@ from tierlog.journal.manifest.element import (
     Pin,
     Position,
     Progress,
-    Recovery,
 )
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
@@ -118,7 +117,6 @@ CONSISTENT_ELEMENT = attrs.evolve(
     runs=attrs.evolve(
         ELEMENT.runs, schema=CONSISTENT, rows_to=1200, records_to=1204, held=(SID, (1 << 64) - 1)
     ),
-    recovery=Recovery(6, 800),
 )
 
 SAMPLES: dict[str, Operation] = {
@@ -284,7 +282,7 @@ elements = st.builds(
     pins=st.lists(st.builds(Pin, text, _counts), max_size=3).map(tuple),
 )
 consistent_elements = st.builds(
-    lambda element, runs, more, recovery, held: attrs.evolve(
+    lambda element, runs, more, held: attrs.evolve(
         element,
         runs=attrs.evolve(
             runs,
@@ -292,12 +290,10 @@ consistent_elements = st.builds(
             records_to=max(more, runs.rows_to),
             held=tuple(sorted(held)),
         ),
-        recovery=recovery,
     ),
     elements,
     _run_lists(_counts, st.just(CONSISTENT)),
     _counts,
-    st.builds(Recovery, st.integers(0, EPOCH_MAX), _counts),
     st.sets(u64, max_size=3),
 )
 _copied = st.builds(Copied, u32, u32)
