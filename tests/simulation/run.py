@@ -19,7 +19,7 @@ import trio
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
-from . import copies, recovered, reopened
+from . import copies, pinned, recovered, reopened
 from . import plan as plans
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
@@ -90,6 +90,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
     make = reopened.ReopenedRun if seed >= reopened.FIRST_REOPENED else copies.CopiesRun
     if seed >= recovered.FIRST_RECOVERED:
         make = recovered.RecoveredRun
+    if seed >= pinned.FIRST_PINNED:
+        make = pinned.PinnedRun
 
     async def body() -> None:
         nonlocal run, seconds
