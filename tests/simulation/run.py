@@ -21,6 +21,7 @@ from tierlog.actors.kernel.exits import leaves
 
 from . import copies, pinned, recovered, reopened
 from . import plan as plans
+from .chunk_caches import check_cache, leave_unlisted, small_blocks
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
 from .faults import Fault, Kind, Nth, Target
@@ -127,7 +128,7 @@ class _Run:
     def verdict(self) -> Verdict:
         violation, undecided = None, {}
         try:
-            with self._cuts.noting():
+            with self._cuts.noting(), small_blocks():
                 run_virtual(self._body, self._plan.seed, rounds=_rounds(len(self._plan.actions)))
         except BaseException as error:
             found = _violation(error)
@@ -221,8 +222,11 @@ class _Run:
         await self._check_alone()
         await self._check_idle()
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
+        leave_unlisted(self._site)
         await self._nemesis.restart()
         await self._observe()
+        await trio.sleep(SETTLE_SECONDS)
+        check_cache(self._site)
         await self._nemesis.close()
 
     async def _wait_for_copies(self) -> None:
