@@ -11,7 +11,7 @@ is. An operation is forgotten once its rows are published."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
 from ...journal.operations.checkpoint_closures import ClosureChange
 from ...storage_backends.base.codec import DecodeError, hex_number
@@ -48,6 +48,17 @@ def segment_of_records(keys: Iterable[str]) -> int:
     return found
 
 
+def _reached(segments: Iterable[int], linked: Mapping[int, list[int]], found: set[int]) -> Iterator[int]:
+    """Add to ``found`` what can be reached; each link that is followed is an item."""
+    groups = [segments]
+    for group in groups:  # it grows
+        for segment in group:
+            if segment not in found:
+                found.add(segment)
+                groups.append(linked.get(segment, ()))
+            yield segment
+
+
 class ClosureLog:
     """The operations whose rows are not published yet, in the order of their versions."""
 
@@ -78,27 +89,28 @@ class ClosureLog:
     def _has(self, at: int, version: int) -> bool:
         return at < len(self._changes) and self._changes[at].version == version
 
-    def changed_after(self, version: int) -> Iterator[int]:
-        """The segments of later operations."""
-        return (change.segment for change in self._changes[bisect_left(self._changes, (version + 1,)) :])
+    def changed(self, after: int, to: int) -> Iterator[int]:
+        """The segments of the operations after ``after``, up to ``to``."""
+        return (change.segment for change in self._range(after, to))
 
-    def closure(self, segments: Collection[int]) -> set[int]:
-        """``segments``, and all that are published together with one of them."""
-        if not segments:
-            return set()
-
+    def closure(self, segments: Iterable[int], to: int) -> Generator[None, None, set[int]]:
+        """``segments``, and all that operations up to ``to`` publish together with one of them. Some in each
+        step; nobody forgets meanwhile."""
         linked: dict[int, list[int]] = {}
-        for _, segment, other in self._changes:
-            if other:
-                linked.setdefault(segment, []).append(other)
-                linked.setdefault(other, []).append(segment)
-        found, left = set(segments), list(segments)
-        while left:
-            for other in linked.get(left.pop(), ()):
-                if other not in found:
-                    found.add(other)
-                    left.append(other)
+        for part in in_slices(self._range(0, to), _STEP):
+            for _, segment, other in part:
+                if other:
+                    linked.setdefault(segment, []).append(other)
+                    linked.setdefault(other, []).append(segment)
+            yield
+        found: set[int] = set()
+        for _ in in_slices(_reached(segments, linked, found), _STEP):
+            yield
         return found
+
+    def _range(self, after: int, to: int) -> Iterator[ClosureChange]:
+        begin, end = (bisect_left(self._changes, (version + 1,)) for version in (after, to))
+        return (self._changes[at] for at in range(begin, end))
 
     def is_held(self, held: Collection[int], row: Row) -> bool:
         """Whether the row belongs to one of the segments ``held``. Rows that do not decode are of none."""
@@ -117,13 +129,17 @@ class ClosureLog:
     def forget(self, runs: RunList) -> Iterator[None]:
         """The operations whose rows ``runs`` have are published. Some in each step; nobody else forgets
         meanwhile."""
-        kept: list[ClosureChange] = []
-        held, end = frozenset(runs.held), bisect_left(self._changes, (runs.records_to + 1,))
-        begin = 0 if held else bisect_left(self._changes, (runs.rows_to + 1,))
-        for part in in_slices(range(begin, end), _STEP):
-            for change in (self._changes[at] for at in part):
-                is_later = bool(change.other) and change.version > runs.rows_to
-                if is_later or change.segment in held or change.other in held:
-                    kept.append(change)
+        held = frozenset(runs.held)
+        at, end = 0, bisect_left(self._changes, (runs.records_to + 1,))
+        while at < end:
+            part = self._changes[at : min(at + _STEP, end)]
+            kept = [
+                change
+                for change in part
+                if (change.other and change.version > runs.rows_to)
+                or change.segment in held
+                or change.other in held
+            ]
+            self._changes[at : at + len(part)] = kept
+            at, end = at + len(kept), end - len(part) + len(kept)
             yield
-        self._changes[:end] = kept

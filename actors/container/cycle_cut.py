@@ -4,15 +4,15 @@ The cut is one step: the table of the segments that are not published is taken, 
 then on a segment is saved before its first change. So flushes and the run see all segments as of the cut,
 however long both take, and nothing is copied of segments that do not change meanwhile.
 
-The end of the cycle is another step. It freezes the records of long-term storage, and decides which segments
+The end of the cycle is another step. It freezes the records of long-term storage, and fixes which segments
 are held back: those whose flush did not reach the state at the cut, with all that are published together with
 them (``closures.py``). So every image in the run agrees with its record."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...journal.operations.segment_image import SegmentStatus
@@ -49,7 +49,9 @@ class CycleCut:
         self.end = 0
         """The sequence at the end of the cycle; 0 before that."""
         self.held: Collection[int] = frozenset()
-        """The ids of the segments that are held back."""
+        """The ids of the segments that are held back, once ``hold_back`` has decided."""
+        self._unreached: Iterable[int] = ()
+        self._has_decided = False
         self._created: dict[int, None] = {}
         """Segments that were created after the cut."""
         self._outdated: dict[int, None] = {}
@@ -108,15 +110,25 @@ class CycleCut:
             return saved.flush
         return capture(segment, self.cut) if segment.sid in self._changed else None
 
-    def finish(self, unreached: Collection[int]) -> None:
+    def finish(self, unreached: Iterable[int]) -> None:
         """The cycle ends. ``unreached``: the segments whose flush did not reach the cut."""
-        state = self._state
-        self.end = state.sequence
-        # F10: a segment whose records are committed and which has no image at the cut: an import.
-        changed = state.closures.changed_after(self.cut) if self._created else ()
-        imported = (sid for sid in changed if sid in self._created)
-        self.held = state.closures.closure({*unreached, *imported, *self._outdated})
-        state.table.freeze_records(self.end)
+        self.end = self._state.sequence
+        self._unreached = unreached
+        self._state.table.freeze_records(self.end)
+
+    def hold_back(self) -> Iterator[None]:
+        """Decide which segments are held back, after ``finish`` and before anything is published. Some in
+        each step."""
+        closures = self._state.closures
+        roots = [self._unreached, self._outdated]
+        if self._created:
+            # A segment whose records are committed and which has no image at the cut: an import.
+            for part in in_slices(closures.changed(self.cut, self.end)):
+                roots.append([sid for sid in part if sid in self._created])
+                yield
+        if any(roots):
+            self.held = yield from closures.closure(chain.from_iterable(roots), self.end)
+        self._has_decided = True
 
     def close(self) -> None:
         """Nothing more is saved."""
@@ -143,6 +155,9 @@ class CycleCut:
     def rows(self) -> Iterator[Row | None]:
         """The rows of the run, in the order of keys; None for one that it does not have, which is work
         too. Again after a failure."""
+        if not self._has_decided:
+            raise RuntimeError("a cycle is published before its flushes have ended (rule F10)")
+
         closures, held = self._state.closures, self.held
         for row in _spliced(self._state.table.unpublished_rows(), self._image_rows()):
             is_left_out = row is not None and bool(held) and closures.is_held(held, row)

@@ -446,7 +446,7 @@ class StorageOwnership:
         if (size := len(op.content)) > ELEMENT_BYTES_MAX:  # nobody could read it (rule J2)
             raise StorageFull(
                 f"an element of the journal has at most {ELEMENT_BYTES_MAX} bytes, this one would have "
-                f"{size}: there is room once runs are merged"
+                f"{size}: there is room once runs are merged, and segments flushed that are held back"
             )
         head = self._source.manifest.head
         # Without runs it is short, and is logged as earlier versions do it.

@@ -26,6 +26,7 @@ from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY
 from ...storage_backends.sorted_runs.rows import Row, decoded
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
+from ..kernel.slices import in_slices
 from .attribute_rows import attribute_key, attribute_row, value_of
 from .closures import ClosureLog, is_record
 from .cycle_cut import CycleCut
@@ -534,16 +535,15 @@ class ContainerState:
         self.manifest = manifest
         if manifest.runs.schema >= TRANSACTIONS:
             self.recovered_ends = None
-        # So are those whose rows are held back (rule F10).
-        for sid in manifest.runs.held:
-            if sid in self.segments:
-                self.segments.unpublished[sid] = None
 
     def hold_back(self) -> Iterator[None]:
         """Of what the runs should have, keep what is held back (rule F10), and forget the operations whose
         rows they have. Some in each step."""
         runs = self.table.runs
         held = frozenset(runs.held)
+        for sids in in_slices(runs.held):
+            self.segments.unpublished.update((sid, None) for sid in sids if sid in self.segments)
+            yield
         yield from self.table.hold_back(lambda row: self.closures.is_held(held, row))
         yield from self.closures.forget(runs)
 

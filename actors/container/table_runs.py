@@ -60,8 +60,6 @@ _RETRY_SECONDS, _RETRY_SECONDS_MAX = 30.0, 300.0
 _IDLE_RETRY_SECONDS_MAX = 3600.0
 """The longest pause where room is lacking or an object is damaged: attempts that transfer many bytes hardly
 ever succeed then."""
-_HELD_BYTES = 8
-"""In an element, for each segment that is held back."""
 _GENERATIONS_IN_LIST = 8
 """The room for a run list is divided among this many generations; a merge takes the share of one."""
 
@@ -192,12 +190,13 @@ class TableRuns:
             return
 
         runs: list[RunEntry] = []
+        published = partial(_published, cut, tuple(sorted(cut.held)))
         replaced = len(self._replaced)
         failure: TierlogError | None = None
         has_room = False
         try:
-            has_room = await self._write_rows(cut, runs)
-            publish = partial(self._published, runs, cut) if has_room else None
+            has_room = await self._write_rows(cut, runs, published)
+            publish = partial(published, runs) if has_room else None
             await self._ownership.complete_cycle(cut.cut, publish)
         except TierlogError as error:
             failure = error
@@ -224,16 +223,16 @@ class TableRuns:
         elements = (op.element for op in (manifest.head, manifest.intent) if op is not None)
         return any(each.epoch == self._state.epoch and each.progress.cut >= cut.cut for each in elements)
 
-    @staticmethod
-    def _published(runs: Sequence[RunEntry], cut: CycleCut, before: RunList) -> RunList:
-        """The run list once the cycle is published."""
-        return before.published(runs, CONSISTENT, cut.cut, cut.end, tuple(sorted(cut.held)))
-
     async def sort_out(self) -> None:
         """Keep what the runs that count hold back in memory, and forget what they have."""
         await _in_turns(self._state.hold_back())
 
-    async def _write_rows(self, cut: CycleCut, runs: list[RunEntry]) -> bool:
+    async def _write_rows(
+        self,
+        cut: CycleCut,
+        runs: list[RunEntry],
+        published: Callable[[Sequence[RunEntry], RunList], RunList],
+    ) -> bool:
         """Write the rows as runs whose entries are added to ``runs``; False if there is no room for all of
         them."""
         cycle = self._state.manifest.highest_cycle + 1
@@ -241,7 +240,7 @@ class TableRuns:
         try:
             while (encoded := await encode_run(partial(self._new_name, cycle), rows)) is not None:
                 run = RunEntry.of(encoded.run, cycle, cycle)
-                _check_size(self._published([*runs, run], cut, listed))
+                _check_size(published([*runs, run], listed))
                 await self._garbage.track([run.name])
                 runs.append(run)
                 # G6: the deletions that make room need the object only. The copy is fetched later.
@@ -497,9 +496,14 @@ def epoch_of_copy(file: str) -> int | None:
         return None
 
 
+def _published(cut: CycleCut, held: tuple[int, ...], runs: Sequence[RunEntry], before: RunList) -> RunList:
+    """The run list once the cycle is published."""
+    return before.published(runs, CONSISTENT, cut.cut, cut.end, held)
+
+
 def _check_size(runs: RunList) -> None:
     """Raises ``StorageFull`` if the list does not fit into an element."""
-    if (size := runs.size + _HELD_BYTES * len(runs.held)) > RUN_LIST_BYTES_MAX:
+    if (size := runs.size) > RUN_LIST_BYTES_MAX:
         raise StorageFull(
             f"the run list of an element has at most {RUN_LIST_BYTES_MAX} bytes, this one would have {size}: "
             f"there is room once runs are merged"

@@ -13,12 +13,12 @@ segment that fails does not stop the cycle: its metadata keeps its flushed lengt
 in a later cycle, and a requested flush gets its error. One that hangs does not hold it up (rule F7). Only
 ``NotOwner``, and a claim that is not this owner's, end the writer.
 
-Rules: F1 to F8. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
+Rules: F1 to F10. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
 far each segment got."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from math import inf
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ import anyio.abc
 import anyio.lowlevel
 import attrs
 
+from ...journal.manifest.element import HELD_MAX
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
@@ -70,7 +71,7 @@ class FlushCut(Protocol):
 
     @property
     def held(self) -> Collection[int]:
-        """After ``finish``: the segments that are held back, with those that are published together with
+        """After ``hold_back``: the segments that are held back, with those that are published together with
         them (rule F10)."""
         ...
 
@@ -80,6 +81,10 @@ class FlushCut(Protocol):
 
     def finish(self, unreached: Collection[int]) -> None:
         """The cycle ends, and the flushes of ``unreached`` did not reach the cut."""
+
+    def hold_back(self) -> Iterator[None]:
+        """Decide which segments are held back, some in each step."""
+        ...
 
 
 class FlushSource(Protocol):
@@ -223,7 +228,6 @@ class StorageWriter:
         self._published_cut = -1
         """The cut of the newest full cycle that was or is being published."""
         self._published_at = -inf
-        self._recorded_cut = 0  # Of the newest ``CycleComplete``: cuts only grow.
         self.failures = FlushFailures(source.segment_of)
         """Segments whose last flush failed (rule F4)."""
         self._requested = self._element_requested = False
@@ -543,6 +547,8 @@ class StorageWriter:
             self.operations_logged()
             return
 
+        for _ in cut.hold_back():
+            await anyio.lowlevel.checkpoint()
         is_published = self._shall_publish(cut, failed, progressed=progressed)
         if is_published:
             self._published_cut, self._published_at = cut.cut, anyio.current_time()
@@ -566,6 +572,8 @@ class StorageWriter:
         """Whether a full cycle has something to publish, and may."""
         if self._storage.retry_in():
             return False  # S7
+        if len(cut.held) > HELD_MAX:
+            return False  # F10
 
         is_wanted, self._element_requested = self._element_requested or bool(self._callers), False
         has_rows = self._source.has_unpublished_rows

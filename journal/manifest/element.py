@@ -6,10 +6,10 @@
 Layout: ``magic u32, version u8, kind u8, n u64, epoch u64, store id 16 bytes, log id 16 bytes, owner id 16
 bytes, folder 16 bytes, location text, predecessor (n u64, CRC u32), time u64, cycle u64, cut u64, newest
 segment u64, highest version u64, highest cycle u64``; in version 5 ``rows_to u64, records_to u64, recovery
-epoch u64, recovery cut u64, held u32, held times segment u64``; then the run list: ``0 u8, 0 u32`` if there
-are no runs and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has it, or ``2 u8``
-and the list itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle u64)``; and
-``CRC32C u32`` of everything before, which is the element's own CRC.
+epoch u64, recovery cut u64`` and, ascending, the segments that are held back; then the run list: ``0 u8, 0
+u32`` if there are no runs and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has it,
+or ``2 u8`` and the list itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle
+u64)``; and ``CRC32C u32`` of everything before, which is the element's own CRC.
 
 The version is 1 if there are no runs and never were, else 2, or 3 if the runs have the names and images of
 all segments besides the records of long-term storage (rule M13), 4 if they have ended transactions too (rule
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -41,10 +40,13 @@ from ...storage_backends.sorted_runs.run_list import RunList
 
 CONTAINERS_PREFIX = "_system/containers/"
 """The prefix of the names of all containers' system objects."""
-ELEMENT_BYTES_MAX = 256 << 10
+ELEMENT_BYTES_MAX = 1280 << 10
 """What is read of an element."""
 RUN_LIST_BYTES_MAX = 240 << 10
-"""The most bytes of the run list in an element (rule M12); the rest is for pins and the folder's location."""
+"""The most bytes of the run list in an element (rule M12)."""
+HELD_MAX = 1 << 17
+"""The most segments that an element names as held back (rule F10). They take up to 1 MiB, so there is room
+for the pins and the folder's location."""
 _MAGIC = 0x544C454C  # "TLEL"
 _WITHOUT_RUNS, _WITH_RUNS, _CONSISTENT = 1, 2, 5
 _NEWEST = _CONSISTENT
@@ -190,12 +192,8 @@ class Element:
         for number in attrs.astuple(progress):
             out.u64(number)
         if version >= _CONSISTENT:
-            out.u64(self.runs.rows_to).u64(self.runs.records_to).u64(self.recovery.epoch).u64(
-                self.recovery.cut
-            )
-            out.u32(len(self.runs.held))
-            for segment in self.runs.held:
-                out.u64(segment)
+            out.u64(self.runs.rows_to).u64(self.runs.records_to)
+            out.u64(self.recovery.epoch).u64(self.recovery.cut).ascending(self.runs.held)
         if version == _WITHOUT_RUNS:
             out.u8(_NO_RUNS).u32(0)
         else:
@@ -227,7 +225,7 @@ class Element:
         held: tuple[int, ...] = ()
         if version >= _CONSISTENT:
             versions, recovery = (fields.u64(), fields.u64()), Recovery(fields.u64(), fields.u64())
-            held = tuple(fields.u64() for _ in range(fields.u32()))
+            held = fields.ascending()
         element = Element(
             n=n,
             kind=kind,
@@ -241,8 +239,6 @@ class Element:
             recovery=recovery,
         )
         fields.finish()
-        if any(one >= other for one, other in pairwise(held)):
-            raise DecodeError("the segments that are held back are not in order")
         if max(element.epoch, recovery.epoch) > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
             raise DecodeError(f"no element has numbers like these: epoch {element.epoch}, {element.numbers}")
         # One form for each value: an element that is created again must have the same bytes (J5).
@@ -289,7 +285,7 @@ def runs_at(content: bytes) -> int:
     if content[_VERSION_AT] >= _CONSISTENT:
         # Versions, recovery; segments that are held back.
         fields.raw(32)
-        fields.raw(8 * fields.u32())
+        fields.ascending()
     # Form, changes_from and count of the list.
     fields.raw(13)
     return fields.position

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
+from itertools import accumulate, chain, pairwise
 from typing import Any, TypeVar
 
 from .checksum import Buffer
@@ -21,6 +23,8 @@ _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _I64 = struct.Struct(">q")
+_GAPS = {1: "B", 2: "H", 4: "I", 8: "Q"}
+"""Formats by width in bytes."""
 _HEX = re.compile(r"[0-9a-f]{16}")
 
 
@@ -92,8 +96,23 @@ class Encoder:
         self._parts.append(value)
         return self
 
+    def ascending(self, values: Sequence[int]) -> Encoder:
+        """Strictly ascending 64-bit numbers: their count, the first one, and the gaps between them, all in
+        the fewest bytes that the widest one needs. A hundred thousand take some milliseconds."""
+        self.u32(len(values))
+        if values:
+            gaps = [higher - lower for lower, higher in pairwise(values)]
+            width = _width(gaps)
+            self.u64(values[0]).u8(width).raw(struct.pack(f">{len(gaps)}{_GAPS[width]}", *gaps))
+        return self
+
     def finish(self) -> bytes:
         return b"".join(self._parts)
+
+
+def _width(gaps: Sequence[int]) -> int:
+    widest = max(gaps, default=0)
+    return next((width for width in _GAPS if widest >> (8 * width) == 0), 8)
 
 
 class Decoder:
@@ -176,6 +195,20 @@ class Decoder:
             return data.decode()
         except UnicodeDecodeError as error:
             raise DecodeError(f"text at {self.position - len(data)} is not UTF-8") from error
+
+    def ascending(self) -> tuple[int, ...]:
+        count = self.u32()
+        if not count:
+            return ()
+
+        first, width = self.u64(), self.u8()
+        if width not in _GAPS:
+            raise DecodeError(f"numbers of {width} bytes at {self.position - 1}")
+        gaps = struct.unpack(f">{count - 1}{_GAPS[width]}", self.raw((count - 1) * width))
+        # One form for each value.
+        if 0 in gaps or _width(gaps) != width:
+            raise DecodeError(f"the numbers before {self.position} are not in order, or have another width")
+        return tuple(accumulate(chain((first,), gaps)))
 
     def rest(self) -> bytes:
         """All remaining bytes: unknown fields, to be written back unchanged."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from support.container_parts import NAME, Parts, append
@@ -23,6 +25,12 @@ def rows_of(cut: CycleCut) -> dict[bytes, Row]:
     rows = [row for row in cut.rows() if row is not None]
     assert [row.key for row in rows] == sorted({row.key for row in rows}), "one row per key, in order"
     return {row.key: row for row in rows}
+
+
+def finish(cut: CycleCut, unreached: Iterable[int]) -> None:
+    """The cycle ends."""
+    cut.finish(unreached)
+    list(cut.hold_back())
 
 
 def count(cut: CycleCut, parts: Parts) -> None:
@@ -52,7 +60,7 @@ def test_f1_an_image_is_as_of_the_cut_and_its_record_as_of_the_end() -> None:
     assert (flush.length, flush.cut) == (3, cut.cut)
     parts.flush(NAME, length=3)
     version, record = parts.state.find_segment_record(segment.sid)
-    cut.finish(())
+    finish(cut, ())
     parts.flush(NAME, length=8)
     row = rows_of(cut)[image_key(segment.sid)]
     assert row == (image_key(segment.sid), version, encode_image_row(image, version, record))
@@ -66,7 +74,7 @@ def test_f1_names_and_records_are_published_up_to_the_cut_and_the_end() -> None:
     cut = CycleCut(parts.state)
     late = parts.create("late")
     parts.flush("early", length=0)
-    cut.finish(())
+    finish(cut, ())
     parts.flush("late", length=0)
     assert set(rows_of(cut)) == {
         name_key("early"),
@@ -74,7 +82,9 @@ def test_f1_names_and_records_are_published_up_to_the_cut_and_the_end() -> None:
         segment_key(early.sid).encode(),
     }
     count(cut, parts)
-    rows = rows_of(CycleCut(parts.state))
+    cut = CycleCut(parts.state)
+    finish(cut, ())
+    rows = rows_of(cut)
     assert {name_key("late")} == {key for key in rows if key.startswith(b"n:")}
     assert late.sid in parts.state.segments
 
@@ -85,14 +95,14 @@ def test_m13_a_segment_whose_record_changes_during_the_cycle_is_published_with_i
     segment = parts.create()
     cut = CycleCut(parts.state)
     parts.flush(NAME, length=0)
-    cut.finish(())
+    finish(cut, ())
     rows_of(cut)
     count(cut, parts)
     assert parts.state.is_published(segment)
     cut = CycleCut(parts.state)
     parts.flush(NAME, length=0)
     record = parts.state.find_segment_record(segment.sid)
-    cut.finish(())
+    finish(cut, ())
     load = load_of_row(rows_of(cut)[image_key(segment.sid)])
     assert load is not None
     assert (load.record_version, load.record) == record
@@ -103,13 +113,13 @@ def test_f10_a_published_segment_that_changes_before_its_record_does_is_held_bac
     segment = parts.create()
     cut = CycleCut(parts.state)
     parts.flush(NAME, length=0)
-    cut.finish(())
+    finish(cut, ())
     rows_of(cut)
     count(cut, parts)
     cut = CycleCut(parts.state)
     parts.do(append(NAME, b"later"))
     parts.flush(NAME, length=0)
-    cut.finish(())
+    finish(cut, ())
     assert set(cut.held) == {segment.sid}
     assert not rows_of(cut)
 
@@ -121,7 +131,7 @@ def test_f10_what_is_not_flushed_to_the_cut_is_held_back() -> None:
     a, b = parts.segment("a"), parts.segment("b")
     cut = CycleCut(parts.state)
     parts.flush("a", length=1)
-    cut.finish([b.sid])
+    finish(cut, [b.sid])
     assert set(cut.held) == {b.sid}
     assert set(rows_of(cut)) == {name_key("a"), image_key(a.sid), segment_key(a.sid).encode()}
     count(cut, parts)
@@ -131,7 +141,7 @@ def test_f10_what_is_not_flushed_to_the_cut_is_held_back() -> None:
 
     cut = CycleCut(parts.state)
     parts.flush("b", length=1)
-    cut.finish(())
+    finish(cut, ())
     assert set(rows_of(cut)) == {name_key("b"), image_key(b.sid), segment_key(b.sid).encode()}
     count(cut, parts)
     assert parts.state.table.rows == 0
@@ -147,13 +157,13 @@ def test_f10_a_target_and_its_sources_are_held_back_together(unreached: str) -> 
     first = CycleCut(parts.state)
     for name, length in (("source", 1), ("target", 0), ("other", 0)):
         parts.flush(name, length=length)
-    first.finish(())
+    finish(first, ())
     rows_of(first)
     count(first, parts)
 
     parts.do(MergeRequest("target", ["source"], []))
     cut = CycleCut(parts.state)
-    cut.finish([parts.segment("target").sid if unreached == "target" else source.sid])
+    finish(cut, [parts.segment("target").sid if unreached == "target" else source.sid])
     assert set(cut.held) == {source.sid, target.sid}
     assert not rows_of(cut), "long-term storage has both as they were"
     count(cut, parts)
@@ -164,7 +174,7 @@ def test_f10_a_target_and_its_sources_are_held_back_together(unreached: str) -> 
     cut = CycleCut(parts.state)
     parts.commit({segment_key(source.sid): None})
     parts.flush("target", length=1)
-    cut.finish(())
+    finish(cut, ())
     rows = rows_of(cut)
     assert rows[name_key("source")].value is rows[image_key(source.sid)].value is None
     assert length_in(rows[image_key(target.sid)]) == 1
@@ -176,13 +186,13 @@ def test_f10_segments_of_one_name_are_held_back_together() -> None:
     first = parts.create()
     cut = CycleCut(parts.state)
     parts.flush(NAME, length=0)
-    cut.finish(())
+    finish(cut, ())
     rows_of(cut)
     count(cut, parts)
     parts.do(DeleteRequest(NAME), CreateRequest(NAME, 1 << 20))
     second = parts.segment(NAME)
     cut = CycleCut(parts.state)
-    cut.finish([first.sid])
+    finish(cut, [first.sid])
     assert set(cut.held) == {first.sid, second.sid}
     assert not rows_of(cut)
 
@@ -196,7 +206,7 @@ def test_f10_a_segment_that_is_deleted_during_its_flush_keeps_its_earlier_rows()
     flush = cut.flush_of(segment)
     assert flush is not None
     assert not flush.deleted, "it is flushed as of the cut"
-    cut.finish([segment.sid])
+    finish(cut, [segment.sid])
     assert not rows_of(cut)
     count(cut, parts)
     cut = CycleCut(parts.state)
@@ -204,11 +214,22 @@ def test_f10_a_segment_that_is_deleted_during_its_flush_keeps_its_earlier_rows()
     assert flush is not None
     assert flush.deleted
     parts.log(ForgetSegment(segment.sid))
-    cut.finish(())
+    finish(cut, ())
     assert {key for key, row in rows_of(cut).items() if row.value is None} == {
         name_key(NAME),
         image_key(segment.sid),
     }
+
+
+def test_f10_rows_of_a_cycle_whose_flushes_have_not_ended_are_a_bug() -> None:
+    parts = Parts()
+    parts.create()
+    cut = CycleCut(parts.state)
+    with pytest.raises(RuntimeError, match="F10"):
+        rows_of(cut)
+    parts.flush(NAME, length=0)
+    finish(cut, ())
+    assert name_key(NAME) in rows_of(cut)
 
 
 def test_a_cycle_that_is_not_published_gives_its_segments_back() -> None:
@@ -228,7 +249,7 @@ def test_m13_an_image_with_very_many_entries_is_no_row() -> None:
     segment = parts.create()
     segment.writers.update((b"%d" % number, WriterState(1, 1, 0)) for number in range(3200))
     cut = CycleCut(parts.state)
-    cut.finish(())
+    finish(cut, ())
     assert image_key(segment.sid) not in rows_of(cut)
     assert segment.sid in parts.state.segments.unpublished
 
@@ -241,7 +262,7 @@ def test_m13_thousands_of_images_come_in_the_order_of_their_keys() -> None:
     parts.state.segments.unpublished.clear()
     parts.state.segments.unpublished.update((sid, None) for sid in reversed(order))
     cut = CycleCut(parts.state)
-    cut.finish(())
+    finish(cut, ())
     assert [key for key in rows_of(cut) if key.startswith(b"g:")] == sorted(map(image_key, order))
 
 
@@ -251,7 +272,7 @@ def test_a_checkpoint_has_no_rows_of_what_left_memory_while_others_are_held_back
     idle, late = parts.create("idle"), parts.create("late")
     parts.flush("idle", length=0)
     cut = CycleCut(parts.state)
-    cut.finish({late.sid})
+    finish(cut, {late.sid})
     parts.state.table.use(
         RunList(schema=CONSISTENT, rows_to=cut.cut, records_to=cut.end, held=tuple(cut.held))
     )

@@ -166,7 +166,7 @@ async def test_j2_an_element_that_nobody_could_read_is_not_recorded() -> None:
                     run.summary, first_key=b"%02da" % number + long, last_key=b"%02db" % number + long
                 ),
             )
-            for number in range(17)
+            for number in range(82)
         ]
         before = owner.container.state.manifest
         with pytest.raises(StorageFull, match=f"at most {ELEMENT_BYTES_MAX} bytes"):

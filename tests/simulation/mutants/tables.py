@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -73,9 +73,11 @@ def tombstones_go_while_older_runs_have_the_row(plant: Planter) -> None:
 def rows_are_clean_before_their_element_counts(plant: Planter) -> None:
     """After a crash, or a failed flush, records are lost that only a run without an element has."""
 
-    async def write(original: Any, self: TableRuns, cut: CycleCut, runs: list[RunEntry]) -> bool:
-        has_room: bool = await original(self, cut, runs)
-        self._state.table.use(self._published(runs, cut, self._state.table.runs))
+    async def write(
+        original: Any, self: TableRuns, cut: CycleCut, runs: list[RunEntry], published: Any
+    ) -> bool:
+        has_room: bool = await original(self, cut, runs, published)
+        self._state.table.use(published(runs, self._state.table.runs))
         return has_room
 
     plant(TableRuns._write_rows, write)
@@ -132,7 +134,14 @@ def what_is_not_flushed_to_the_cut_is_published(plant: Planter) -> None:
 @mutant("F10")
 def sources_are_published_without_their_target(plant: Planter) -> None:
     """Long-term storage alone has merged bytes twice, or not at all."""
-    plant(ClosureLog.closure, lambda original, self, segments: set(segments))
+
+    def closure(
+        original: Any, self: ClosureLog, segments: Iterable[int], to: int
+    ) -> Generator[None, None, set[int]]:
+        yield from ()
+        return set(segments)
+
+    plant(ClosureLog.closure, closure)
 
 
 @mutant("F10")

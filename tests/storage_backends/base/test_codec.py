@@ -18,6 +18,12 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "u32": st.integers(0, (1 << 32) - 1),
     "u64": st.integers(0, (1 << 64) - 1),
     "i64": st.integers(-(1 << 63), (1 << 63) - 1),
+    "ascending": st.one_of(
+        [
+            st.sets(st.integers(0, top - 1), max_size=20).map(lambda values: tuple(sorted(values)))
+            for top in (1 << 7, 1 << 15, 1 << 31, 1 << 64)
+        ]
+    ),
     "blob": st.binary(max_size=30),
     "text": st.text(max_size=30),
 }
@@ -46,6 +52,25 @@ def test_the_bytes_are_big_endian_with_lengths_before() -> None:
         == "01 00 02 00 00 00 03 00 00 00 00 00 00 00 04 ff ff ff ff ff ff ff fb 00 00 00 02 61 62 00 02 c3 "
         "a9 7a"
     )
+
+
+def test_ascending_numbers_take_the_width_of_the_widest_gap() -> None:
+    """A hundred thousand segments that were created one after another fit into an element."""
+    assert Encoder().ascending((5, 6, 9)).finish().hex(" ") == "00 00 00 03 00 00 00 00 00 00 00 05 01 01 03"
+    assert Encoder().ascending((5, 6, 262)).finish().hex(" ").endswith("05 02 00 01 01 00")
+    assert Encoder().ascending(()).finish() == bytes(4)
+    with pytest.raises(struct.error):
+        Encoder().ascending((6, 5))
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    ["01 01 00", "02 00 01 00 03", "03 00 00 01 00 00 03"],
+    ids=["not ascending", "too wide", "no width"],
+)
+def test_ascending_numbers_have_one_form(gaps: str) -> None:
+    with pytest.raises(DecodeError, match="numbers"):
+        Decoder(bytes.fromhex("00 00 00 03 00 00 00 00 00 00 00 05" + gaps)).ascending()
 
 
 def test_only_known_members_of_an_enum_are_decoded() -> None:
