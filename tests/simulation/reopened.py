@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 
 import anyio
 import trio
@@ -132,13 +133,12 @@ class ReopenedRun(CopiesRun):
         newest = self.site.chunk_contents()
         self._set_storage(earlier)
         for number in range(self._random.randint(0, 8)):
+            backup = partial(SegmentStore.backup, name=f"n{number}")
             match self._random.choice(("append", "append", "flush", "back up", "remove", "wait")):
                 case "append":
                     await self._append(folder, self._random.choice(NAMES))
                 case "back up":
-                    await self._expect_no_answer(
-                        folder, lambda store, number=number: store.backup(f"n{number}")
-                    )  # type: ignore[misc]
+                    await self._expect_no_answer(folder, backup)
                 case "remove":
                     name = self._random.choice(("b0", "b1", "later"))
                     await self._expect_no_answer(folder, lambda store, name=name: store.remove_backup(name))  # type: ignore[misc]
