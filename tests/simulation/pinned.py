@@ -25,6 +25,7 @@ from .copies import DELAY, ELEMENTS, FIRST, NAMES
 from .faults import Fault, Kind, Nth, Target, Window
 from .invariants import Broken
 from .recovered import RecoveredRun
+from .settings import ChunksKind
 from .trace import Trace
 from .world import Site
 
@@ -64,7 +65,13 @@ class PinnedRun(RecoveredRun):
         age, size = self._random.choice(((0.2, 100), (2.0, 1500), (60.0, 1 << 20)))
         limits = attrs.evolve(self.site.kind.limits, flush_age=age, flush_bytes=size)
         containers = self._random.choice((1, 1, 2))
-        kind = attrs.evolve(self.site.kind, limits=limits, containers=containers)
+        cache = self._random.choice((0, 64 << 10, 1 << 20))
+        kind = attrs.evolve(
+            self.site.kind,
+            limits=limits,
+            containers=containers,
+            chunk_cache=cache if self.site.kind.chunks is ChunksKind.OBJECTS else 0,
+        )
         self.site = Site(kind, self._random, trace)
 
     @property

@@ -103,7 +103,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
             seconds = trio.current_time()
 
     try:
-        run_virtual(body, seed, rounds=_rounds(1))
+        with small_blocks():
+            run_virtual(body, seed, rounds=_rounds(1))
     except BaseException as error:
         found = _violation(error)
         if found is None:
