@@ -21,7 +21,7 @@ from tierlog.storage_backends.base.backups import Backup
 from tierlog.storage_backends.base.errors import BackupNotFound
 
 from .copied_folder import HERE, Folder
-from .copies import DELAY, ELEMENTS, FIRST, NAMES
+from .copies import DELAY, ELEMENTS, FIRST, NAMES, CopiesRun
 from .faults import Fault, Kind, Nth, Target, Window
 from .invariants import Broken
 from .recovered import RecoveredRun
@@ -116,6 +116,10 @@ class PinnedRun(RecoveredRun):
                 await self._check(folder)
         await trio.sleep(self._random.choice((0.0, 1.0, 2 * DELAY)))
         return folder
+
+    async def _append(self, folder: Folder, name: str) -> None:
+        """Without a writer: a client that meets an earlier state is a subject of the worlds of recoveries."""
+        await CopiesRun._append(self, folder, name)
 
     # --- backups ----------------------------------------------------------------------------------
 
