@@ -54,7 +54,9 @@ SHORT_LEASE = 30.0
 TOMBSTONE_SECONDS = 30.0
 FLUSHES = 20
 LOOKS = 8
-ROUNDS_AT_ONE_TIME = 20_000
+ROUNDS_AT_ONE_TIME = 100_000
+"""More than an opening needs on a full disk without delays, where each lookup reads 25 runs from long-term
+storage."""
 ROUNDS_AT_LEAST = 400_000
 ROUNDS_PER_ACTION = 1000
 """Bounds of a run's work: about twenty times of what runs need, and twice of what one needs whose small cache
