@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ...storage_backends.base.errors import DataCorruption, InvalidArgument
+from ...storage_backends.base.errors import DataCorruption
 from . import output
 from .agreement import check_agreed
+from .copy_place import check_copy_place, opened_place
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Service, TakeOver
 from .recover import show_containers
 from .running import FAILED, USE_URL, Hints, execute, owning, read_settings, viewing, writing
@@ -84,7 +85,9 @@ def make(
                 await store.backup(name)
             return None
 
-        if not await _has_backup(data, config, name):
+        # Whatever is wrong with the place is noticed before there is a backup.
+        await _check_place(data, config, copy_to)
+        if not await _can_copy(data, config, name, copy_to):
             async with owning(data, config, take_over=take_over, remedy=USE_URL) as owned:
                 await owned.backup(name)
         with output.progress("copying", None) as advance:
@@ -120,7 +123,7 @@ def ls(
             async with writing(data, config, take_over=False, url=url) as store:
                 return await store.backups()
         if place is not None:
-            async with _place(place, config) as chunks:
+            async with opened_place(place, config) as chunks:
                 return await _list(chunks, is_copy=True)
         async with _own_storage(data, config) as chunks:
             return await _list(chunks, is_copy=False)
@@ -229,7 +232,7 @@ async def _restore(
         async with logs_moved_away(folder, files, world, is_wanted=replaces):
             if place is None:
                 return await run(None)
-            async with _place(place, config) as source:
+            async with opened_place(place, config) as source:
                 return await run(source)
 
 
@@ -272,61 +275,34 @@ async def _own_storage(data: Path, config: Path | None) -> AsyncIterator[ChunkSt
         await storage.close()
 
 
-@asynccontextmanager
-async def _place(place: str, config: Path | None, *, write: bool = False) -> AsyncIterator[ChunkStorage]:
-    """The storage of a copy. ``write`` creates the folder."""
-    from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
-    from ...storage_backends.chunks.s3_location import SCHEME
-    from ...storage_backends.files.local import LocalFiles
-    from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage
-    from ..folder.paths import StoreFolder, check_path
-    from ..store.opening import system_world
-
-    files, world = LocalFiles(), system_world()
-    if place.startswith(SCHEME):
-        location, nowhere = ChunkLocation(place, read_settings(config, None).s3), StoreFolder("")
-        storage = (
-            make_chunk_storage(location, files, nowhere, world, create=True)
-            if write
-            else make_chunk_reader(location, files, nowhere, world)
-        )
-    elif write:
-        storage = FileSystemChunkStorage(files, check_path(place).path, world)
-    else:
-        await _check_place(place)
-        storage = FileSystemChunkReader(files, check_path(place).path, world)
-    await storage.open()
-    try:
-        yield storage
-    finally:
-        await storage.close()
-
-
-async def _check_place(place: str) -> None:
-    """Before the storage takes it for a mount that is missing."""
-    import anyio
-
-    meaning = "--from names the folder that `tierlog backup --copy-to` has written, and --data the store"
-    if not place:
-        raise typer.BadParameter("it is empty: name a folder")
-    if not await anyio.Path(place).is_dir():
-        raise InvalidArgument(f"there is no folder {place}: {meaning}")
-    if not await anyio.Path(place, "_system").is_dir():
-        raise InvalidArgument(f"{place} holds no backups: {meaning}")
-
-
 async def _list(chunks: ChunkStorage, *, is_copy: bool) -> list[Backup]:
     from ..maintenance.backups import list_backups
 
     return await list_backups(chunks, is_copy=is_copy)
 
 
-async def _has_backup(data: Path, config: Path | None, name: str) -> bool:
+async def _check_place(data: Path, config: Path | None, place: str) -> None:
+    from ...storage_backends.files.local import LocalFiles
+    from ..folder.chunk_location import ChunkLocation, recorded_location
+    from ..folder.paths import check_path
+
+    folder, settings = check_path(data), read_settings(config, None)
+    recorded = await recorded_location(LocalFiles(), folder)
+    own = recorded if recorded.chunks else ChunkLocation(settings.chunks, settings.s3)
+    await check_copy_place(place, own, ChunkLocation(place, settings.s3), folder)
+
+
+async def _can_copy(data: Path, config: Path | None, name: str, place: str) -> bool:
+    """Whether there is the backup already. Raises if it could not be copied to ``place``."""
     from ...journal.manifest.pin_record import pin_record_name
     from ...storage_backends.base.backups import check_backup_name
+    from ..maintenance.backup_copy import check_target
 
-    async with _own_storage(data, config) as chunks:
-        return await chunks.exists(pin_record_name(check_backup_name(name)))
+    async with _own_storage(data, config) as source:
+        has_backup = await source.exists(pin_record_name(check_backup_name(name)))
+        async with opened_place(place, config, write=True) as target:
+            await check_target(source, target)
+        return has_backup
 
 
 async def _copy_to(
@@ -334,7 +310,7 @@ async def _copy_to(
 ) -> CopiedBackup:
     from ..maintenance.backup_copy import copy_backup
 
-    async with _own_storage(data, config) as source, _place(place, config, write=True) as target:
+    async with _own_storage(data, config) as source, opened_place(place, config, write=True) as target:
         return await copy_backup(source, name, target, advance)
 
 

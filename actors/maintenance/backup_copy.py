@@ -30,7 +30,6 @@ from ...journal.manifest.pin_record import (
 )
 from ...journal.manifest.store_record import (
     STORE_RECORD,
-    other_store,
     read_store_record,
     require_store_record,
 )
@@ -103,10 +102,25 @@ async def copy_backup(
             f"backup {name!r} is not complete: container {missing[0]} does not keep it; make another one"
         )
     await _check_store(target, record)
-    names = [info.name.removeprefix(PINS) async for info in target.list(PINS)]
-    records = [await read_pin_record(target, name) for name in names]
+    records = await _records(target)
     await _check_is_copy(source, target, records, len(record.elements))
     return await _Copy(source, target, record, progress, _Verified(target, records, name)).run()
+
+
+async def check_target(source: ChunkStorage, target: ChunkStorage) -> None:
+    """Raise what keeps ``target`` from having copies of backups of the store whose long-term storage is
+    ``source``, before one is made: ``StoreMismatch``, ``DataCorruption``."""
+    own, there = await read_store_record(source), await read_store_record(target)
+    if own is None:
+        return  # Nothing was flushed yet.
+    if there is not None and there.store != own.store:
+        raise _other_place(there.store, own.store)
+    await _check_is_copy(source, target, await _records(target), own.containers)
+
+
+async def _records(target: ChunkStorage) -> list[PinRecord]:
+    names = [info.name.removeprefix(PINS) async for info in target.list(PINS)]
+    return [await read_pin_record(target, name) for name in names]
 
 
 async def _check_is_copy(
@@ -156,8 +170,15 @@ async def _check_store(target: ChunkStorage, record: PinRecord) -> bool:
     """Whether there is a store. Raises ``StoreMismatch`` if it is another one."""
     there = await read_store_record(target)
     if there is not None and there.store != record.store:
-        raise other_store(there.store, record.store)
+        raise _other_place(there.store, record.store)
     return there is not None
+
+
+def _other_place(there: bytes, own: bytes) -> StoreMismatch:
+    return StoreMismatch(
+        f"there are backups or data of store {there.hex()}, and the backup is of store {own.hex()}: name "
+        f"another folder, or another prefix of the bucket"
+    )
 
 
 class _Verified:

@@ -104,6 +104,51 @@ def test_a_backup_is_copied_and_restored_elsewhere(run: Run, folder: Path, tmp_p
     assert run("verify", "--deep", "--data", other).code == 0
 
 
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        ("store/lts", "the same folder, or one is within the other"),
+        ("store/lts/inner", "the same folder, or one is within the other"),
+        ("store/wal", "the same folder, or one is within the other"),
+        ("store", "the same folder, or one is within the other"),
+        (".", "the same folder, or one is within the other"),
+        ("link", "the same folder, or one is within the other"),
+        ("other/lts", "is in the folder of a store"),
+        ("other/inner", "is in the folder of a store"),
+        ("documents", "has other files, such as report"),
+        ("report", "no folder can be made at"),
+        ("copies-of-other", "there are backups or data of store"),
+        ("ftp://host/path", "backups are not copied to ftp://"),
+        ("S3://bucket/path", "backups are not copied to S3://"),
+        ("", "--copy-to is empty"),
+    ],
+)
+def test_p7_a_place_that_cannot_have_copies_is_refused_before_there_is_a_backup(
+    run: Run, folder: Path, tmp_path: Path, place: str, problem: str
+) -> None:
+    make_store(folder)
+    run("segment", "create", "x", "--data", str(tmp_path / "other"))
+    assert run("backup", "b", "--data", "other", "--copy-to", str(tmp_path / "copies-of-other")).code == 0
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents/report").write_text("hello")
+    (tmp_path / "report").write_text("hello")
+    (tmp_path / "link").symlink_to(folder / "lts")
+    before = sorted(tmp_path.rglob("*"))
+
+    done = run("backup", "first", "--copy-to", place.replace("store", folder.name))
+
+    assert (done.code, problem in done.err) == (1, True), done.err
+    assert "remove this new wal/" not in done.err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert listed(run) == []
+
+
+def test_a_place_with_lost_and_found_only_is_empty(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    (tmp_path / "mount/lost+found").mkdir(parents=True)
+    assert run("backup", "first", "--copy-to", str(tmp_path / "mount")).code == 0
+
+
 def test_a_backup_that_cannot_be_restored_is_shown_with_its_problem(run: Run, folder: Path) -> None:
     make_store(folder)
     run("backup", "first")

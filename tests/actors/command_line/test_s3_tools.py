@@ -16,6 +16,7 @@ from support.s3_server import BUCKET, S3Server
 
 PREFIX = "a-store/"
 PLACE = f"s3://{BUCKET}/{PREFIX}"
+COPY = f"s3://{BUCKET}/copy"
 
 
 @pytest.fixture
@@ -74,8 +75,8 @@ def test_an_export_is_a_header_in_the_bucket(store: None, server: S3Server, run:
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Path, elsewhere: bool) -> None:
     append_and_flush(run, "kept")
-    to = ("--copy-to", f"{PLACE}-copy") if elsewhere else ()
-    source = ("--from", f"{PLACE}-copy") if elsewhere else ()
+    to = ("--copy-to", COPY) if elsewhere else ()
+    source = ("--from", COPY) if elsewhere else ()
     assert run("backup", "first", *to).code == 0
     assert [each["name"] for each in json.loads(run("backup", "ls", *source, "--json").out)] == ["first"]
     append_and_flush(run, " and lost")
@@ -84,8 +85,17 @@ def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Pat
     if not elsewhere:
         lost = run("restore", "first")
         assert (lost.code, is_one_line(lost.err)) == (1, True)
-    place = f"{PLACE}-new" if elsewhere else PLACE
+    place = f"s3://{BUCKET}/new" if elsewhere else PLACE
     done = run("restore", "first", "--chunks", place, *source)
     assert (done.code, done.err) == (0, "")
     assert run("segment", "read", NAME).out == "kept"
     assert run("doctor", "--deep").code == 0
+
+
+@pytest.mark.parametrize("place", [PLACE, PLACE.rstrip("/"), f"{PLACE}inner", f"s3://{BUCKET}"])
+def test_p7_a_copy_within_long_term_storage_is_refused_before_there_is_a_backup(
+    store: None, run: Run, place: str
+) -> None:
+    done = run("backup", "first", "--copy-to", place)
+    assert (done.code, "or one is within the other" in done.err) == (1, True)
+    assert json.loads(run("backup", "ls", "--json").out) == []
