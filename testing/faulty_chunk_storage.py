@@ -161,6 +161,9 @@ class FaultyChunkStorage(ChunkStorage):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._call("concat", name, lambda: self.inner.concat(name, ranges))
 
+    async def replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        return await self._call("replace", name, lambda: self.inner.replace(name, ranges))
+
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call("set_read_only", name, lambda: self.inner.set_read_only(name, read_only))
 

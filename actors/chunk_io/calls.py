@@ -134,6 +134,9 @@ CREATE_WITH_CONTENT: Verb[int] = Verb(
 # repeating.
 WRITE: Verb[int] = Verb(name="write", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True, carries=1)
 CONCAT: Verb[int] = Verb(name="concat", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True, result_bytes=int)
+REPLACE: Verb[int] = Verb(
+    name="replace", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True, result_bytes=int
+)
 # Deletes make space, so they go by the internal lane, whatever the name.
 DELETE: Verb[None] = Verb(name="delete", pool=PoolKind.WRITE, retry=Retry.DELETE, lane=Lane.INTERNAL)
 # Not repeated: its caller deletes them one by one then.
@@ -153,6 +156,7 @@ VERBS: Sequence[Verb[Any]] = (
     CREATE_WITH_CONTENT,
     WRITE,
     CONCAT,
+    REPLACE,
     DELETE,
     DELETE_MANY,
     SET_READ_ONLY,

@@ -124,6 +124,9 @@ class StorageClient(ChunkStorage):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._call(calls.CONCAT, name, tuple(ranges))
 
+    async def replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        return await self._call(calls.REPLACE, name, tuple(ranges))
+
     async def delete(self, name: str) -> None:
         await self._call(calls.DELETE, name)
 

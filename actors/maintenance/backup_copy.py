@@ -66,6 +66,8 @@ _CACHE_BYTES = 16 << 20
 _PARTS = "_system/copying/"
 FindDamage = Callable[[ChunkStorage], Awaitable[DataCorruption | None]]
 """What is wrong with an object in a storage, all of it read."""
+PutRanges = Callable[[str, Sequence[ChunkRange]], Awaitable[int]]
+"""``concat`` or ``replace``."""
 
 
 @attrs.frozen
@@ -289,13 +291,16 @@ class _Copy:
         totals.copied_bytes += copied
 
     async def _extend(self, name: str, there: int | None, length: int, find_damage: FindDamage) -> None:
-        if there is not None:
-            # Other backups may need what is there: nothing worse takes its place.
-            await self._check_source(find_damage)
+        if there is None:
+            await self._create(name, length)
+            return
+
+        # Other backups may need what is there: nothing worse takes its place.
+        await self._check_source(find_damage)
         if self._target.capabilities.append:
             await self._append(name, there, length)
         else:
-            await self._create(name, length, replaces=there is not None)
+            await self._put_parts(name, length, self._target.replace)
 
     async def _replace(self, name: str, length: int, find_damage: FindDamage, damage: DataCorruption) -> None:
         """Copy the object again: a call that was cut short left it, a read went wrong, or it was damaged
@@ -303,11 +308,7 @@ class _Copy:
         await self._check_source(find_damage)
         if (await self._length(name) or 0) > length:
             raise damage  # longer than what could take its place
-        if self._target.capabilities.append:
-            await self._target.delete(name)
-            await self._append(name, None, length)
-        else:
-            await self._create(name, length, replaces=True)
+        await self._put_parts(name, length, self._target.replace)
         if (left := await find_damage(self._target)) is not None:
             raise left
 
@@ -333,23 +334,22 @@ class _Copy:
         self._progress(size, 0)
         return data
 
-    async def _append(self, name: str, there: int | None, length: int) -> None:
-        """Create the chunk, or go on with it."""
-        if there is None:
+    async def _create(self, name: str, length: int) -> None:
+        if self._target.capabilities.append:
             await self._target.create(name)
-        for offset in range(there or 0, length, _PIECE_BYTES):
+            await self._append(name, 0, length)
+        elif length <= _PIECE_BYTES:
+            await self._target.create_with_content(name, [await self._read(name, 0, length)])
+        else:
+            await self._put_parts(name, length, self._target.concat)
+
+    async def _append(self, name: str, there: int, length: int) -> None:
+        for offset in range(there, length, _PIECE_BYTES):
             data = await self._read(name, offset, min(_PIECE_BYTES, length - offset))
             await self._target.write(name, offset, [data])
 
-    async def _create(self, name: str, length: int, *, replaces: bool) -> None:
-        if length <= _PIECE_BYTES:
-            data = await self._read(name, 0, length)
-            if replaces:
-                await self._target.delete(name)
-            await self._target.create_with_content(name, [data])
-            return
-
-        # In pieces, of which no more than one is in memory.
+    async def _put_parts(self, name: str, length: int, put: PutRanges) -> None:
+        """Create or replace the object in one step, from pieces of which no more than one is in memory."""
         parts: list[ChunkRange] = []
         for offset in range(0, length, _PIECE_BYTES):
             data = await self._read(name, offset, min(_PIECE_BYTES, length - offset))
@@ -358,9 +358,7 @@ class _Copy:
                 await self._target.delete(part)  # left by a call that was killed
             await self._target.create_with_content(part, [data])
             parts.append(ChunkRange(part, 0, len(data)))
-        if replaces:
-            await self._target.delete(name)
-        await self._target.concat(name, parts)
+        await put(name, parts)
         for part_range in parts:
             await self._target.delete(part_range.name)
 

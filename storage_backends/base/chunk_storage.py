@@ -34,6 +34,10 @@ The verbs, with their own errors:
   may occur several times and a range may be empty, but there is at least one. Errors as for a creation, and
   ``ChunkNotFound`` with the name of a missing source, ``BadChunkOffset(expected=length, given=end of the
   range)`` for a short one. If several apply, any of them.
+* ``replace`` gives an existing chunk the bytes of exact ranges of others, in one step: whoever reads it
+  finds the old bytes or the new ones, also after a crash or an error. Otherwise as ``concat``, and
+  ``ChunkNotFound`` if the chunk is missing. Nobody else may change it meanwhile. A store's own names are
+  never used twice (rule S2), so it is for copies (rule P7).
 * ``set_read_only`` makes a chunk refuse ``write``, or accept it again; reads, concats and deletes still work.
   ``ChunkNotFound``. Idempotent. How far other instances respect it depends on the backend: it protects
   against mistakes only.
@@ -126,6 +130,7 @@ class Capabilities(Value):
     concat: bool
     """``concat``, natively or by copying, without consuming its sources."""
     delete_many: bool = False
+    replace: bool = False
     reads_are_durable: bool = False
     """Whatever a read returns survives any crash, as in an object store. A file system reads its page cache:
     a chunk whose creation had an unknown outcome may be visible now and gone after a power loss."""
@@ -263,6 +268,12 @@ class ChunkStorage(ABC):
     @abstractmethod
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         """Create the chunk ``name`` from ``ranges``, in order. Returns its length."""
+
+    async def replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        """Replace the bytes of the chunk ``name`` by ``ranges``, in order. Returns its length. By default
+        ``Unsupported``."""
+        await checkpoint()
+        raise Unsupported("this chunk storage replaces no chunks: create another one")
 
     @abstractmethod
     async def set_read_only(self, name: str, read_only: bool) -> None: ...

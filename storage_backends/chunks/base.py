@@ -48,7 +48,16 @@ from ..base.errors import (
 )
 
 READS = ("open", "close", "exists", "info", "read", "list", "used_space", "sweep")
-MUTATIONS = ("create", "create_with_content", "write", "delete", "delete_many", "concat", "set_read_only")
+MUTATIONS = (
+    "create",
+    "create_with_content",
+    "write",
+    "delete",
+    "delete_many",
+    "concat",
+    "replace",
+    "set_read_only",
+)
 """The verbs whose outcome is unknown after an unexpected exception."""
 ERRORS = (
     ChunkNotFound,
@@ -223,6 +232,14 @@ class BaseChunkStorage(ChunkStorage):
         return size
 
     @final
+    async def replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        with _Call(self, "replace", name):
+            self._check_replace(name, ranges)
+            size = await self._replace(name, ranges)
+        self._bytes_written += size
+        return size
+
+    @final
     async def set_read_only(self, name: str, read_only: bool) -> None:
         with _Call(self, "set_read_only", name):
             self._check(name)
@@ -306,6 +323,10 @@ class BaseChunkStorage(ChunkStorage):
         """Make a chunk of ranges of others. Needed with the concat capability."""
         raise _unsupported("concat", name)
 
+    async def _replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        """Replace a chunk by ranges of others. Needed with the capability."""
+        raise _unsupported("replace", name)
+
     @abstractmethod
     async def _set_read_only(self, name: str, read_only: bool) -> None: ...
 
@@ -350,18 +371,26 @@ class BaseChunkStorage(ChunkStorage):
                 f"this chunk storage cannot append; create chunk {name} with its content instead"
             )
 
-    def _check_concat(self, name: str, ranges: Sequence[ChunkRange]) -> None:
+    def _check_ranges(self, name: str, ranges: Sequence[ChunkRange]) -> None:
         self._check(name)
         if not ranges:
-            raise InvalidArgument(f"concat to {name} needs at least one range")
+            raise InvalidArgument(f"{name} needs at least one range to be made of")
 
         for part in ranges:
             self._check(part.name, part.offset, part.length)
+
+    def _check_concat(self, name: str, ranges: Sequence[ChunkRange]) -> None:
+        self._check_ranges(name, ranges)
         if not self.capabilities.concat:
             raise Unsupported(
                 f"this chunk storage cannot concat; read the ranges and create chunk {name} with their "
                 f"content"
             )
+
+    def _check_replace(self, name: str, ranges: Sequence[ChunkRange]) -> None:
+        self._check_ranges(name, ranges)
+        if not self.capabilities.replace:
+            raise Unsupported(f"this chunk storage cannot replace chunk {name}; create another one")
 
     # --- counts ----------------------------------------------------------------------------------
 

@@ -115,6 +115,14 @@ class CachedChunkStorage(ChunkStorage):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._inner.concat(name, ranges)
 
+    async def replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        check_chunk_name(name)
+        try:
+            return await self._inner.replace(name, ranges)
+        finally:
+            if self._cache.holds(name, 0):
+                await self._cache.remove(name)
+
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._inner.set_read_only(name, read_only)
 

@@ -66,6 +66,7 @@ from .filesystem_programs import (
     keep_reserve,
     mapped,
     publish,
+    publish_instead,
     release_reserve,
     remove,
     with_file,
@@ -101,7 +102,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(append=True, concat=True, delete_many=True)
+        return Capabilities(append=True, concat=True, delete_many=True, replace=True)
 
     async def _open(self) -> None:
         if not self._may_create:
@@ -191,6 +192,22 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._publish(name, lambda handle: copy_ranges(handle, ranges, self._path))
+
+    async def _replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        temporary = f"{self._root}/{TEMPORARY}{self._world.new_id()}"
+
+        def program(progress: Progress) -> Program[int]:
+            yield from with_file(Open(self._path(name)), _length)
+            return (
+                yield from publish_instead(
+                    self._path(name),
+                    temporary,
+                    lambda handle: copy_ranges(handle, ranges, self._path),
+                    progress,
+                )
+            )
+
+        return await self._change(name, program)
 
     async def _set_read_only(self, name: str, read_only: bool) -> None:
         def program(progress: Progress) -> Program[None]:

@@ -284,6 +284,39 @@ def publish(
     progress: Progress,
 ) -> Program[int]:
     """Durably create the object ``path`` with what ``fill`` writes, or nothing at all."""
+    size = yield from _fill(temporary, path, fill)
+    try:
+        yield from _link(temporary, path, folders, progress)
+    except Exception:
+        yield from discard(temporary)
+        raise
+    yield from discard(temporary)
+    # S2: the name is durable before the caller learns of it.
+    yield SyncFolder(dirname(path))
+    yield from folders.prove(dirname(path))
+    if not folders.knows(dirname(path)):
+        # A delete removed the folder, and the name of the one that is there now may not be durable (W11).
+        yield from discard(path)
+        raise FolderRemoved
+    return size
+
+
+def publish_instead(
+    path: str, temporary: str, fill: Callable[[FileHandle], Program[int]], progress: Progress
+) -> Program[int]:
+    """Durably replace the object ``path`` by what ``fill`` writes, or leave it as it is."""
+    size = yield from _fill(temporary, path, fill)
+    try:
+        yield from _effect(progress, Rename(temporary, path), (FileNotFoundError, PermissionError))
+    except Exception:
+        yield from discard(temporary)
+        raise
+    yield SyncFolder(dirname(path))
+    return size
+
+
+def _fill(temporary: str, path: str, fill: Callable[[FileHandle], Program[int]]) -> Program[int]:
+    """Durably make the file ``temporary``, whose name is not synced."""
     try:
         handle = yield Open(temporary, write=True, create=True, cold=True)
     except FileExistsError as error:
@@ -299,19 +332,6 @@ def publish(
         yield from discard(temporary)
         raise
     yield Close(handle)
-    try:
-        yield from _link(temporary, path, folders, progress)
-    except Exception:
-        yield from discard(temporary)
-        raise
-    yield from discard(temporary)
-    # S2: the name is durable before the caller learns of it.
-    yield SyncFolder(dirname(path))
-    yield from folders.prove(dirname(path))
-    if not folders.knows(dirname(path)):
-        # A delete removed the folder, and the name of the one that is there now may not be durable (W11).
-        yield from discard(path)
-        raise FolderRemoved
     return size
 
 

@@ -79,7 +79,11 @@ class MemoryChunkStorage(BaseChunkStorage):
         super().__init__()
         self.state = MemoryChunkState() if state is None else state
         self._capabilities = Capabilities(
-            append=append, concat=concat, delete_many=delete_many, reads_are_durable=reads_are_durable
+            append=append,
+            concat=concat,
+            delete_many=delete_many,
+            replace=True,
+            reads_are_durable=reads_are_durable,
         )
 
     @property
@@ -138,6 +142,12 @@ class MemoryChunkStorage(BaseChunkStorage):
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         await checkpoint()
         return self._add(name, MemoryChunk(bytearray().join(map(self._range, ranges))))
+
+    async def _replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        await checkpoint()
+        chunk = self._chunk(name)
+        chunk.data = bytearray().join(map(self._range, ranges))
+        return chunk.length
 
     async def _set_read_only(self, name: str, read_only: bool) -> None:
         await checkpoint()

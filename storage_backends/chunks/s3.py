@@ -59,7 +59,7 @@ class S3ChunkStorage(BaseChunkStorage):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(append=self._options.append, concat=True, reads_are_durable=True)
+        return Capabilities(append=self._options.append, concat=True, replace=True, reads_are_durable=True)
 
     async def _open(self) -> None:
         await self._requests.open(self._location.prefix)
@@ -164,6 +164,13 @@ class S3ChunkStorage(BaseChunkStorage):
             )
         except ChunkExists as refusal:
             await self._accept_own(name, put_id, refusal)
+        return sum(part.length for part in ranges)
+
+    async def _replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        """A put, or the completion of an upload, replaces the object in one step; it is not conditional."""
+        await self._requests.head(self._key(name), name)
+        prefix, put_id, parallel = self._location.prefix, self._world.new_id(), self._options.parallel
+        await Concat(self._requests, prefix, name, put_id, parallel, replaces=True).run(ranges)
         return sum(part.length for part in ranges)
 
     async def _set_read_only(self, name: str, read_only: bool) -> None:

@@ -15,15 +15,26 @@ from .s3_upload import Upload
 
 
 class Concat:
-    """Creates the chunk ``name``, whose key is ``prefix + name``."""
+    """Creates the chunk ``name``, whose key is ``prefix + name``; with ``replaces`` in place of the one
+    there."""
 
-    def __init__(self, requests: S3Requests, prefix: str, name: str, put_id: str, parallel: int) -> None:
+    def __init__(
+        self,
+        requests: S3Requests,
+        prefix: str,
+        name: str,
+        put_id: str,
+        parallel: int,
+        *,
+        replaces: bool = False,
+    ) -> None:
         self._requests = requests
         self._prefix = prefix
         self._name = name
         self._key = prefix + name
         self._put_id = put_id
         self._parallel = parallel
+        self._replaces = replaces
 
     async def run(self, ranges: Sequence[ChunkRange]) -> None:
         """Raises what ``create_with_content`` raises, and ``BadChunkOffset`` for a range past its source's
@@ -32,13 +43,16 @@ class Concat:
         await self._check_sources(ranges)
         parts = plan_parts(ranges)
         if not parts:
-            await self._requests.put(self._key, self._name, [], self._put_id)
+            await self._put([])
         # One request in place of three: an upload begins, sends and completes.
         elif len(parts) == 1 and isinstance(parts[0], JoinedPart):
-            await self._requests.put(self._key, self._name, await self._fetch(parts[0]), self._put_id)
+            await self._put(await self._fetch(parts[0]))
         else:
-            upload = Upload(self._requests, self._key, self._name, self._put_id)
+            upload = Upload(self._requests, self._key, self._name, self._put_id, replaces=self._replaces)
             await upload.run([partial(self._make_part, part) for part in parts], self._parallel)
+
+    async def _put(self, data: list[bytes]) -> None:
+        await self._requests.put(self._key, self._name, data, self._put_id, replaces=self._replaces)
 
     async def _check_sources(self, ranges: Sequence[ChunkRange]) -> None:
         names = list(dict.fromkeys(part.name for part in ranges))

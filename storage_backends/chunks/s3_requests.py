@@ -33,6 +33,8 @@ from .s3_loop import Call, RequestLoop, T, request_loop
 
 _ID = "tierlog-put"
 """The metadata entry with the id of the call that made an object."""
+_NEW = {"IfNoneMatch": "*"}
+"""The condition that the object is new."""
 _READ_ONLY = "tierlog-read-only"
 """The metadata entry of an object that refuses writes."""
 
@@ -203,12 +205,21 @@ class S3Requests:
 
     # --- objects ---------------------------------------------------------------------------------
 
-    async def put(self, key: str, name: str, data: Sequence[Buffer], put_id: str) -> None:
-        """Create the object, or raise ``ChunkExists``."""
+    async def put(
+        self, key: str, name: str, data: Sequence[Buffer], put_id: str, *, replaces: bool = False
+    ) -> None:
+        """Create the object, or raise ``ChunkExists``; with ``replaces`` it takes the place of that one."""
         # S2: the condition makes a put exclusive, and the id shows whose put it was.
-        condition = {"IfNoneMatch": "*", "Metadata": {_ID: put_id}, "ContentType": _CONTENT}
         await self._ask(
-            "put_object", key, name, _nothing, visible=True, **_verified(_body(data)), **condition
+            "put_object",
+            key,
+            name,
+            _nothing,
+            visible=True,
+            **_verified(_body(data)),
+            **({} if replaces else _NEW),
+            Metadata={_ID: put_id},
+            ContentType=_CONTENT,
         )
 
     async def append(self, key: str, name: str, offset: int, data: Sequence[Buffer]) -> bool:
@@ -337,9 +348,16 @@ class S3Requests:
         )
 
     async def complete_upload(
-        self, key: str, name: str, upload_id: str, uploaded: Sequence[UploadedPart]
+        self,
+        key: str,
+        name: str,
+        upload_id: str,
+        uploaded: Sequence[UploadedPart],
+        *,
+        replaces: bool = False,
     ) -> None:
-        """Create the object from the parts, or raise ``ChunkExists``."""
+        """Create the object from the parts, or raise ``ChunkExists``; with ``replaces`` it takes the place of
+        that one."""
         parts = [
             {"PartNumber": number, "ETag": part.tag}
             | ({"ChecksumCRC32C": part.checksum} if part.checksum else {})
@@ -355,7 +373,7 @@ class S3Requests:
             MultipartUpload={"Parts": parts},
             # S2: the condition is on the completion. Until then the key has no object, so two uploads of it
             # may run.
-            IfNoneMatch="*",
+            **({} if replaces else _NEW),
         )
 
     async def abort_upload(self, key: str, upload_id: str) -> None:

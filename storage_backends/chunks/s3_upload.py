@@ -27,13 +27,16 @@ MakePart: TypeAlias = Callable[[str, int], Awaitable[UploadedPart]]
 
 
 class Upload:
-    """Creates the chunk ``name`` as the object ``key``."""
+    """Creates the chunk ``name`` as the object ``key``; with ``replaces`` in place of the one there."""
 
-    def __init__(self, requests: S3Requests, key: str, name: str, put_id: str) -> None:
+    def __init__(
+        self, requests: S3Requests, key: str, name: str, put_id: str, *, replaces: bool = False
+    ) -> None:
         self._requests = requests
         self._key = key
         self._name = name
         self._put_id = put_id
+        self._replaces = replaces
 
     async def run(self, parts: Sequence[MakePart], parallel: int) -> None:
         """Make ``parts``, up to ``parallel`` at a time, and the object of them. Raises ``ChunkExists``."""
@@ -47,7 +50,9 @@ class Upload:
             calls = [partial(make_part, upload_id, number) for number, make_part in enumerate(parts, 1)]
             made = await in_parallel(parallel, calls)
             # The only step that others can see, and conditional like a put (S2).
-            await self._requests.complete_upload(self._key, self._name, upload_id, made)
+            await self._requests.complete_upload(
+                self._key, self._name, upload_id, made, replaces=self._replaces
+            )
         except BaseException:
             await self._abort(self._key, upload_id)
             raise

@@ -14,7 +14,7 @@ storage. The tests follow ``capabilities``: without a capability they require th
 from .appending import AppendConformance
 from .cancellation import CancellationConformance
 from .capabilities import CapabilityConformance
-from .concatenation import ConcatConformance
+from .concatenation import ConcatConformance, ReplaceConformance
 from .concurrency import ConcurrencyConformance
 from .instances import InstanceConformance
 from .listing import ListConformance
@@ -30,6 +30,7 @@ class ChunkStorageConformance(
     AppendConformance,
     ReadConformance,
     ConcatConformance,
+    ReplaceConformance,
     NameConformance,
     ListConformance,
     ConcurrencyConformance,

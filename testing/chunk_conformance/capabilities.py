@@ -51,6 +51,14 @@ class CapabilityConformance(ChunkSuite):
         assert await works(storage.delete_many(["b/1", "a"])) is promised
         assert await names_in(storage) == ([] if promised else ["a", "b/1"])
 
+    async def test_replace_works_exactly_with_its_flag(self, storage: ChunkStorage) -> None:
+        promised = storage.capabilities.replace
+        for name, data in (("a", b"abc"), ("b", b"b")):
+            await storage.create_with_content(name, [data])
+
+        assert await works(storage.replace("a", [ChunkRange("b", 0, 1)])) is promised
+        assert await storage.read("a", 0, 9) == (b"b" if promised else b"abc")
+
     async def test_an_unsupported_verb_is_refused_whether_or_not_the_chunk_exists(
         self, storage: ChunkStorage
     ) -> None:

@@ -26,6 +26,54 @@ async def contents(storage: ChunkStorage) -> dict[str, bytes]:
     return {name: await storage.read(name, 0, 1 << 26) for name in await names_in(storage)}
 
 
+class ReplaceConformance(ChunkSuite):
+    @pytest.mark.parametrize(
+        "ranges",
+        [
+            pytest.param([("b/2", 0, 15)], id="longer"),
+            pytest.param([("b/1", 0, 1)], id="shorter"),
+            pytest.param([("empty", 0, 0)], id="nothing"),
+            pytest.param([("b/1", 0, 1), ("b/2", 3, 4), ("b/1", 0, 1)], id="several"),
+        ],
+    )
+    async def test_replace_changes_the_bytes_and_nothing_else(
+        self, storage: ChunkStorage, ranges: list[tuple[str, int, int]]
+    ) -> None:
+        if storage.capabilities.replace:
+            await make_sources(storage)
+            expected = b"".join(SOURCES[name][offset : offset + length] for name, offset, length in ranges)
+            assert await storage.replace("a", [ChunkRange(*part) for part in ranges]) == len(expected)
+            assert await contents(storage) == {**SOURCES, "a": expected}
+
+    async def test_a_large_chunk_is_replaced_by_one_of_several_parts(self, storage: ChunkStorage) -> None:
+        if storage.capabilities.replace:
+            data = content(2 * PART + 3)
+            await storage.create_with_content("one", [data[: PART + 1]])
+            await storage.create_with_content("two", [data[PART + 1 :]])
+            await storage.create_with_content("old", [content(PART + 1, seed=1)])
+            parts = [ChunkRange("one", 0, PART + 1), ChunkRange("two", 0, PART + 2)]
+            assert await storage.replace("old", parts) == len(data)
+            assert await storage.read("old", 0, len(data) + 1) == data
+
+    @pytest.mark.parametrize(
+        ("name", "ranges", "error"),
+        [
+            ("missing", [("a", 0, 5)], ChunkNotFound),
+            ("a", [("missing", 0, 1)], ChunkNotFound),
+            ("a", [("b/1", 0, 2)], BadChunkOffset),
+            ("a", [], InvalidArgument),
+        ],
+    )
+    async def test_a_refused_replace_changes_nothing(
+        self, storage: ChunkStorage, name: str, ranges: list[tuple[str, int, int]], error: type[TierlogError]
+    ) -> None:
+        if storage.capabilities.replace:
+            await make_sources(storage)
+            with pytest.raises(error):
+                await storage.replace(name, [ChunkRange(*part) for part in ranges])
+            assert await contents(storage) == SOURCES
+
+
 class ConcatConformance(ChunkSuite):
     @pytest.mark.parametrize(
         "ranges",

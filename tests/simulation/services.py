@@ -184,6 +184,9 @@ class ServiceChunks(ChunkStorage):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._call("concat", name, len(ranges), lambda: self._inner.concat(name, ranges))
 
+    async def replace(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        return await self._call("replace", name, len(ranges), lambda: self._inner.replace(name, ranges))
+
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call("set_read_only", name, 0, lambda: self._inner.set_read_only(name, read_only))
 

@@ -112,6 +112,28 @@ async def test_p7_a_damaged_source_does_not_harm_what_earlier_backups_have(grows
         assert done.copied_bytes < done.bytes
 
 
+@grows
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["grown", "grown and damaged in the copy"])
+async def test_p7_at_no_moment_does_a_copy_lack_a_chunk_that_earlier_backups_need(
+    grows: bool, is_damaged: bool
+) -> None:
+    place = await place_of_copies(grows=grows)
+    async with backed_up() as (world, owner, name):
+        await copy_backup(world.chunks, "one", place)
+        before = contents(place)[name]
+        await owner.store.append("a", b"more")
+        await owner.store.backup("two")
+        if is_damaged:
+            flip(place, name, 5)
+        there: list[bytes] = []
+        place.script = lambda call: there.append(contents(place).get(name, b"missing"))
+        await copy_backup(world.chunks, "two", place)
+        place.script = None
+        assert min(map(len, there)) == len(before)
+        assert contents(place)[name] == contents(world.chunks)[name]
+        assert not [each for each in contents(place) if each.startswith("_system/copying/")]
+
+
 async def test_p6_a_restore_replaces_what_is_damaged_and_refuses_with_a_damaged_copy() -> None:
     place = await place_of_copies()
     async with backed_up() as (world, _, name):
