@@ -36,6 +36,7 @@ from ...journal.manifest.store_record import (
 from ...storage_backends.base.chunk_storage import ChunkRange, ChunkStorage
 from ...storage_backends.base.errors import (
     BackupIncomplete,
+    BackupNotFound,
     ChunkExists,
     ChunkNotFound,
     DataCorruption,
@@ -52,6 +53,7 @@ from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.table import Table
+from ..container.confirmation import JUMP
 from ..container.listed_chain import list_chain
 from ..container.published_check import check_published, pages_of_rows
 from ..kernel.task_groups import work_through
@@ -128,13 +130,15 @@ async def _records(target: ChunkStorage) -> list[PinRecord]:
 async def _check_is_copy(
     source: ChunkStorage, target: ChunkStorage, records: Sequence[PinRecord], containers: int
 ) -> None:
-    """Raises ``StoreMismatch`` if a store lives in ``target``, whose chain a copied element would break. In a
-    copy all elements are those of the backups there. So they can be in a store, if it made two backups
-    without a flush between them; then its epoch is far above the source's, as after each recovery (rule R4).
+    """Raises ``StoreMismatch`` if a store lives in ``target``, whose chain a copied element would break, or
+    if what is there is of another history than the source's. In a copy all elements are those of the backups
+    there. So they can be in a store, if it made two backups without a flush between them; then its epoch is
+    far above the source's, as after each recovery (rule R4).
     """
     for index in range(containers):
-        known = {record.elements[index][1] for record in records if index < len(record.elements)}
+        known = {record.elements[index][1]: record for record in records if index < len(record.elements)}
         newest = await read_newest(source, index, await list_elements(source, index))
+        there: StoredElement | None = None
         for n in await list_elements(target, index):
             there = await read_element(target, index, n)
             is_copied = there.position.crc in known
@@ -143,6 +147,25 @@ async def _check_is_copy(
                     f"{element_name(index, n)} there is of no backup that was copied from here: somebody "
                     f"recovered or opened the store in that place, or removed a backup. Copy to another place"
                 )
+        if there is not None and newest is not None:
+            newest_there = known[there.position.crc]
+            if not await _is_of_history(source, newest, newest_there, there):
+                raise StoreMismatch(
+                    f"backup {newest_there.name!r} there is not of the history that this store has: an "
+                    f"earlier backup was restored, or the store was recovered after that one was removed. "
+                    f"Copy to another place, and keep that one for what is only there"
+                )
+
+
+async def _is_of_history(
+    source: ChunkStorage, newest: StoredElement, record: PinRecord, there: StoredElement
+) -> bool:
+    """Whether the source went on from element ``there`` of the backup ``record``; False if it may not have.
+    It has if it keeps that backup, or if it counted on without a recovery."""
+    with suppress(BackupNotFound, DataCorruption):
+        if (await require_pin_record(source, record.name)).elements == record.elements:
+            return True
+    return newest.n >= there.n and newest.element.epoch < there.element.epoch + JUMP
 
 
 async def copy_for_restore(

@@ -370,6 +370,49 @@ async def test_p7_a_place_that_was_brought_to_life_is_refused(tmp_path: Path, li
     assert fingerprint(other) == before
 
 
+@pytest.mark.parametrize("flushes", [0, 1, 2, 9])
+async def test_p7_a_place_with_a_later_backup_of_another_history_is_refused(
+    tmp_path: Path, flushes: int
+) -> None:
+    """Whether its newest element has a higher number, the same, or a lower one."""
+    folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
+    await two_backups(folder)
+    await copied(folder, "one", place)
+    await copied(folder, "two", place)
+    await restored(other, "one", place)
+    async with opened(other) as store:
+        for number in range(flushes):
+            await store.append("s#2", b"%d" % number)
+            await store.flush()
+        await store.backup("three")
+    before = fingerprint(place)
+    with pytest.raises(StoreMismatch, match="not of the history that this store has"):
+        await copied(other, "three", place)
+    assert fingerprint(place) == before
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_p7_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_removed: bool) -> None:
+    """After it was restored, or if it was removed meanwhile from the store that it is of."""
+    folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
+    await two_backups(folder)
+    await copied(folder, "one", place)
+    await copied(folder, "two", place)
+    if not is_removed:
+        await restored(other, "two", place)
+    source = folder if is_removed else other
+    async with opened(source) as store:
+        if is_removed:
+            await store.remove_backup("two")
+        await store.append("s#2", b"later")
+        await store.backup("three")
+        three = await contents(store)
+    await copied(source, "three", place)
+    await restored(tmp_path / "third", "three", place)
+    async with opened(tmp_path / "third") as store:
+        assert await contents(store) == three
+
+
 async def test_p7_a_copy_that_was_cut_short_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
