@@ -16,7 +16,14 @@ from functools import partial
 
 import attrs
 
-from ...journal.manifest.chain import StoredElement, element_name, list_elements, read_element, read_newest
+from ...journal.manifest.chain import (
+    StoredElement,
+    element_name,
+    list_elements,
+    read_element,
+    read_newest,
+    runs_prefix,
+)
 from ...journal.manifest.pin_record import (
     PINS,
     PinRecord,
@@ -43,6 +50,8 @@ from ...storage_backends.base.errors import (
     StoreMismatch,
     Unavailable,
 )
+from ...storage_backends.base.names import SYSTEM_SCOPE
+from ...storage_backends.chunks.chunk_cache import OWN_CHUNKS
 from ...storage_backends.segments.records import ChunkRecord
 from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
 from ...storage_backends.segments.transaction import decode_record
@@ -252,12 +261,16 @@ class _Copy:
     async def run(self) -> CopiedBackup:
         record, totals = self._record, self._totals
         elements = [await read_pinned(self._source, record, index) for index in range(len(record.elements))]
-        for element in elements:
+        for index, element in enumerate(elements):
+            for run in element.element.runs:
+                self._check_name(run.name, run.name.startswith(runs_prefix(index)))
             await self._check_published(element)
         for index, element in enumerate(elements):
             await work_through(element.element.runs, _WORKERS, self._copy_run)
             async with aclosing(self._chunks_of(element)) as pages:
                 async for chunks in pages:
+                    for chunk in chunks:
+                        self._check_name(chunk.name, _is_chunk_name(chunk.name, index))
                     known = {} if self._verified is None else await self._verified.lengths(index, chunks)
                     await work_through(chunks, _WORKERS, partial(self._copy_chunk, known))
         await self._put(STORE_RECORD, [(await require_store_record(self._source)).encode()])
@@ -268,6 +281,14 @@ class _Copy:
             if not newer:
                 await self._put(element_name(index, element.n), [element.element.encode()])
         return CopiedBackup(record.name, record.time_ms, **attrs.asdict(totals))
+
+    def _check_name(self, name: str, is_right: bool) -> None:
+        """A record that somebody forged may name any object there, such as one of another container, which
+        would be replaced."""
+        if not is_right:
+            raise DataCorruption(
+                f"it names {name}, which is none of its container's", file=pin_record_name(self._record.name)
+            )
 
     async def _check_published(self, element: StoredElement) -> None:
         """A copy that could not be restored is not made (rule R3)."""
@@ -406,6 +427,11 @@ def _chunk_of(row: Row) -> ChunkRecord | None:
     if row.value is None:
         return None
     return decode_record(ChunkRecord, row.key.decode("utf-8", "replace"), row.value)
+
+
+def _is_chunk_name(name: str, container: int) -> bool:
+    """Imported chunks have names of the earlier layout (rule S14)."""
+    return name.startswith(f"{OWN_CHUNKS}{container:04d}/") or not name.startswith((OWN_CHUNKS, SYSTEM_SCOPE))
 
 
 async def _chunk_damage(chunk: ChunkRecord, chunks: ChunkStorage) -> DataCorruption | None:

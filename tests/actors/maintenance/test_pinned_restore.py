@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from support.folders import chunk_files, fingerprint, flip_bit
@@ -33,7 +34,9 @@ from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup, co
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
-from tierlog.journal.manifest.chain import ChainReport, read_chain
+from tierlog.journal.manifest.chain import ChainReport, StoredElement, read_chain
+from tierlog.journal.manifest.element import position_of
+from tierlog.journal.manifest.pin_record import encode_pin_record, read_pinned, require_pin_record
 from tierlog.storage_backends.base.backups import make_backup, take_steps
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
@@ -411,6 +414,34 @@ async def test_p7_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_r
     await restored(tmp_path / "third", "three", place)
     async with opened(tmp_path / "third") as store:
         assert await contents(store) == three
+
+
+@pytest.mark.parametrize("kind", ["runs", "chunks"])
+async def test_p7_a_forged_backup_that_names_objects_of_another_container_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
+    await two_backups(folder)
+    await copied(folder, "one", place)
+    async with reader(place) as source:
+        record = await require_pin_record(source, "one")
+        second = await read_pinned(source, record, 1)
+    forged = second
+    if kind == "chunks":
+        for run in second.element.runs:
+            own = run.name.replace("/0001/", "/0000/")
+            (place / own).write_bytes((place / run.name).read_bytes())
+        own_runs = [
+            attrs.evolve(run, name=run.name.replace("/0001/", "/0000/")) for run in second.element.runs
+        ]
+        element = attrs.evolve(second.element, runs=attrs.evolve(second.element.runs, runs=own_runs))
+        forged = StoredElement(position_of(element.encode()), element)
+    parts = encode_pin_record("one", record.store, [forged, second])
+    (place / "_system/pins/one").write_bytes(b"".join(parts))
+    with pytest.raises(DataCorruption, match="none of its container's") as refused:
+        await restored(other, "one", place)
+    assert ("/runs/" in str(refused.value)) is (kind == "runs")
+    assert chunk_files(other) == []
 
 
 async def test_p7_a_copy_that_was_cut_short_is_made_again(
