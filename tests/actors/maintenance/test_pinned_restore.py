@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import attrs
 import pytest
 
 from support.folders import chunk_files, fingerprint, flip_bit
@@ -34,12 +33,12 @@ from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup, co
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
-from tierlog.journal.manifest.chain import ChainReport, StoredElement, read_chain
-from tierlog.journal.manifest.element import position_of
+from tierlog.journal.manifest.chain import ChainReport, read_chain
 from tierlog.journal.manifest.pin_record import encode_pin_record, read_pinned, require_pin_record
 from tierlog.storage_backends.base.backups import make_backup, take_steps
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.segments.context import StorageContext
 
 from .test_recover import contents, other_owner
 
@@ -416,32 +415,34 @@ async def test_p7_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_r
         assert await contents(store) == three
 
 
-@pytest.mark.parametrize("kind", ["runs", "chunks"])
-async def test_p7_a_forged_backup_that_names_objects_of_another_container_is_refused(
-    tmp_path: Path, kind: str
-) -> None:
+async def test_p7_a_forged_backup_that_names_runs_of_another_container_is_refused(tmp_path: Path) -> None:
     folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
     await two_backups(folder)
     await copied(folder, "one", place)
     async with reader(place) as source:
         record = await require_pin_record(source, "one")
         second = await read_pinned(source, record, 1)
-    forged = second
-    if kind == "chunks":
-        for run in second.element.runs:
-            own = run.name.replace("/0001/", "/0000/")
-            (place / own).write_bytes((place / run.name).read_bytes())
-        own_runs = [
-            attrs.evolve(run, name=run.name.replace("/0001/", "/0000/")) for run in second.element.runs
-        ]
-        element = attrs.evolve(second.element, runs=attrs.evolve(second.element.runs, runs=own_runs))
-        forged = StoredElement(position_of(element.encode()), element)
-    parts = encode_pin_record("one", record.store, [forged, second])
+    parts = encode_pin_record("one", record.store, [second, second])
     (place / "_system/pins/one").write_bytes(b"".join(parts))
-    with pytest.raises(DataCorruption, match="none of its container's") as refused:
+    with pytest.raises(DataCorruption, match="runs/.* none of its container's"):
         await restored(other, "one", place)
-    assert ("/runs/" in str(refused.value)) is (kind == "runs")
-    assert chunk_files(other) == []
+    assert not (other / "lts/_system").exists()
+
+
+@pytest.mark.parametrize("prefix", ["_system/", "containers/0007/"])
+async def test_p7_a_forged_backup_that_names_other_objects_as_chunks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    def forged(self: StorageContext, *arguments: Any) -> None:
+        make(self, *arguments)
+        self.prefix = prefix
+
+    make = StorageContext.__init__
+    monkeypatch.setattr(StorageContext, "__init__", forged)
+    await two_backups(tmp_path / "data")
+    with pytest.raises(DataCorruption, match=f"it names {prefix}.* none of its container's"):
+        await copied(tmp_path / "data", "one", tmp_path / "place")
+    assert not [name for name in fingerprint(tmp_path / "place") if f"/{prefix}0" in f"/{name}"]
 
 
 async def test_p7_a_copy_that_was_cut_short_is_made_again(
