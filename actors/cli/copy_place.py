@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 import anyio
 import typer
 
-from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.errors import InvalidArgument, Unavailable
 from ...storage_backends.chunks.s3_location import SCHEME, parse_location
 from .running import read_settings
 
 if TYPE_CHECKING:
     from ...storage_backends.base.chunk_storage import ChunkStorage
+    from ...storage_backends.base.files import FileHandle, Files, Program
     from ..folder.chunk_location import ChunkLocation
     from ..folder.paths import StoreFolder
 
 _HIDDEN = "."
+_LOCK_FOLDER = ".copying"
 _LOST = "lost+found"
 """Of a mount point."""
 
@@ -46,6 +48,16 @@ async def opened_place(
         )
     elif write:
         storage = FileSystemChunkStorage(files, check_path(place).path, world)
+        # What makes a new folder reports best why that fails.
+        if not await anyio.Path(place).is_dir():
+            await storage.open()
+        async with _only_copy(files, check_path(place).path):
+            await storage.open()
+            try:
+                yield storage
+            finally:
+                await storage.close()
+        return
     else:
         await _check_folder_of_copy(place)
         storage = FileSystemChunkReader(files, check_path(place).path, world)
@@ -54,6 +66,36 @@ async def opened_place(
         yield storage
     finally:
         await storage.close()
+
+
+@asynccontextmanager
+async def _only_copy(files: Files, path: str) -> AsyncIterator[None]:
+    """No other process copies into the folder meanwhile, whose temporary files an opening would remove.
+    Raises ``Unavailable``."""
+    from ...storage_backends.base.files import Close
+    from ..folder.paths import run_program
+    from ..folder.process_lock import remove_lock, take_lock
+
+    def refusal(pid: str) -> Unavailable:
+        return Unavailable(
+            f"process {pid} is copying a backup into {path}: wait until it has ended, or stop it"
+        )
+
+    def end(handle: FileHandle) -> Program[None]:
+        try:
+            yield from remove_lock(folder)
+        finally:
+            yield Close(handle)
+
+    folder = f"{path}/{_LOCK_FOLDER}"
+    lane = files.lane("copying", nofollow_root=path)
+    with anyio.CancelScope(shield=True):
+        handle = await run_program(lane, take_lock(folder, refusal), folder)
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_program(lane, end(handle), folder)
 
 
 def check_scheme(place: str) -> None:

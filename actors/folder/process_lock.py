@@ -5,6 +5,7 @@ It ends with its process. The file has the number of that process, for messages:
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from ...storage_backends.base.files import (
     Open,
     Program,
     Read,
+    RemoveFolder,
+    Unlink,
     Write,
     with_folder,
 )
@@ -48,6 +51,17 @@ def take_lock(
             yield Close(handle)
             raise
         yield Close(handle)
+
+
+def remove_lock(folder: str) -> Program[None]:
+    """Remove the lock that this process holds, and the folder. The handle is closed after that."""
+    yield Unlink(f"{folder}/{LOCK_FILE}")
+    try:
+        yield RemoveFolder(folder)
+    except OSError as error:
+        # Another process has taken the lock in it since, or removed it.
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
+            raise
 
 
 def _open(path: str) -> Program[FileHandle]:

@@ -35,7 +35,7 @@ from ...storage_backends.base.files import (
 )
 from ..settings.configuration import StoreConfig
 from .paths import RESTORE_FOLDER, StoreFolder, list_data_folder, run_program
-from .process_lock import LOCK_FILE, take_lock
+from .process_lock import LOCK_FILE, remove_lock, take_lock
 
 _REMADE = ".remaking-wal"
 """The name of ``wal`` while its own is made again."""
@@ -124,7 +124,7 @@ def end_restore(folder: StoreFolder, lock: FileHandle, *, is_published: bool = T
         if not is_published and _logs((yield from list_data_folder(folder))):
             return
         yield from _clear(path)
-        yield from _remove_lock(path)
+        yield from remove_lock(path)
     finally:
         yield Close(lock)
 
@@ -133,16 +133,6 @@ def _clear(path: str) -> Program[None]:
     for entry in (yield ListFolder(path, others=True)):
         if entry.name != LOCK_FILE:
             yield from _remove_entry(path, entry)
-
-
-def _remove_lock(path: str) -> Program[None]:
-    yield Unlink(f"{path}/{LOCK_FILE}")
-    try:
-        yield RemoveFolder(path)
-    except OSError as error:
-        # Another restore has begun in it, or removed it.
-        if error.errno not in (*_TAKEN, errno.ENOENT):
-            raise
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ copied stays, verified or not, and the next call goes on from there."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 
 import attrs
@@ -44,9 +44,11 @@ from ...storage_backends.base.chunk_storage import ChunkRange, ChunkStorage
 from ...storage_backends.base.errors import (
     BackupIncomplete,
     BackupNotFound,
+    BadChunkOffset,
     ChunkExists,
     ChunkNotFound,
     DataCorruption,
+    StorageFull,
     StoreMismatch,
     Unavailable,
 )
@@ -322,14 +324,16 @@ class _Copy:
         self._progress(0, length)
         there = await self._length(name)
         if there is None or there < length:
-            await self._extend(name, there, length, find_damage)
+            with _writing(name):
+                await self._extend(name, there, length, find_damage)
         else:
             self._progress(length, 0)
             if verified >= length:
                 return
         copied = max(0, length - (there or 0))
         if (damage := await find_damage(self._target)) is not None:
-            await self._replace(name, length, find_damage, damage)
+            with _writing(name):
+                await self._replace(name, length, find_damage, damage)
             copied = length
         totals.copied_objects += copied > 0
         totals.copied_bytes += copied
@@ -416,6 +420,23 @@ class _Copy:
                 raise DataCorruption(
                     "there is another object of this name: copy the backup to another place", file=name
                 ) from None
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[None]:
+    """Say what an error of the storage that is copied to means."""
+    try:
+        yield
+    except StorageFull as error:
+        raise StorageFull(
+            f"no room for {name} where the backup is copied to: free space there and run the command again, "
+            f"which goes on with what is missing"
+        ) from error
+    except (ChunkExists, ChunkNotFound, BadChunkOffset) as error:
+        raise Unavailable(
+            f"{name} changed where the backup is copied to, so another process is copying into that place: "
+            f"wait until it has ended, then run the command again"
+        ) from error
 
 
 def _reader(chunks: ChunkStorage) -> RunReader:

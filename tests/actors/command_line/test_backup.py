@@ -15,6 +15,7 @@ from support.command_line import NAME, Run, is_one_line, make_store
 from support.folders import flip_bit
 from support.old_backups import old_backup
 from tierlog import open_store
+from tierlog.actors.cli.copy_place import opened_place
 
 
 def listed(run: Run, *arguments: str) -> list[dict[str, Any]]:
@@ -141,6 +142,21 @@ def test_p7_a_place_that_cannot_have_copies_is_refused_before_there_is_a_backup(
     assert "remove this new wal/" not in done.err
     assert sorted(tmp_path.rglob("*")) == before
     assert listed(run) == []
+
+
+def test_p7_one_process_at_a_time_copies_into_a_folder(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    place = str(tmp_path / "place")
+
+    async def copy_beside() -> None:
+        async with opened_place(place, None, write=True):
+            done = await anyio.to_thread.run_sync(lambda: run("backup", "first", "--copy-to", place))
+            assert (done.code, f"is copying a backup into {place}: wait" in done.err) == (1, True)
+
+    anyio.run(copy_beside)
+    assert listed(run) == []
+    assert run("backup", "first", "--copy-to", place).code == 0
+    assert not [each.name for each in (tmp_path / "place").iterdir() if each.name == ".copying"]
 
 
 def test_a_place_with_lost_and_found_only_is_empty(run: Run, folder: Path, tmp_path: Path) -> None:

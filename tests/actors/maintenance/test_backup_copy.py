@@ -13,8 +13,8 @@ from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.stores import make
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.maintenance.backup_copy import copy_backup, copy_for_restore
-from tierlog.storage_backends.base.errors import DataCorruption
-from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.base.errors import DataCorruption, StorageFull, Unavailable
+from tierlog.storage_backends.chunks.memory import MemoryChunk, MemoryChunkState, MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -132,6 +132,27 @@ async def test_p7_at_no_moment_does_a_copy_lack_a_chunk_that_earlier_backups_nee
         assert min(map(len, there)) == len(before)
         assert contents(place)[name] == contents(world.chunks)[name]
         assert not [each for each in contents(place) if each.startswith("_system/copying/")]
+
+
+async def test_a_full_disk_is_that_of_the_copy() -> None:
+    place = await place_of_copies()
+    async with backed_up() as (world, _, _):
+        place.script = lambda call: Fault(FaultKind.FULL) if call.verb == "write" else None
+        with pytest.raises(StorageFull, match="where the backup is copied to"):
+            await copy_backup(world.chunks, "one", place)
+
+
+async def test_a_copy_that_another_one_gets_in_the_way_of_says_so() -> None:
+    place = await place_of_copies(grows=False)
+
+    def other_copy(call: Call) -> None:
+        if call.verb == "create_with_content" and is_chunk(call):
+            state_of(place).chunks[call.name] = MemoryChunk(bytearray(b"a"))
+
+    async with backed_up() as (world, _, _):
+        place.script = other_copy
+        with pytest.raises(Unavailable, match="another process is copying into that place"):
+            await copy_backup(world.chunks, "one", place)
 
 
 async def test_p6_a_restore_replaces_what_is_damaged_and_refuses_with_a_damaged_copy() -> None:
