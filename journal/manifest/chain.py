@@ -24,6 +24,8 @@ _READS_MAX = 16
 """Elements that are read at a time."""
 _PART = 256
 """Elements that are read before they are checked."""
+_SHOWN = 100
+"""What a message shows of a name."""
 
 
 def journal_prefix(container: int) -> str:
@@ -53,6 +55,17 @@ async def list_elements(chunks: ChunkStorage, container: int, after: int = 0) ->
     return numbers
 
 
+def check_container(element: Element, container: int) -> None:
+    """Raises ``DecodeError`` if another container's owner created the element: below this one's name it was
+    copied by hand, its CRC holds, and the segments of this container would be gone without a word (J2)."""
+    prefix, other = runs_prefix(container), element.owner.container
+    for run in element.runs:
+        if not run.name.startswith(prefix):
+            raise DecodeError(f"it names {run.name[:_SHOWN]!r}, which is no run of this container")
+    if other is not None and other != container:
+        raise DecodeError(f"it is one of container {other}")
+
+
 @attrs.frozen
 class StoredElement:
     """An element in storage."""
@@ -79,6 +92,7 @@ async def read_element(
             return seen
 
         element = Element.decode(content)
+        check_container(element, container)
     except DecodeError as error:
         raise DataCorruption(
             f"element {n} of container {container} cannot be read: {error}",

@@ -47,6 +47,8 @@ RUN_LIST_BYTES_MAX = 240 << 10
 HELD_MAX = 1 << 17
 """The most segments that an element names as held back (rule F10). They take up to 1 MiB, so there is room
 for the pins and the folder's location."""
+CONTAINERS_MAX = 1024
+"""The most containers of a store."""
 _MAGIC = 0x544C454C  # "TLEL"
 _WITHOUT_RUNS, _WITH_RUNS, _CONSISTENT = 1, 2, 5
 _NEWEST = _CONSISTENT
@@ -121,6 +123,13 @@ class Owner:
     """The folder's fingerprint; zeros if it is unknown."""
     location: str = ""
     """``host:path``, for display."""
+
+    @property
+    def container(self) -> int | None:
+        """The container whose log it is, which the last four bytes of a log's id are; None if they are no
+        container's number."""
+        number = int.from_bytes(self.log[-4:], "big")
+        return number if number < CONTAINERS_MAX else None
 
 
 @attrs.frozen

@@ -20,8 +20,8 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
 from ...storage_backends.base.errors import BackupNotFound, ChunkNotFound, DataCorruption
 from ...storage_backends.base.values import Value
-from .chain import StoredElement, list_elements, read_newest
-from .element import CRC_BYTES, ELEMENT_BYTES_MAX, Element, Pin, check_crc, position_of
+from .chain import StoredElement, check_container, list_elements, read_newest
+from .element import CONTAINERS_MAX, CRC_BYTES, ELEMENT_BYTES_MAX, Element, Pin, check_crc, position_of
 
 PINS = "_system/pins/"
 """The prefix of the names of all records of backups."""
@@ -29,7 +29,6 @@ OLD_BACKUPS = "_system/backups/"
 """The prefix of all objects of backups of the format before."""
 _MAGIC = 0x544C504E  # "TLPN"
 _VERSION = 1
-_CONTAINERS_MAX = 1024
 _HEAD_BYTES_MAX = 16 << 10
 """More than the head of a record with that many containers and the longest name."""
 _SHOWN_MAX = 5
@@ -77,7 +76,7 @@ class PinRecord(Value):
         if version != _VERSION:
             raise NewerFormat(f"record of version {version}")
         store, time_ms, written, count = bytes(fields.raw(16)), fields.u64(), fields.text(), fields.u32()
-        if not 1 <= count <= _CONTAINERS_MAX:
+        if not 1 <= count <= CONTAINERS_MAX:
             raise DecodeError(f"it has {count} containers")
         record = PinRecord(written, store, time_ms, tuple((fields.u32(), fields.u32()) for _ in range(count)))
         end = fields.position
@@ -128,6 +127,7 @@ async def read_pinned(chunks: ChunkStorage, record: PinRecord, container: int) -
         position, element = position_of(content), Element.decode(content)
         if position.crc != crc or element.owner.store != record.store:
             raise DecodeError("it is another element")
+        check_container(element, container)
     except DecodeError as error:
         raise DataCorruption(
             f"the element of container {container} in backup {record.name!r} cannot be read: {error}",

@@ -111,6 +111,14 @@ ELEMENT = Element(
     pins=(Pin("daily", 2),),
 )
 
+
+def element_of(container: int, like: Element = ELEMENT) -> Element:
+    """``like``, with the names that the runs of that container have."""
+    prefix = f"_system/containers/{container:04d}/runs/"
+    runs = [attrs.evolve(run, name=prefix + run.name.replace("/", "-")) for run in like.runs]
+    return attrs.evolve(like, runs=attrs.evolve(like.runs, runs=runs))
+
+
 ELEMENT_WITH_SEGMENTS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=SEGMENTS))
 ELEMENT_WITH_TRANSACTIONS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=TRANSACTIONS))
 CONSISTENT_ELEMENT = attrs.evolve(

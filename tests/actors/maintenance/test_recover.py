@@ -30,12 +30,14 @@ from tierlog import (
     StoreMismatch,
     TransactionState,
     Unavailable,
+    open_lts,
     open_store,
 )
 from tierlog.actors.container.lts_boot import read_boot
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.paths import check_path, run_program
+from tierlog.actors.maintenance.lts import verify_lts
 from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
@@ -435,13 +437,25 @@ async def test_r2_a_chain_of_two_histories_is_refused(tmp_path: Path) -> None:
     *_, older, newest = sorted((tmp_path / "lts/_system/containers/0001/journal").iterdir())
     content = older.read_bytes()
     # An element of the same number that another owner made.
-    older.write_bytes((tmp_path / "lts/_system/containers/0000/journal" / older.name).read_bytes())
+    older.write_bytes(attrs.evolve(Element.decode(content), time_ms=1).encode())
     await refused(tmp_path, "another history went on")
     # One that is damaged may as well have been deleted.
     older.write_bytes(content)
     flip_bit(older, 50)
     await recovered(tmp_path)
     assert newest.exists()
+
+
+async def test_r2_the_journal_of_another_container_is_refused(tmp_path: Path) -> None:
+    """Its numbers and CRCs go on from one another, so the container would become a copy of the other one."""
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    journals = [tmp_path / f"lts/_system/containers/{index:04d}/journal" for index in range(2)]
+    shutil.rmtree(journals[0])
+    shutil.copytree(journals[1], journals[0])
+    await refused(tmp_path, "no run of this container")
+    async with open_lts(tmp_path) as view:
+        assert {each.container for each in (await verify_lts(view)).containers if each.problems} == {0}
 
 
 async def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
