@@ -26,7 +26,7 @@ from tierlog.journal.manifest.pin_record import (
     read_pin_record,
     read_pinned,
 )
-from tierlog.storage_backends.base.backups import BackupStep, StepKind
+from tierlog.storage_backends.base.backups import BackupStep, StepAnswer, StepKind, make_backup, take_steps
 from tierlog.storage_backends.base.errors import (
     BackupExists,
     BackupIncomplete,
@@ -237,6 +237,43 @@ async def test_p1_a_step_that_is_repeated_pins_nothing_else() -> None:
         # Elements between them do not take the place of the one that the record is made of.
         with pytest.raises(BackupExists, match="already a backup"):
             await step(owner, StepKind.PIN, token="other")
+
+
+async def test_p3_of_two_calls_of_one_name_the_second_is_refused_and_does_the_first_no_harm() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner, anyio.create_task_group() as tasks:
+        pinned, refused = anyio.Event(), anyio.Event()
+
+        async def take(asked: BackupStep) -> StepAnswer:
+            if asked.kind is StepKind.PUT:
+                pinned.set()
+                await refused.wait()
+            return await owner.container.pins.act(asked)
+
+        tasks.start_soon(take_steps, make_backup("one", "first", 1), take)
+        await pinned.wait()
+        with pytest.raises(BackupExists, match="another call is making"):
+            await owner.store.backup("one")
+        refused.set()
+        await settle(owner)
+        [backup] = await owner.store.backups()
+        assert (backup.name, backup.problem) == ("one", "")
+
+
+async def test_p3_a_call_that_failed_drops_only_what_it_pinned() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner:
+        position = await step(owner, StepKind.PIN)
+        await step(owner, StepKind.DROP, token="other")
+        await step(owner, StepKind.PUT, positions=(position,))
+        await step(owner, StepKind.DROP, token="other")
+        await step(owner, StepKind.KEEP)
+        await owner.store.remove_backup("one")
+        await step(owner, StepKind.PIN)
+        await step(owner, StepKind.DROP)
+        assert owner.container.state.manifest.pins == ()
 
 
 async def test_p1_the_element_of_a_pin_stays_until_the_record_has_it() -> None:
