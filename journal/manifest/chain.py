@@ -127,6 +127,23 @@ async def read_newest(
     )
 
 
+async def check_end(chunks: ChunkStorage, container: int, newest: int) -> None:
+    """Raises ``DataCorruption`` if something that is no file has the name of the element above the ``newest``
+    that was listed: listings leave it out, and a chain has no gaps (rules J1, R2)."""
+    name = element_name(container, newest + 1)
+    try:
+        # That it can be read is no problem: its owner has created it since the listing.
+        await chunks.read(name, 0, 1)
+    except ChunkNotFound as error:
+        if error.is_taken:
+            raise DataCorruption(
+                f"element {newest + 1} of container {container} cannot be read: what has its name is not a "
+                f"regular file",
+                file=name,
+                offset=0,
+            ) from error
+
+
 @attrs.frozen(eq=False, repr=False)
 class ChainProblem(Value):
     name: str

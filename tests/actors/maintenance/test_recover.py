@@ -446,6 +446,30 @@ async def test_r2_a_chain_of_two_histories_is_refused(tmp_path: Path) -> None:
     assert newest.exists()
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+async def test_r2_a_newest_element_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    *_, newest = sorted((tmp_path / "lts/_system/containers/0001/journal").iterdir())
+    moved = newest.rename(tmp_path / "moved")
+    if kind == "link":
+        newest.symlink_to(moved)
+    elif kind == "pipe":
+        os.mkfifo(newest)
+    else:
+        newest.mkdir()
+    name = str(newest.relative_to(tmp_path / "lts"))
+    with pytest.raises(DataCorruption) as refusal:
+        await recovered(tmp_path)
+    assert refusal.value.file == name
+    async with open_lts(tmp_path) as view:
+        [damaged] = [each for each in (await verify_lts(view)).containers if each.problems]
+    assert [each.name for each in damaged.problems] == [name]
+    newest.unlink() if kind != "folder" else newest.rmdir()
+    moved.rename(newest)
+    await recovered(tmp_path)
+
+
 async def test_r2_the_journal_of_another_container_is_refused(tmp_path: Path) -> None:
     """Its numbers and CRCs go on from one another, so the container would become a copy of the other one."""
     await make_store(tmp_path)
