@@ -35,7 +35,7 @@ from ...storage_backends.base.files import (
 )
 from ..settings.configuration import StoreConfig
 from .paths import RESTORE_FOLDER, StoreFolder, list_data_folder, run_program
-from .process_lock import LOCK_FILE, take_lock
+from .process_lock import LOCK_FILE, lock_holder, take_lock
 
 _REMADE = ".remaking-wal"
 """The name of ``wal`` while its own is made again."""
@@ -54,7 +54,8 @@ def restore_lane(files: Files, folder: StoreFolder) -> Files:
 def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
     """Begin the only restore into ``folder``, and remove what others left that ended early. Returns its lock.
 
-    Raises ``Unavailable`` if another restore is under way, ``InvalidArgument`` if there are logs."""
+    Raises ``Unavailable`` if another restore is under way, ``InvalidArgument`` if there are logs, or if a
+    service is alive whose logs were moved away."""
     entries = yield from list_data_folder(folder)
     if not any(entry.name.startswith(RESTORE_FOLDER) for entry in entries):
         yield from refuse_logs(folder)  # and nothing is made there
@@ -66,6 +67,7 @@ def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
             if entry.is_folder and entry.name.startswith(f"{RESTORE_FOLDER}-"):
                 yield from _remove(f"{folder.path}/{entry.name}")
         yield from refuse_logs(folder)
+        yield from _refuse_service(folder)
     except (OSError, TierlogError):
         yield from end_restore(folder, lock)
         raise
@@ -75,6 +77,16 @@ def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
 def refuse_logs(folder: StoreFolder) -> Program[None]:
     if _logs((yield from list_data_folder(folder))):
         raise _has_logs(folder)
+
+
+def _refuse_service(folder: StoreFolder) -> Program[None]:
+    """Who moved ``wal`` away under a service took the lock files of its hosts along: its supervisor's is
+    elsewhere. The hosts would go on to ack what the recovered store does not have, until their next check."""
+    if (pid := (yield from lock_holder(f"{folder.path}/supervisor"))) is not None:
+        raise InvalidArgument(
+            f"{folder.path} is served by process {pid}, whose logs were moved away: put wal/ back, or stop that "
+            f"service first"
+        )
 
 
 def _logs(entries: Sequence[FolderEntry]) -> bool:

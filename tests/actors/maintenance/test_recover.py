@@ -177,6 +177,17 @@ async def test_a_supervisor_of_the_lost_logs_left_its_term(tmp_path: Path) -> No
         assert term.number == 1
 
 
+async def test_r5_a_service_whose_logs_were_moved_away_is_noticed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await make_store(folder)
+    async with claim_term(LocalFiles(), check_path(folder), await identity_of(folder)):
+        (folder / "wal").rename(tmp_path / "wal")
+        with pytest.raises(InvalidArgument, match=f"served by process {os.getpid()}.*put wal/ back"):
+            await recovered(folder)
+        assert sorted(path.name for path in folder.iterdir()) == ["lts", "supervisor"]
+    await recovered(folder)
+
+
 async def test_r1_a_store_is_recovered_again_and_again(tmp_path: Path) -> None:
     await make_store(tmp_path)
     async with opened(tmp_path) as store:
