@@ -84,8 +84,8 @@ def _refuse_service(folder: StoreFolder) -> Program[None]:
     elsewhere. The hosts would go on to ack what the recovered store does not have, until their next check."""
     if (pid := (yield from lock_holder(f"{folder.path}/supervisor"))) is not None:
         raise InvalidArgument(
-            f"{folder.path} is served by process {pid}, whose logs were moved away: put wal/ back, or stop that "
-            f"service first"
+            f"{folder.path} is served by process {pid}, whose logs were moved away: put wal/ back, or stop "
+            f"that service first"
         )
 
 

@@ -26,7 +26,7 @@ from ...journal.manifest.chain import ChainReport, element_name, read_chain
 from ...journal.manifest.element import Kind
 from ...journal.manifest.pin_record import (
     PinRecord,
-    missing_pins,
+    check_restorable,
     pin_of,
     pin_record_name,
     read_pinned,
@@ -35,12 +35,11 @@ from ...journal.manifest.pin_record import (
 from ...journal.manifest.store_record import (
     StoreRecord,
     ensure_store_record,
-    other_store,
     require_store_record,
 )
 from ...journal.operations.log_element import LogElement
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import BackupIncomplete, DataCorruption
+from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.sorted_runs.block_cache import BlockCache
@@ -145,7 +144,7 @@ class _Recovery:
     async def run(self, *, is_copied: bool) -> RecoveredStore:
         record = await require_store_record(self._chunks)
         if self._pins is not None:
-            await self._check_pins(self._pins, record, is_copied=is_copied)
+            await check_restorable(self._chunks, self._pins, is_copy=is_copied)
         boots: list[LtsBoot] = []
         containers: list[RecoveredContainer] = []
         for index in range(record.containers):
@@ -163,22 +162,6 @@ class _Recovery:
         await run_program(lane, publish(self._folder), self._folder.path)
         backup = "" if self._pins is None else self._pins.name
         return RecoveredStore(record.store.hex(), tuple(containers), backup)
-
-    async def _check_pins(self, pins: PinRecord, record: StoreRecord, *, is_copied: bool) -> None:
-        if pins.store != record.store:
-            raise other_store(pins.store, record.store)
-        if len(pins.elements) != record.containers:
-            raise DataCorruption(
-                f"it has {len(pins.elements)} containers, and the store {record.containers}",
-                file=pin_record_name(pins.name),
-                offset=0,
-            )
-        # P3: otherwise its chunks may be deleted already.
-        if not is_copied and (missing := await missing_pins(self._chunks, pins)):
-            raise BackupIncomplete(
-                f"backup {pins.name!r} is not complete: container {missing[0]} does not keep it, because it "
-                f"was given up while it was made, or is being removed"
-            )
 
     async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot | None, RecoveredContainer]:
         """What the container begins with; None if no owner ever opened it."""

@@ -18,10 +18,17 @@ from ...storage_backends.base.backups import Backup, check_backup_name
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
-from ...storage_backends.base.errors import BackupNotFound, ChunkNotFound, DataCorruption
+from ...storage_backends.base.errors import (
+    BackupIncomplete,
+    BackupNotFound,
+    ChunkNotFound,
+    DataCorruption,
+    StoreMismatch,
+)
 from ...storage_backends.base.values import Value
 from .chain import StoredElement, check_container, list_elements, read_newest
 from .element import CONTAINERS_MAX, CRC_BYTES, ELEMENT_BYTES_MAX, Element, Pin, check_crc, position_of
+from .store_record import other_store, require_store_record
 
 PINS = "_system/pins/"
 """The prefix of the names of all records of backups."""
@@ -154,6 +161,27 @@ async def require_pin_record(chunks: ChunkStorage, name: str) -> PinRecord:
         raise BackupNotFound(f"there is no backup {name!r}: {others}") from error
 
 
+async def check_restorable(chunks: ChunkStorage, record: PinRecord, *, is_copy: bool) -> None:
+    """Raises why the backup cannot be restored, as far as the record of the store and the chains show it:
+    ``DataCorruption`` with the name of the object that is damaged or missing, ``StoreMismatch``,
+    ``BackupIncomplete``. ``is_copy``: what it needs was copied, whether the chains keep it or not."""
+    store = await require_store_record(chunks)
+    if store.store != record.store:
+        raise other_store(record.store, store.store)
+    if store.containers != len(record.elements):
+        raise DataCorruption(
+            f"it has {len(record.elements)} containers, and the store {store.containers}",
+            file=pin_record_name(record.name),
+            offset=0,
+        )
+    # P3: otherwise its chunks may be deleted already.
+    if not is_copy and (missing := await missing_pins(chunks, record)):
+        raise BackupIncomplete(
+            f"container {missing[0]} does not keep backup {record.name!r}, because it was given up while it "
+            f"was made, or is being removed: remove it"
+        )
+
+
 async def missing_pins(chunks: ChunkStorage, record: PinRecord) -> list[int]:
     """The containers that do not keep what the backup needs, as of their newest elements: it was given up
     while it was made, or removed (rule P3). Raises ``DataCorruption``."""
@@ -167,18 +195,18 @@ async def missing_pins(chunks: ChunkStorage, record: PinRecord) -> list[int]:
 
 
 async def list_pins(chunks: ChunkStorage, *, is_copy: bool = False) -> list[Backup]:
-    """The backups in long-term storage, sorted by name, damaged and incomplete ones too. ``is_copy``: it is a
-    copy, in which all are complete."""
+    """The backups in long-term storage, sorted by name, damaged and incomplete ones too. ``is_copy``: as in
+    ``check_restorable``."""
     found: list[Backup] = []
     for name in [info.name.removeprefix(PINS) async for info in chunks.list(PINS)]:
+        time_ms, containers, problem = 0, 0, ""
         try:
             record = await read_pin_record(chunks, name)
-            missing = [] if is_copy else await missing_pins(chunks, record)
+            time_ms, containers = record.time_ms, len(record.elements)
+            await check_restorable(chunks, record, is_copy=is_copy)
         except ChunkNotFound:
             continue  # removed meanwhile
-        except DataCorruption as error:
-            found.append(Backup(name, 0, 0, str(error)))
-            continue
-        problem = f"container {missing[0]} does not keep it: remove it" if missing else ""
-        found.append(Backup(name, record.time_ms, len(record.elements), problem))
+        except (DataCorruption, StoreMismatch, BackupIncomplete) as error:
+            problem = str(error)
+        found.append(Backup(name, time_ms, containers, problem))
     return found

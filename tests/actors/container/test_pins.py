@@ -201,7 +201,7 @@ async def test_p3_a_backup_whose_container_was_taken_over_meanwhile_fails_and_le
             await step(successor, StepKind.KEEP)
         # What nobody keeps is shown, and can be removed.
         [info] = await successor.store.backups()
-        assert "does not keep it" in info.problem
+        assert "does not keep backup" in info.problem
         await successor.store.remove_backup("one")
         assert await list_pins(world.chunks) == []
         await successor.store.backup("one")

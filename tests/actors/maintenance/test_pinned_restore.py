@@ -26,14 +26,16 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup
+from tierlog.actors.maintenance.backups import list_backups
 from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
+from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.storage_backends.base.backups import make_backup, take_steps
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
-from .test_recover import contents
+from .test_recover import contents, lose_logs
 
 pytestmark = pytest.mark.anyio
 
@@ -200,6 +202,27 @@ async def test_p6_what_cannot_be_restored_is_refused(tmp_path: Path, monkeypatch
         await restored(tmp_path, "one")
     assert raised.value.offset > 100
     assert not (tmp_path / "wal").exists()
+
+
+async def test_p6_a_list_says_of_what_a_restore_refuses_what_is_missing(tmp_path: Path) -> None:
+    await two_backups(tmp_path)
+    lose_logs(tmp_path)
+    store_record = tmp_path / "lts/_system/store"
+    content = store_record.read_bytes()
+    other = StoreRecord(b"o" * 16, 2).encode()
+    for replaced, message in ((None, "_system/store"), (b"damaged", "_system/store"), (other, "belongs to")):
+        store_record.unlink(missing_ok=True)
+        if replaced is not None:
+            store_record.write_bytes(replaced)
+        with pytest.raises((DataCorruption, StoreMismatch)) as refusal:
+            await restored(tmp_path, "one")
+        assert message in str(refusal.value)
+        async with reader(tmp_path / "lts") as chunks:
+            for is_copy in (False, True):
+                found = await list_backups(chunks, is_copy=is_copy)
+                assert [each.problem for each in found] == [str(refusal.value)] * 2
+    store_record.write_bytes(content)
+    await restored(tmp_path, "one")
 
 
 async def test_f10_a_backup_of_a_store_that_changes_meanwhile_is_of_one_moment(

@@ -19,6 +19,7 @@ from tierlog.journal.manifest.pin_record import (
     read_pin_record,
     read_pinned,
 )
+from tierlog.journal.manifest.store_record import STORE_RECORD, StoreRecord
 from tierlog.storage_backends.base.codec import DecodeError, NewerFormat
 from tierlog.storage_backends.base.errors import BackupNotFound, ChunkNotFound, DataCorruption
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
@@ -50,6 +51,7 @@ async def stored(data: bytes) -> MemoryChunkStorage:
     chunks = MemoryChunkStorage()
     await chunks.open()
     await chunks.create_with_content(pin_record_name(NAME), [data])
+    await chunks.create_with_content(STORE_RECORD, [StoreRecord(STORE, 2).encode()])
     return chunks
 
 
