@@ -27,6 +27,7 @@ from ...journal.manifest.element import Kind
 from ...journal.manifest.pin_record import (
     PinRecord,
     check_restorable,
+    find_lost_element,
     pin_of,
     pin_record_name,
     read_pinned,
@@ -180,6 +181,8 @@ class _Recovery:
         for problem in chain.problems:
             if not problem.n:
                 raise DataCorruption(problem.message, file=problem.name, offset=problem.offset)
+        if lost := await find_lost_element(self._chunks, index, newest.n):
+            raise DataCorruption(lost.message, file=lost.name, offset=lost.offset)
         ListedChain(newest).check_room(index)
         runs = RunReader(StoredRuns(self._chunks), BlockCache(_CACHE_BYTES))
         boot = await read_boot(index, newest, chosen, runs, pin)

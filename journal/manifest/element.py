@@ -59,6 +59,8 @@ that is consistent besides, and has ``rows_to`` and ``records_to`` of its own.""
 _NO_RUNS, _INLINE = 0, 2
 """Forms of the run list."""
 _VERSION_AT, _LOCATION_AT = 4, 86
+ELEMENT_HEAD_BYTES = 14
+"""Of an element, up to the end of its number."""
 NUMBER_MAX = (1 << 63) - 1
 """The highest of the numbers that count on from element to element."""
 CRC_BYTES = 4
@@ -282,7 +284,12 @@ def check_crc(content: Buffer) -> None:
 
 def position_of(content: bytes) -> Position:
     """The position of a whole encoded element."""
-    return Position(int.from_bytes(content[6:14], "big"), int.from_bytes(content[-4:], "big"))
+    return Position(number_of(content), int.from_bytes(content[-4:], "big"))
+
+
+def number_of(content: bytes) -> int:
+    """The number of an element that begins with ``content``, not checked."""
+    return int.from_bytes(content[6:ELEMENT_HEAD_BYTES], "big")
 
 
 def runs_at(content: bytes) -> int:

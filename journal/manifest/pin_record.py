@@ -10,6 +10,7 @@ So a container reads its own element and no others."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing, suppress
 from itertools import accumulate
 
 import attrs
@@ -26,8 +27,18 @@ from ...storage_backends.base.errors import (
     StoreMismatch,
 )
 from ...storage_backends.base.values import Value
-from .chain import StoredElement, check_container, list_elements, read_newest
-from .element import CONTAINERS_MAX, CRC_BYTES, ELEMENT_BYTES_MAX, Element, Pin, check_crc, position_of
+from .chain import ChainProblem, StoredElement, check_container, list_elements, read_newest
+from .element import (
+    CONTAINERS_MAX,
+    CRC_BYTES,
+    ELEMENT_BYTES_MAX,
+    ELEMENT_HEAD_BYTES,
+    Element,
+    Pin,
+    check_crc,
+    number_of,
+    position_of,
+)
 from .store_record import other_store, require_store_record
 
 PINS = "_system/pins/"
@@ -142,6 +153,30 @@ async def read_pinned(chunks: ChunkStorage, record: PinRecord, container: int) -
             offset=begin,
         ) from error
     return StoredElement(position, element)
+
+
+async def find_lost_element(chunks: ChunkStorage, container: int, newest: int) -> ChainProblem | None:
+    """A backup with an element of the container above the ``newest`` in its chain: what followed
+    there is lost (rules J8, R2). Records that are damaged show nothing."""
+    async with aclosing(chunks.list(PINS)) as infos:
+        async for info in infos:
+            name = info.name.removeprefix(PINS)
+            with suppress(ChunkNotFound, DataCorruption):
+                record = await read_pin_record(chunks, name)
+                begin = record.begins[container] if container < len(record.elements) else 0
+                # Its number first: an element may have a megabyte.
+                head = await chunks.read(info.name, begin, ELEMENT_HEAD_BYTES) if begin else b""
+                if not begin or number_of(head) <= newest:
+                    continue
+                if (lost := (await read_pinned(chunks, record, container)).n) > newest:
+                    return ChainProblem(
+                        info.name,
+                        f"the journal of container {container} ends with element {newest}, and backup "
+                        f"{name!r} has element {lost}: the newest elements are lost. Put them back; or "
+                        f"restore the backup into another folder (`tierlog restore {name} --from PLACE`)",
+                        begin,
+                    )
+    return None
 
 
 def pin_of(name: str, element: StoredElement) -> Pin:

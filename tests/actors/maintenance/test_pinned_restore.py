@@ -27,6 +27,7 @@ from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup
 from tierlog.actors.maintenance.backups import list_backups
+from tierlog.actors.maintenance.lts import verify_lts
 from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
@@ -223,6 +224,28 @@ async def test_p6_a_list_says_of_what_a_restore_refuses_what_is_missing(tmp_path
                 assert [each.problem for each in found] == [str(refusal.value)] * 2
     store_record.write_bytes(content)
     await restored(tmp_path, "one")
+
+
+async def test_r2_a_backup_shows_that_the_newest_elements_are_lost(tmp_path: Path) -> None:
+    """A recovery would be as of a cycle before that backup, though everything of the backup is there."""
+    folder = tmp_path / "data"
+    async with opened(folder) as store:
+        await fill(store)
+        await store.flush()
+        await store.backup("one")
+        one = await contents(store)
+    lose_logs(folder)
+    *_, newest = sorted((folder / "lts/_system/containers/0000/journal").iterdir())
+    newest.unlink()
+    with pytest.raises(DataCorruption, match="backup 'one' has element") as refusal:
+        await recover_store(check_path(folder), QUIET, LocalFiles(), system_world())
+    assert refusal.value.file == "_system/pins/one"
+    async with open_lts(folder) as view:
+        [damaged] = [each for each in (await verify_lts(view)).containers if each.problems]
+    assert [each.name for each in damaged.problems] == ["_system/pins/one"]
+    await restored(tmp_path / "elsewhere", "one", folder / "lts")
+    async with opened(tmp_path / "elsewhere") as store:
+        assert await contents(store) == one
 
 
 async def test_f10_a_backup_of_a_store_that_changes_meanwhile_is_of_one_moment(
