@@ -151,8 +151,9 @@ class Pins:
         others = [pin for pin in pins if pin.name != name]
         if len(others) >= PINS_MAX:
             raise InvalidArgument(
-                f"there are {len(others)} backups, and room for {PINS_MAX}: remove one with `tierlog backup "
-                f"rm`"
+                f"there are {len(others)} backups, those that are being made included, and room for "
+                f"{PINS_MAX}: remove one with `tierlog backup rm`; what a client began that is gone is given "
+                f"up {FRESH_SECONDS / 60:.0f} minutes later"
             )
         pin = Pin(name, progress.cycle)
         # In this step, so that nothing of it is ever unprotected (rule P4).

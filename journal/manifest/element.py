@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import attrs
 
+from ...storage_backends.base.backups import is_backup_name
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
 from ...storage_backends.base.ids import EPOCH_MAX
@@ -63,6 +64,8 @@ ELEMENT_HEAD_BYTES = 14
 """Of an element, up to the end of its number."""
 NUMBER_MAX = (1 << 63) - 1
 """The highest of the numbers that count on from element to element."""
+_SHOWN = 100
+"""What a message shows of a name."""
 CRC_BYTES = 4
 """At the end of an element."""
 
@@ -252,6 +255,8 @@ class Element:
         fields.finish()
         if max(element.epoch, recovery.epoch) > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
             raise DecodeError(f"no element has numbers like these: epoch {element.epoch}, {element.numbers}")
+        if bad := [pin.name for pin in element.pins if not is_backup_name(pin.name)]:
+            raise DecodeError(f"no backup has the name {bad[0][:_SHOWN]!r}")
         # One form for each value: an element that is created again must have the same bytes (J5).
         if (version == _WITHOUT_RUNS) != (element.runs == RunList()):
             raise DecodeError(f"an element of version {version} has another run list")

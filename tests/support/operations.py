@@ -70,6 +70,7 @@ from tierlog.journal.operations.transaction_image import TransactionImage, Trans
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.journal.operations.update_table import CreateTable, UpdateTable
+from tierlog.storage_backends.base.backups import NAME_PATTERN
 from tierlog.storage_backends.base.ids import EPOCH_MAX
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
@@ -276,6 +277,7 @@ def _run_lists(
 
 positions = st.builds(Position, _counts, u32)
 ids = st.binary(min_size=16, max_size=16)
+_backup_names = st.from_regex(NAME_PATTERN, fullmatch=True)
 elements = st.builds(
     Element,
     n=_counts,
@@ -286,7 +288,7 @@ elements = st.builds(
     time_ms=u64,
     progress=st.builds(Progress, _counts, _counts, _counts, _counts, _counts),
     runs=_run_lists(u64, st.sampled_from((0, SEGMENTS, TRANSACTIONS))),
-    pins=st.lists(st.builds(Pin, text, _counts), max_size=3).map(tuple),
+    pins=st.lists(st.builds(Pin, _backup_names, _counts), max_size=3).map(tuple),
 )
 consistent_elements = st.builds(
     lambda element, runs, more, recovery, held: attrs.evolve(

@@ -116,6 +116,18 @@ def test_a_backup_that_cannot_be_restored_is_shown_with_its_problem(run: Run, fo
     assert run("doctor").code == 0
 
 
+def test_a_record_whose_name_no_backup_can_have_is_to_be_removed_by_hand(run: Run, folder: Path) -> None:
+    make_store(folder)
+    (folder / "lts/_system/pins/sub").mkdir(parents=True)
+    (folder / "lts/_system/pins/sub/x").write_bytes(b"junk")
+    done = run("doctor")
+    assert (done.code, "backup rm" in done.out) == (1, False)
+    assert "remove the object" in done.out.replace("\n", " ")
+    assert run("backup", "rm", "sub/x").code == 2
+    (folder / "lts/_system/pins/sub/x").unlink()
+    assert run("doctor").code == 0
+
+
 def test_what_only_a_backup_needs_is_shown_as_such(run: Run, folder: Path) -> None:
     make_store(folder)
     run("backup", "first")
