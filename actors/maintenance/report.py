@@ -12,12 +12,13 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
 from enum import Enum
+from functools import partial
 
 import attrs
 
 from ...journal.manifest.chain import runs_prefix
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, TierlogError, Unavailable
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import (
     DEFERRED_WORK_PREFIX,
@@ -41,7 +42,7 @@ from ..gc.collector import GarbageTotal, count_garbage
 from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView
-from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource
+from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource, on_snapshot
 from .backup_objects import list_backups, read_manifest, read_segments
 from .backups import kept_names
 
@@ -169,7 +170,7 @@ async def pages_of_chunks(view: StoreView, prefix: str = "") -> AsyncGenerator[l
     known: dict[str, ListedChunk] = {}
     released, runs, kept = set[str](), set[str](), set[str]()
     for container in view.containers:
-        index = await _index_chunks(view.chunks, container.index, await container.snapshot())
+        index = await on_snapshot(container, partial(_index_chunks, view.chunks, container.index))
         released |= index.released
         runs |= index.runs
         kept |= index.kept
@@ -259,11 +260,28 @@ async def _verify_repeatedly(
     deep: bool,
     progress: Progress,
 ) -> VerifyReport:
+    agreed: set[ChunkProblem] | None = None
     for _ in range(_ATTEMPTS_MAX - 1):
-        report = await _verify(view, container, wanted, deep, progress)
-        if not report.problems or not await container.refresh():
+        try:
+            report = await _verify(view, container, wanted, deep, progress)
+        except (DataCorruption, Unavailable):
+            # An owner may have deleted a run that the snapshot is read from.
+            if not await container.refresh():
+                raise
+            continue
+
+        report, agreed = _agreed(report, agreed)
+        if not agreed or not await container.refresh():
             return report
-    return await _verify(view, container, wanted, deep, progress)
+    return _agreed(await _verify(view, container, wanted, deep, progress), agreed)[0]
+
+
+def _agreed(report: VerifyReport, before: set[ChunkProblem] | None) -> tuple[VerifyReport, set[ChunkProblem]]:
+    """``report`` with those of its problems that were found ``before`` too: an owner at work makes others
+    come and go. What two snapshots refer to, and a listing between them lacks, is missing."""
+    found = set(report.problems)
+    found = found if before is None else found & before
+    return attrs.evolve(report, problems=tuple(each for each in report.problems if each in found)), found
 
 
 async def _verify(
@@ -325,22 +343,21 @@ async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
 async def find_unconfirmed(
     view: StoreView, container: ContainerView
 ) -> tuple[UnconfirmedRecord | None, ContainerSnapshot]:
-    attempts = _ATTEMPTS_MAX
-    while True:
-        snapshot = await container.snapshot()
-        manifest = snapshot.state.manifest
-        listed = await list_chain(view.chunks, container.index)
-        try:
-            listed.check(manifest.known, view.identity.store_id, container.index)
-        except StoreMismatch:
-            # An owner may have gone on since the snapshot.
-            attempts -= 1
-            if not attempts or not await container.refresh():
-                raise
-        else:
-            record = unconfirmed_record(snapshot.state.resident)
-            # The first opening of a moved folder writes its record (G4), and there may have been none yet.
-            return record or moved_from(manifest, listed, view.fingerprint), snapshot
+    snapshot = await container.snapshot()
+    manifest = snapshot.state.manifest
+    listed = await list_chain(view.chunks, container.index)
+    listed.check_store(view.identity.store_id)
+    if listed.continues(manifest.known):
+        record = unconfirmed_record(snapshot.state.resident)
+        # The first opening of a moved folder writes its record (G4), and there may have been none yet.
+        return record or moved_from(manifest, listed, view.fingerprint), snapshot
+
+    # An owner may have gone on since the snapshot: it has opened the folder, and its record is in the log.
+    await container.refresh()
+    newer = await container.snapshot()
+    known = newer.state.manifest.known
+    listed.check_between(manifest.known, known, view.identity.store_id, container.index)
+    return unconfirmed_record(newer.state.resident), newer
 
 
 async def _chunks_of_backups(view: StoreView) -> dict[str, set[str]]:
