@@ -26,6 +26,7 @@ from ...storage_backends.base.errors import (
     TransactionNotFound,
     WrongSegmentKind,
 )
+from ...storage_backends.base.names import check_segment_name
 from ...storage_backends.base.os_errors import explain
 from ..telemetry.logging import is_logging, log_to_stderr
 from ..telemetry.printable import printable
@@ -175,13 +176,17 @@ async def writing(
     config_file: Path | None,
     *,
     take_over: bool,
-    create: bool = False,
+    creates: str | None = None,
     url: str | None = None,
     chunks: str | None = None,
 ) -> AsyncIterator[SegmentStore | Client]:
     """The store in a data folder, opened as its owner (see ``owning``), or a client of the service at
-    ``url``."""
+    ``url``. ``creates``: the name of the segment that the command creates, with a new folder if there is
+    none. Raises ``InvalidArgument`` for a bad one."""
+    if creates is not None:
+        check_segment_name(creates)  # first: a refused command leaves no new store
     if url is None:
+        create = creates is not None
         async with owning(
             data, config_file, take_over=take_over, create=create, chunks=chunks, remedy=USE_URL
         ) as store:

@@ -19,6 +19,22 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
 # --- wrong input ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("noun", ["segment", "table"])
+@pytest.mark.parametrize("name", ["a//b", os.fsdecode(b"a\xff"), "", "_system/x"])
+def test_a_name_that_is_refused_makes_no_store(run: Run, folder: Path, noun: str, name: str) -> None:
+    done = run(noun, "create", name)
+    assert (done.code, is_one_line(done.err)) == (1, True)
+    assert not folder.exists()
+
+
+def test_a_service_is_not_started_with_a_chunk_cache_among_its_files(run: Run, folder: Path) -> None:
+    config = folder.parent / "tierlog.toml"
+    config.write_text('chunk_cache.path = "wal"\n')
+    done = run("serve", "--listen", "127.0.0.1:0", "--config", str(config))
+    assert (done.code, "chunk_cache.path: 'wal' is the folder" in done.err) == (1, True)
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
