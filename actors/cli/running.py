@@ -54,6 +54,7 @@ _HINTS: Hints = {
     DataCorruption: "`tierlog doctor --deep` lists all damage and what to do",
     NotOwner: "`tierlog doctor` shows which process has opened the folder: run the command again after it",
 }
+RUN_AGAIN = "run the same command again to go on"
 NO_HINTS: Hints = MappingProxyType({})
 _REQUEST_SECONDS = 10.0
 _NOTICE_SECONDS = 1.0
@@ -78,10 +79,15 @@ def fail(message: str) -> NoReturn:
 
 
 def execute(
-    command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False, hints: Hints = NO_HINTS
+    command: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    uvloop: bool = False,
+    hints: Hints = NO_HINTS,
+    interrupted: str = "",
 ) -> T:
     """Run ``command`` in its own event loop. A failure becomes one line on stderr and an exit code. ``hints``
-    replace those that most commands give."""
+    replace those that most commands give. ``interrupted``: what to do after an interruption, if the user has
+    to know."""
     import anyio
 
     interrupts = Interrupts()
@@ -94,7 +100,9 @@ def execute(
     except BrokenPipeError:
         exit_broken_pipe()
     except KeyboardInterrupt:
-        # Without a message: the user asked for it.
+        # Most without a message: the user asked for it.
+        if interrupted:
+            sys.stderr.write(f"interrupted: {interrupted}\n")
         raise typer.Exit(interrupts.exit_code) from None
     except OSError as error:
         fail(explain(error))

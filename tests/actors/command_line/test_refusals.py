@@ -27,14 +27,6 @@ def test_a_name_that_is_refused_makes_no_store(run: Run, folder: Path, noun: str
     assert not folder.exists()
 
 
-def test_a_service_is_not_started_with_a_chunk_cache_among_its_files(run: Run, folder: Path) -> None:
-    config = folder.parent / "tierlog.toml"
-    config.write_text('chunk_cache.path = "wal"\n')
-    done = run("serve", "--listen", "127.0.0.1:0", "--config", str(config))
-    assert (done.code, "chunk_cache.path: 'wal' is the folder" in done.err) == (1, True)
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -135,7 +127,7 @@ def test_a_failed_command_prints_one_line_and_exits_with_1(
         (("segment", "create", NAME, "--data", "tierlog.toml"), "is a file: name the data folder of a store"),
         (("status", "--url", "foo"), "error: a server's URL is like http://127.0.0.1:"),
         (("status", "--url", "http://127.0.0.1:8470/foo"), "error: a server's URL has no path"),
-        (("restore", "b"), "data has no lts/: a restore needs the long-term storage of the store"),
+        (("restore", "b"), "data has no lts/: put the long-term storage of the store there"),
         (("restore", "b", "--from", "backups"), "error: there is no folder backups"),
     ],
 )
