@@ -144,7 +144,7 @@ def test_long_term_storage_in_a_folder_is_that_of_the_data_folder(run: Run, tmp_
 
 
 @pytest.mark.parametrize("command", ["recover", "restore", "copy"])
-def test_who_interrupts_it_is_told_to_run_it_again(
+def test_who_interrupts_it_reads_that_it_is_to_be_run_again(
     run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     make_store(folder)

@@ -122,7 +122,7 @@ async def test_an_opening_beside_another_one_is_refused_with_what_to_do(
         (evolve(FIRST, role=SUPERVISOR, url="http://h"), "at http://h: stop that service first"),
     ],
 )
-def test_who_cannot_take_over_is_not_told_to_fence(owner: Owner, advice: str) -> None:
+def test_who_cannot_take_over_gets_no_advice_to_fence(owner: Owner, advice: str) -> None:
     message = describe_opening("/data", [owner], use_service="stop that service first")
     assert message.endswith(advice)
     assert "fence" not in message
