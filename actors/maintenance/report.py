@@ -170,7 +170,7 @@ async def pages_of_chunks(view: StoreView, prefix: str = "") -> AsyncGenerator[l
     known: dict[str, ListedChunk] = {}
     released, runs, kept = set[str](), set[str](), set[str]()
     for container in view.containers:
-        index = await on_snapshot(container, partial(_index_chunks, view.chunks, container.index))
+        index = await _newest_index(view, container)
         released |= index.released
         runs |= index.runs
         kept |= index.kept
@@ -329,10 +329,10 @@ async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
     found: list[ContainerGarbage] = []
     needed: dict[str, set[str]] | None = None
     for container in view.containers:
-        record, snapshot = await find_unconfirmed(view, container)
+        record = await find_unconfirmed(view, container)
         if needed is None:
             needed = await _chunks_of_backups(view)
-        index, needing = await _index_chunks(view.chunks, container.index, snapshot), set[str]()
+        index, needing = await _newest_index(view, container), set[str]()
         total = await _unreferenced(view, container.index, index, needed, needing)
         reason = "" if record is None else record.explanation
         if reason or total.chunks:
@@ -341,9 +341,9 @@ async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
     return found
 
 
-async def find_unconfirmed(
-    view: StoreView, container: ContainerView
-) -> tuple[UnconfirmedRecord | None, ContainerSnapshot]:
+async def find_unconfirmed(view: StoreView, container: ContainerView) -> UnconfirmedRecord | None:
+    """The record that the container is unconfirmed, also if only its next opening would write it. Raises
+    ``StoreMismatch`` if another folder has claimed long-term storage."""
     snapshot = await container.snapshot()
     manifest = snapshot.state.manifest
     listed = await list_chain(view.chunks, container.index)
@@ -351,14 +351,14 @@ async def find_unconfirmed(
     if listed.continues(manifest.known):
         record = unconfirmed_record(snapshot.state.resident)
         # The first opening of a moved folder writes its record (G4), and there may have been none yet.
-        return record or moved_from(manifest, listed, view.fingerprint), snapshot
+        return record or moved_from(manifest, listed, view.fingerprint)
 
     # An owner may have gone on since the snapshot: it has opened the folder, and its record is in the log.
     await container.refresh()
     newer = await container.snapshot()
     known = newer.state.manifest.known
     listed.check_between(manifest.known, known, view.identity.store_id, container.index)
-    return unconfirmed_record(newer.state.resident), newer
+    return unconfirmed_record(newer.state.resident)
 
 
 async def _chunks_of_backups(view: StoreView) -> dict[str, set[str]]:
@@ -418,6 +418,11 @@ async def _unreferenced(
     if needing is not None:
         needing.update(*(needed.get(name, ()) for name in released))
     return total
+
+
+async def _newest_index(view: StoreView, container: ContainerView) -> _ChunkIndex:
+    """As of a new snapshot, if an owner has deleted a run that the last one is read from."""
+    return await on_snapshot(container, partial(_index_chunks, view.chunks, container.index))
 
 
 async def _index_chunks(chunks: ChunkStorage, container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,14 +11,16 @@ import pytest
 
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.stores_of_all_kinds import fill
-from tierlog import SegmentStore, StoreConfig, open_store
+from tierlog import SegmentStore, StoreConfig, Unavailable, open_store
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.listed_chain import ListedChain, list_chain
+from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.flush.writer import WriterOptions
+from tierlog.actors.maintenance.garbage import reports_of
 from tierlog.actors.maintenance.report import list_garbage
 from tierlog.actors.maintenance.verify import StoreVerification, verify_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
-from tierlog.actors.store.read_only import open_reader
+from tierlog.actors.store.read_only import StoreView, open_reader
 from tierlog.journal.manifest.chain import ChainReport, read_chain
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.segments.options import ChunkedOptions
@@ -192,3 +194,27 @@ async def test_an_owner_that_goes_on_between_two_reads_is_not_accused(
     async with open_reader(tmp_path) as view:
         assert (await verify_store(view)).problems == ()
         assert all(not each.reason for each in await list_garbage(view))
+
+
+@pytest.mark.parametrize("read", [verify_store, list_garbage, partial(reports_of, limit=10)])
+async def test_a_snapshot_whose_run_an_owner_deletes_meanwhile_is_replaced(
+    tmp_path: Path,
+    store: SegmentStore,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[StoreView], Awaitable[object]],
+) -> None:
+    scan, failures = LoggedMetadataStore.scan, 1
+
+    async def scan_late(self: LoggedMetadataStore, prefix: str) -> list[str]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            await store.append("s#2", b"more")
+            await store.flush()
+            raise Unavailable("the run is missing")
+        return await scan(self, prefix)
+
+    async with open_reader(tmp_path) as view:
+        monkeypatch.setattr(LoggedMetadataStore, "scan", scan_late)
+        await read(view)
+    assert not failures
