@@ -43,7 +43,7 @@ from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView
 from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource, on_snapshot
-from .backup_objects import list_backups, read_manifest, read_segments
+from .backup_objects import list_old_backups, read_manifest, read_segments
 from .backups import kept_names
 
 _ATTEMPTS_MAX = 3
@@ -383,7 +383,7 @@ async def _chunks_of_backups(view: StoreView) -> dict[str, set[str]]:
     """The names of the chunks of the backups in long-term storage, with those of the backups. A damaged one
     cannot be restored, and needs none."""
     needed: dict[str, set[str]] = {}
-    for backup in await list_backups(view.chunks):
+    for backup in await list_old_backups(view.chunks):
         with suppress(DataCorruption):
             for segment in await read_segments(view.chunks, await read_manifest(view.chunks, backup)):
                 for _, chunk in segment.chunks:
