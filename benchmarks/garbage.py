@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -43,7 +42,7 @@ async def delete_of_many_chunks(setting: Setting) -> Sequence[Pair]:
 
     async def measure(chunks: int) -> float:
         async with store_in(setting.fresh("delete"), config=PATIENT) as store:
-            await _make_segment(store, chunks)
+            await make_chunks(store, chunks)
             begin = time.perf_counter()
             await store.delete_segment(SEGMENT)
             return (time.perf_counter() - begin) * 1000
@@ -64,30 +63,31 @@ async def deletions(setting: Setting) -> Sequence[Pair]:
     async def value() -> float:
         folder = setting.fresh("gc")
         async with store_in(folder, config=EAGER) as store:
-            names = await _make_segment(store, count)
+            names = await make_chunks(store, count)
             paths = [Path(folder, "lts", name) for name in names]
-            await anyio.to_thread.run_sync(_make_files, paths)
+            await anyio.to_thread.run_sync(make_files, paths)
             await store.delete_segment(SEGMENT)
             await store.flush()
+            while not (first := _deleted(store)):
+                await anyio.sleep(_POLL)
             begin = time.perf_counter()
-            while (left := await anyio.to_thread.run_sync(_count_files, paths[0].parent)) == count:
+            while _deleted(store) < count:
                 await anyio.sleep(_POLL)
-            begin, first = time.perf_counter(), left
-            while left:
-                await anyio.sleep(_POLL)
-                left = await anyio.to_thread.run_sync(_count_files, paths[0].parent)
-            return first / (time.perf_counter() - begin)
+            seconds = time.perf_counter() - begin
+            if any(path.exists() for path in paths):
+                raise BenchmarkError("a chunk is left")
+            return (count - first) / seconds
 
     async def reference() -> float:
         folder = setting.fresh("unlink")
         paths = [Path(folder, f"{number:032x}") for number in range(count)]
-        await anyio.to_thread.run_sync(_make_files, paths)
+        await anyio.to_thread.run_sync(make_files, paths)
         return count / await anyio.to_thread.run_sync(_unlink, paths)
 
     return await alternate(setting, value, reference, 3)
 
 
-async def _make_segment(store: tierlog.SegmentStore, chunks: int) -> list[str]:
+async def make_chunks(store: tierlog.SegmentStore, chunks: int) -> list[str]:
     """A segment of that many chunks, whose files are not there; returns their names."""
     await store.create_segment(SEGMENT)
     await store.append(SEGMENT, bytes(chunks))
@@ -104,8 +104,8 @@ async def _make_segment(store: tierlog.SegmentStore, chunks: int) -> list[str]:
             (number, ChunkRecord(name, 1, packed_crcs=bytes(4))) for number, name in enumerate(names)
         )
         records: list[Record] = Chain(chunks, 0, False, ROLLING_SIZE, linked).records(sid, epoch, _SPACING)
-        # The segment's record last: it names the others.
-        records.sort(key=lambda record: not isinstance(record, ChunkRecord))
+        # The segment's record first: a flush that comes between then has nothing to write.
+        records.sort(key=lambda record: isinstance(record, ChunkRecord))
         for start in range(0, len(records), _COMMITTED):
             part = records[start : start + _COMMITTED]
             await container.metadata.commit(
@@ -120,18 +120,15 @@ async def _make_segment(store: tierlog.SegmentStore, chunks: int) -> list[str]:
     return names
 
 
-def _make_files(paths: Sequence[Path]) -> None:
+def make_files(paths: Sequence[Path]) -> None:
     paths[0].parent.mkdir(parents=True, exist_ok=True)
     for path in paths:
         path.write_bytes(b"x")
 
 
-def _count_files(folder: Path) -> int:
-    try:
-        with closing(os.scandir(folder)) as entries:
-            return sum(1 for _ in entries)
-    except FileNotFoundError:
-        return 0
+def _deleted(store: tierlog.SegmentStore) -> int:
+    current = store.statistics().containers[0].current
+    return 0 if current is None else current.collector.deleted
 
 
 def _unlink(paths: Sequence[Path]) -> float:

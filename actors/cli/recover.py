@@ -9,10 +9,10 @@ import typer
 from ...storage_backends.base.errors import DataCorruption
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json
-from .running import Hints, execute, read_settings
+from .running import RUN_AGAIN, Hints, execute, read_settings
 
 if TYPE_CHECKING:
-    from ..maintenance.recover import RecoveredContainer, RecoveredStore
+    from ..store.recover import RecoveredContainer, RecoveredStore
 
 _HINTS: Hints = {
     DataCorruption: "`tierlog lts verify` lists all problems; a backup is restored with `tierlog restore`"
@@ -21,7 +21,7 @@ _HINTS: Hints = {
 
 def recover(
     from_lts: Annotated[
-        bool, typer.Option("--from-lts", help="From long-term storage alone: there is no other way yet.")
+        bool, typer.Option("--from-lts", help="From long-term storage alone: there is no other way.")
     ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
@@ -42,13 +42,13 @@ def recover(
     async def command() -> RecoveredStore:
         from ...storage_backends.files.local import LocalFiles
         from ..folder.paths import check_path
-        from ..maintenance.recover import recover_store
         from ..store.opening import system_world
+        from ..store.recover import recover_store
 
         settings = read_settings(config, chunks)
         return await recover_store(check_path(data), settings, LocalFiles(), system_world())
 
-    recovered = execute(command, hints=_HINTS)
+    recovered = execute(command, hints=_HINTS, interrupted=RUN_AGAIN)
     if json:
         output.print_json(output.as_json(recovered))
     else:

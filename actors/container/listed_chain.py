@@ -91,6 +91,15 @@ class ListedChain:
             case Step.FOREIGN | Step.ROLLED_BACK as step:
                 raise mismatch(step, self, known, container)
 
+    def check_between(self, before: Known, after: Known, store: bytes, container: int) -> None:
+        """As ``check``, beside an owner at work: the chain was listed between two readings of its log.
+
+        An element that the log knew before exists, and one that exists is known to the log after. What only
+        one of the two readings contradicts, the owner did meanwhile."""
+        self.check_store(store)
+        if decide(before, self.position) is decide(after, self.position):
+            self.check(before, store, container)
+
     def check_store(self, store: bytes) -> None:
         """Raises ``StoreMismatch`` if long-term storage is another store's."""
         for other in self.stores - {store}:
@@ -134,6 +143,17 @@ def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
         f"long-term storage was claimed {how} in epoch {epoch}{owner}, of which this log has no record: "
         f"the folder is a copy or an old backup, or a copy of it was opened. Close both and go on with the "
         f"newest one; if that is this one, {_ADOPT}"
+    )
+
+
+def lost_log(listed: ListedChain, container: int) -> StoreMismatch:
+    """The log holds nothing, and the chain was there before it."""
+    return StoreMismatch(
+        f"container {container}: its log is lost. The one in wal/ holds nothing, and long-term storage has "
+        f"element {listed.position.n} in epoch {listed.epoch}, by {listed.folder.shown}. Put the folder of "
+        f"the log back. If it is gone, serve the other containers once more (`tierlog serve`), whose end "
+        f"flushes them; then move wal/ away and run `tierlog recover --from-lts`, which makes every "
+        f"container as of its last full flush"
     )
 
 

@@ -1,5 +1,5 @@
 """The boot of a container from long-term storage alone: its first log, when the one before is lost (rules
-R1 to R7).
+R1 to R8).
 
 Owns: what of an element a log must have, the numbers that the log goes on with, and the claim of the chain.
 Does not own: which element is chosen, and where the log is.
@@ -17,7 +17,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.manifest.chain import StoredElement, element_name, list_elements
-from ...journal.manifest.element import Element, Kind, Owner, Pin
+from ...journal.manifest.element import NOTHING, Element, Kind, Owner, Pin, Progress
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.log_element import LogElement
@@ -63,7 +63,7 @@ class LtsBoot:
     """The targets of open transactions, and what is staged for them: these are always in memory."""
     records: Sequence[Row]
     pin: Pin | None = None
-    """The pin that keeps ``chosen``, if it is an earlier one."""
+    """The pin that keeps ``chosen``, if it is an earlier one; ``newest`` lists it (rule P6)."""
 
     @property
     def epoch(self) -> int:
@@ -90,14 +90,13 @@ class LtsBoot:
                     highest_version=history,
                 ),
                 runs=chosen.runs,
-                # P5: all backups, and a restored one that was copied here.
-                pins=tuple(dict.fromkeys((*newest.pins, *(() if self.pin is None else (self.pin,))))),
+                pins=newest.pins,  # P5
             )
         )
         state = ContainerState(self.container, epoch)
         state.know_elements(ManifestState(claim))
         for row in self.records:
-            state.restore_row(row)
+            decoded(state.restore_row, row, row.key)
         for record in self.open:
             state.transactions.restore(record)
         for load in self.loads:
@@ -110,7 +109,7 @@ class LtsBoot:
         state.has_spilled = True
         state.note_newest_segment(newest.progress.newest_segment)
         state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
-        state.begin_history(history)
+        state.begin_history(history, epoch)
         state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
         made = whole_checkpoint(state, 1, log.next_group, size_max=_CHECKPOINT_BYTES)
         if made is None:
@@ -120,6 +119,23 @@ class LtsBoot:
             )
         await log_checkpoint(state, log, made[0])
         return claim
+
+
+def without_elements(store: bytes) -> StoredElement:
+    """What a container begins with that has no element: the head of an empty chain."""
+    nobody = Owner(store, bytes(16), bytes(16))
+    return StoredElement(
+        NOTHING,
+        Element(
+            n=0,
+            kind=Kind.OPEN,
+            epoch=0,
+            owner=nobody,
+            predecessor=NOTHING,
+            time_ms=0,
+            progress=Progress(),
+        ),
+    )
 
 
 async def read_boot(

@@ -12,12 +12,13 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
 from enum import Enum
+from functools import partial
 
 import attrs
 
 from ...journal.manifest.chain import runs_prefix
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, TierlogError, Unavailable
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import (
     DEFERRED_WORK_PREFIX,
@@ -37,12 +38,12 @@ from ...storage_backends.segments.verify import Flaw, find_flaws, flaw_of_length
 from ..container.confirmation import unconfirmed_record
 from ..container.listed_chain import list_chain, moved_from
 from ..container.published_check import OWN_CHAIN
-from ..gc.collector import GarbageTotal, count_garbage
+from ..gc.garbage_total import GarbageTotal, count_garbage
 from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView
-from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource
-from .backup_objects import list_backups, read_manifest, read_segments
+from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource, on_snapshot
+from .backup_objects import list_old_backups, read_manifest, read_segments
 from .backups import kept_names
 
 _ATTEMPTS_MAX = 3
@@ -149,7 +150,7 @@ _UNKNOWN = _Position("", 0)
 
 
 @attrs.frozen
-class _ChunkIndex:
+class ChunkIndex:
     """The chunks in one container's metadata, and where they are in segments."""
 
     records: dict[str, ChunkRecord]
@@ -163,13 +164,16 @@ class _ChunkIndex:
     problems: tuple[ChunkProblem, ...]
 
 
-async def pages_of_chunks(view: StoreView, prefix: str = "") -> AsyncGenerator[list[ListedChunk], None]:
+async def pages_of_chunks(
+    view: StoreView, prefix: str = "", indexes: Sequence[ChunkIndex] | None = None
+) -> AsyncGenerator[list[ListedChunk], None]:
     """The objects in long-term storage whose names begin with ``prefix``, and the chunks that are missing
-    there, sorted by name, in pages. Close the generator if you leave it early."""
+    there, sorted by name, in pages. Close the generator if you leave it early. ``indexes``: of all
+    containers, if they are known."""
     known: dict[str, ListedChunk] = {}
     released, runs, kept = set[str](), set[str](), set[str]()
     for container in view.containers:
-        index = await _index_chunks(view.chunks, container.index, await container.snapshot())
+        index = await _newest_index(view, container) if indexes is None else indexes[container.index]
         released |= index.released
         runs |= index.runs
         kept |= index.kept
@@ -214,13 +218,14 @@ async def segment_layout(view: StoreView, name: str) -> SegmentLayout:
     container = view.containers[view.container_of(name)]
     snapshot = await container.snapshot()
     segment = (await snapshot.find(name)).of_kind(is_table=False)
+    info = segment.info(container.index, snapshot.state.history)
     if not segment.has_record:
-        return SegmentLayout(segment.info(container.index), None, ())
+        return SegmentLayout(info, None, ())
 
     record = await snapshot.storage.info(segment.sid)
     chain = await snapshot.storage.chunks(segment.sid)
     chunks = tuple(ChunkLayout(start, chunk.length, chunk.name, len(chunk.starts)) for start, chunk in chain)
-    return SegmentLayout(segment.info(container.index), record, chunks)
+    return SegmentLayout(info, record, chunks)
 
 
 async def verify(
@@ -233,16 +238,28 @@ async def verify(
     """Read the committed bytes of the segments ``names``, or of all, and verify every checksum. Without
     ``deep`` only a listing is read. Raises ``SegmentNotFound`` for an unknown name, and ``WrongSegmentKind``
     for that of a table."""
+    return (await verify_and_index(view, names, deep=deep, progress=progress))[0]
+
+
+async def verify_and_index(
+    view: SegmentView[SnapshotSource],
+    names: Sequence[str] = (),
+    *,
+    deep: bool = True,
+    progress: Progress = no_progress,
+) -> tuple[VerifyReport, list[ChunkIndex]]:
+    """As ``verify``; also the index of each container, which is expensive to make."""
     wanted = set(names)
     # Before anything is read, which may take hours: a misspelt name fails at once.
     for name in names:
         snapshot = await view.containers[view.container_of(name)].snapshot()
         (await snapshot.find(name)).of_kind(is_table=False)
 
-    reports = [
+    verified = [
         await _verify_repeatedly(view, container, wanted, deep, progress) for container in view.containers
     ]
-    return VerifyReport(
+    reports = [report for report, _ in verified]
+    total = VerifyReport(
         sum(each.segments for each in reports),
         sum(each.chunks for each in reports),
         sum(each.bytes for each in reports),
@@ -250,6 +267,7 @@ async def verify(
         sum(each.unreferenced_bytes for each in reports),
         tuple(problem for each in reports for problem in each.problems),
     )
+    return total, [index for _, index in verified]
 
 
 async def _verify_repeatedly(
@@ -258,12 +276,30 @@ async def _verify_repeatedly(
     wanted: set[str],
     deep: bool,
     progress: Progress,
-) -> VerifyReport:
+) -> tuple[VerifyReport, ChunkIndex]:
+    agreed: set[ChunkProblem] | None = None
     for _ in range(_ATTEMPTS_MAX - 1):
-        report = await _verify(view, container, wanted, deep, progress)
-        if not report.problems or not await container.refresh():
-            return report
-    return await _verify(view, container, wanted, deep, progress)
+        try:
+            report, index = await _verify(view, container, wanted, deep, progress)
+        except (DataCorruption, Unavailable):
+            # An owner may have deleted a run that the snapshot is read from.
+            if not await container.refresh():
+                raise
+            continue
+
+        report, agreed = _agreed(report, agreed)
+        if not agreed or not await container.refresh():
+            return report, index
+    report, index = await _verify(view, container, wanted, deep, progress)
+    return _agreed(report, agreed)[0], index
+
+
+def _agreed(report: VerifyReport, before: set[ChunkProblem] | None) -> tuple[VerifyReport, set[ChunkProblem]]:
+    """``report`` with those of its problems that were found ``before`` too: an owner at work makes others
+    come and go. What two snapshots refer to, and a listing between them lacks, is missing."""
+    found = set(report.problems)
+    found = found if before is None else found & before
+    return attrs.evolve(report, problems=tuple(each for each in report.problems if each in found)), found
 
 
 async def _verify(
@@ -272,7 +308,7 @@ async def _verify(
     wanted: set[str],
     deep: bool,
     progress: Progress,
-) -> VerifyReport:
+) -> tuple[VerifyReport, ChunkIndex]:
     index = await _index_chunks(view.chunks, container.index, await container.snapshot())
     records = [
         record
@@ -298,9 +334,10 @@ async def _verify(
     if not wanted:
         unreferenced = await _unreferenced(view, container.index, index, {})
     segments = {index.positions[record.name].segment for record in records if record.name in index.positions}
-    return VerifyReport(
+    report = VerifyReport(
         len(segments), len(records), size, unreferenced.chunks, unreferenced.bytes, tuple(problems)
     )
+    return report, index
 
 
 async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
@@ -310,10 +347,10 @@ async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
     found: list[ContainerGarbage] = []
     needed: dict[str, set[str]] | None = None
     for container in view.containers:
-        record, snapshot = await find_unconfirmed(view, container)
+        record = await find_unconfirmed(view, container)
         if needed is None:
             needed = await _chunks_of_backups(view)
-        index, needing = await _index_chunks(view.chunks, container.index, snapshot), set[str]()
+        index, needing = await _newest_index(view, container), set[str]()
         total = await _unreferenced(view, container.index, index, needed, needing)
         reason = "" if record is None else record.explanation
         if reason or total.chunks:
@@ -322,32 +359,31 @@ async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
     return found
 
 
-async def find_unconfirmed(
-    view: StoreView, container: ContainerView
-) -> tuple[UnconfirmedRecord | None, ContainerSnapshot]:
-    attempts = _ATTEMPTS_MAX
-    while True:
-        snapshot = await container.snapshot()
-        manifest = snapshot.state.manifest
-        listed = await list_chain(view.chunks, container.index)
-        try:
-            listed.check(manifest.known, view.identity.store_id, container.index)
-        except StoreMismatch:
-            # An owner may have gone on since the snapshot.
-            attempts -= 1
-            if not attempts or not await container.refresh():
-                raise
-        else:
-            record = unconfirmed_record(snapshot.state.resident)
-            # The first opening of a moved folder writes its record (G4), and there may have been none yet.
-            return record or moved_from(manifest, listed, view.fingerprint), snapshot
+async def find_unconfirmed(view: StoreView, container: ContainerView) -> UnconfirmedRecord | None:
+    """The record that the container is unconfirmed, also if only its next opening would write it. Raises
+    ``StoreMismatch`` if another folder has claimed long-term storage."""
+    snapshot = await container.snapshot()
+    manifest = snapshot.state.manifest
+    listed = await list_chain(view.chunks, container.index)
+    listed.check_store(view.identity.store_id)
+    if listed.continues(manifest.known):
+        record = unconfirmed_record(snapshot.state.resident)
+        # The first opening of a moved folder writes its record (G4), and there may have been none yet.
+        return record or moved_from(manifest, listed, view.fingerprint)
+
+    # An owner may have gone on since the snapshot: it has opened the folder, and its record is in the log.
+    await container.refresh()
+    newer = await container.snapshot()
+    known = newer.state.manifest.known
+    listed.check_between(manifest.known, known, view.identity.store_id, container.index)
+    return unconfirmed_record(newer.state.resident)
 
 
 async def _chunks_of_backups(view: StoreView) -> dict[str, set[str]]:
     """The names of the chunks of the backups in long-term storage, with those of the backups. A damaged one
     cannot be restored, and needs none."""
     needed: dict[str, set[str]] = {}
-    for backup in await list_backups(view.chunks):
+    for backup in await list_old_backups(view.chunks):
         with suppress(DataCorruption):
             for segment in await read_segments(view.chunks, await read_manifest(view.chunks, backup)):
                 for _, chunk in segment.chunks:
@@ -380,7 +416,7 @@ def _own_chunks(container: int) -> str:
 async def _unreferenced(
     view: SegmentView[SnapshotSource],
     container: int,
-    index: _ChunkIndex,
+    index: ChunkIndex,
     needed: Mapping[str, AbstractSet[str]],
     needing: set[str] | None = None,
 ) -> GarbageTotal:
@@ -402,7 +438,12 @@ async def _unreferenced(
     return total
 
 
-async def _index_chunks(chunks: ChunkStorage, container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:
+async def _newest_index(view: StoreView, container: ContainerView) -> ChunkIndex:
+    """As of a new snapshot, if an owner has deleted a run that the last one is read from."""
+    return await on_snapshot(container, partial(_index_chunks, view.chunks, container.index))
+
+
+async def _index_chunks(chunks: ChunkStorage, container: int, snapshot: ContainerSnapshot) -> ChunkIndex:
     records, errors = await chunk_records(snapshot)
     problems = [
         ChunkProblem(container, "", key.removeprefix(_CHUNK_KEY), error.reason)
@@ -430,7 +471,7 @@ async def _index_chunks(chunks: ChunkStorage, container: int, snapshot: Containe
     released = frozenset(released_names(await snapshot.metadata.scan(RELEASED_PREFIX)))
     kept = await kept_names(chunks, snapshot)
     runs = frozenset(named_runs(snapshot))
-    return _ChunkIndex(records, positions, released, runs, kept, tuple(problems))
+    return ChunkIndex(records, positions, released, runs, kept, tuple(problems))
 
 
 def _walk(

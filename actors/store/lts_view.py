@@ -1,10 +1,10 @@
 """The read-only view of long-term storage alone: what the newest element of each container's chain and the
 sorted runs that it names describe. It needs no logs, and nothing of the store's process or disk.
 
-It shows what was flushed and published, and nothing newer. A full cycle publishes the image of a segment as
-of a later moment than the segment's record: of each segment the view shows what the record has, which is what
-can be read. What is set together with an append may be ahead of that (``LtsSnapshot``). Open transactions are
-in the logs only; ended ones are shown.
+It shows what was flushed and published, and nothing newer: each segment as of one moment (rule F10). Earlier
+versions published images as of a later moment than records: so of each segment the view shows what the record
+has, which is what can be read, and what was set together with an append may be ahead of that
+(``LtsSnapshot``). Of transactions those that ended are shown.
 
 Guarantees: nothing is written, and no owner is fenced or disturbed. Of a living store each container is as of
 the element that was the newest when the view first read it; ``refresh`` reads on, and so does a read that
@@ -47,6 +47,7 @@ from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.lookup import find_row
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ...storage_backends.sorted_runs.rows import decoded
 from ..container.cold_segments import ColdSegments, checked, without_image
 from ..container.listed_chain import list_chain
 from ..container.manifest_state import ManifestState
@@ -112,8 +113,8 @@ class LtsSnapshot(ContainerSnapshot):
 
         return await self.cold.last_event(segment, writer)
 
-    async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
-        segment = (await self.find(name, sid)).of_kind(is_table=False)
+    async def read(self, name: str, sid: int, offset: int, size: int, history: int | None = None) -> bytes:
+        segment = await self.readable(name, sid, offset, history)
         check_start(segment, offset)
         return bytes(await self.storage.read(segment.sid, offset, size)) if segment.has_record else b""
 
@@ -180,7 +181,7 @@ class LtsContainer:
         with state.table.view() as view:
             history = await find_row(view, self._runs, HISTORY_KEY.encode())
         if history is not None:
-            state.restore_row(history)
+            decoded(state.restore_row, history, history.key)
         metadata = LoggedMetadataStore(state, refuse_request, self._runs)
         storage = ChunkedSegmentStorage(
             self._chunks, metadata, container=self.index, epoch=epoch, world=NO_WORLD, garbage=NoGarbage()
@@ -191,10 +192,21 @@ class LtsContainer:
 def check_readable(element: Element, name: str) -> None:
     """Raises ``StoreMismatch`` if the names of the segments are in the log only."""
     progress = element.progress
-    if element.runs.schema < SEGMENTS and (element.runs.runs or (progress.cycle and progress.newest_segment)):
+    if element.runs.schema >= SEGMENTS:
+        return
+
+    if element.runs.runs:
         raise StoreMismatch(
             f"{name} was written by an earlier version, which published no names of segments: open the store "
             f"once with this version and flush it"
+        )
+    # M12: an element of a version that knew no runs looks the same.
+    if progress.cycle and progress.newest_segment:
+        raise StoreMismatch(
+            f"{name} completes cycle {progress.cycle} and names no rows: no cycle had room for them yet (the "
+            f"event rows_not_published), or an earlier version wrote it, which published none. They are in "
+            f"the log: open the store with it, make room if there is none, and flush. Without the log "
+            f"nothing of the container can be recovered"
         )
 
 
@@ -203,9 +215,9 @@ class LtsView(SegmentView[LtsContainer]):
     """What long-term storage alone shows of a store. ``open_lts`` makes it; use it inside the ``async with``
     body.
 
-    Lengths, starts and seals are those that were flushed: what an info shows can be read. Attributes are
-    those of the newest full flush, and may include some that were set with appends which were not flushed
-    yet. Of transactions only those that ended are known.
+    Each segment is as of one moment, that of the newest full flush that it was in: what an info shows can be
+    read. If an earlier version flushed it, attributes may include some that were set with appends which were
+    not flushed yet. Of transactions only those that ended are shown.
     """
 
     def __init__(self, place: StoragePlace, record: StoreRecord, chunks: ChunkStorage) -> None:

@@ -16,6 +16,7 @@ import attrs
 from ...storage_backends.base.arguments import (
     WriterId,
     check_attribute_page,
+    check_history,
     check_offset,
     check_size,
     required_writer,
@@ -46,6 +47,7 @@ from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
 from ..container.attributes import attribute_page
 from ..container.cold_segments import ColdSegments
+from ..container.lost_histories import check_position
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.requests import Request
 from ..container.segments import SegmentState
@@ -110,8 +112,14 @@ class ContainerSnapshot(ABC):
         return (await self.find(name, sid)).of_kind(is_table=True)
 
     @abstractmethod
-    async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
-        """Bytes of a segment. Raises as ``find``, and ``WrongSegmentKind`` for a table."""
+    async def read(self, name: str, sid: int, offset: int, size: int, history: int | None = None) -> bytes:
+        """Bytes of a segment. Raises as ``find``, ``WrongSegmentKind`` for a table, and ``HistoryLost``."""
+
+    async def readable(self, name: str, sid: int, offset: int, history: int | None) -> SegmentState:
+        """The segment of a read from ``offset`` on, which is of ``history``. Raises as ``read``."""
+        segment = (await self.find(name, sid)).of_kind(is_table=False)
+        check_position(self.state.histories, segment, offset, segment.durable_length, history)
+        return segment
 
 
 class SnapshotSource(Protocol):
@@ -174,7 +182,7 @@ class _ViewTables:
         return await self._on_snapshot(name, page)
 
 
-async def _on_snapshot(container: SnapshotSource, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
+async def on_snapshot(container: SnapshotSource, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
     """What ``act`` returns, of the newest snapshot if the one before does not do."""
     snapshot = await container.snapshot()
     try:
@@ -200,7 +208,11 @@ class SegmentView(Generic[C_co]):
 
     async def segment_info(self, name: str) -> SegmentInfo:
         index = self.container_of(name)
-        return (await self._on_snapshot(name, lambda snapshot: snapshot.find(name))).info(index)
+
+        async def info(snapshot: ContainerSnapshot) -> SegmentInfo:
+            return (await snapshot.find(name)).info(index, snapshot.state.history)
+
+        return await self._on_snapshot(name, info)
 
     async def list_attributes(
         self,
@@ -235,7 +247,7 @@ class SegmentView(Generic[C_co]):
         async def part(found: ContainerSnapshot) -> Part[str]:
             return await found.cold.page(asked.prefix, asked.start, share)
 
-        parts = [await _on_snapshot(container, part) for container in self.containers]
+        parts = [await on_snapshot(container, part) for container in self.containers]
         return SegmentPage(*asked.page(parts, str))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
@@ -267,7 +279,7 @@ class SegmentView(Generic[C_co]):
             known, stop = await known_page(found.state, found.runs, asked.prefix, asked.start, share)
             return [_without_clock(each) for each in known], stop
 
-        parts = [await _on_snapshot(container, part) for container in self.containers]
+        parts = [await on_snapshot(container, part) for container in self.containers]
         return TransactionPage(*asked.page(parts, text_of))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
@@ -278,16 +290,18 @@ class SegmentView(Generic[C_co]):
 
         return await self._on_snapshot(name, number)
 
-    async def read(self, name: str, offset: int, size: int) -> bytes:
+    async def read(self, name: str, offset: int, size: int, *, history: int | None = None) -> bytes:
         check_offset(offset)
         check_size(size)
-        return await self._read(name, offset, size)
+        return await self._read(name, offset, size, history=check_history(history))
 
-    async def _read(self, name: str, offset: int, size: int, sid: int = 0) -> bytes:
-        return await self._on_snapshot(name, lambda snapshot: snapshot.read(name, sid, offset, size))
+    async def _read(
+        self, name: str, offset: int, size: int, sid: int = 0, history: int | None = None
+    ) -> bytes:
+        return await self._on_snapshot(name, lambda snapshot: snapshot.read(name, sid, offset, size, history))
 
     async def _on_snapshot(self, name: str, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
-        return await _on_snapshot(self._container(name), act)
+        return await on_snapshot(self._container(name), act)
 
     async def refresh(self) -> bool:
         """Takes new snapshots of the containers that changed; returns whether any did."""

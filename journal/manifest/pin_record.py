@@ -39,7 +39,7 @@ from .element import (
     number_of,
     position_of,
 )
-from .store_record import other_store, require_store_record
+from .store_record import StoreRecord, other_store, require_store_record
 
 PINS = "_system/pins/"
 """The prefix of the names of all records of backups."""
@@ -196,19 +196,23 @@ async def require_pin_record(chunks: ChunkStorage, name: str) -> PinRecord:
         raise BackupNotFound(f"there is no backup {name!r}: {others}") from error
 
 
-async def check_restorable(chunks: ChunkStorage, record: PinRecord, *, is_copy: bool) -> None:
-    """Raises why the backup cannot be restored, as far as the record of the store and the chains show it:
-    ``DataCorruption`` with the name of the object that is damaged or missing, ``StoreMismatch``,
-    ``BackupIncomplete``. ``is_copy``: what it needs was copied, whether the chains keep it or not."""
-    store = await require_store_record(chunks)
-    if store.store != record.store:
+def check_store_of(record: PinRecord, store: StoreRecord) -> None:
+    """Raises ``StoreMismatch``, ``DataCorruption`` if the backup is not one of the store."""
+    if record.store != store.store:
         raise other_store(record.store, store.store)
-    if store.containers != len(record.elements):
+    if len(record.elements) != store.containers:
         raise DataCorruption(
             f"it has {len(record.elements)} containers, and the store {store.containers}",
             file=pin_record_name(record.name),
             offset=0,
         )
+
+
+async def check_restorable(chunks: ChunkStorage, record: PinRecord, *, is_copy: bool) -> None:
+    """Raises why the backup cannot be restored, as far as the record of the store and the chains show it:
+    ``DataCorruption`` with the name of the object that is damaged or missing, ``StoreMismatch``,
+    ``BackupIncomplete``. ``is_copy``: what it needs was copied, whether the chains keep it or not."""
+    check_store_of(record, await require_store_record(chunks))
     # P3: otherwise its chunks may be deleted already.
     if not is_copy and (missing := await missing_pins(chunks, record)):
         raise BackupIncomplete(

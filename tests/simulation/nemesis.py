@@ -20,6 +20,7 @@ from tierlog.storage_backends.base.transactions import is_staged
 
 from .backups import Backups
 from .beside import BesideTheWriter
+from .chunk_caches import ChunkCacheFaults
 from .clients import list_staged, list_transactions, observe_family
 from .compound_faults import CompoundFaults
 from .disk import Keep
@@ -59,7 +60,11 @@ class Nemesis:
         self._zombies: list[Process] = []
         self._compound = CompoundFaults(run, tasks, self)
         self.backups = Backups(run, tasks)
-        acts = {**LocalRunFaults(run, tasks, self).acts, **self.backups.acts}
+        acts = {
+            **LocalRunFaults(run, tasks, self).acts,
+            **self.backups.acts,
+            **ChunkCacheFaults(run.site).acts,
+        }
         self.beside = BesideTheWriter(run, tasks, acts)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             FaultKind.ADVANCE: self._advance,

@@ -102,6 +102,8 @@ RUNS_SHARE = 0.2
 """The share of the other seeds with faults of local runs."""
 BACKUP_SHARE = 0.15
 """The share of the seeds without any of these with backups."""
+CACHE_SHARE = 0.4
+"""The share of the seeds with objects, and without what would be delayed, with a chunk cache."""
 SLOW_SHARE = 0.15
 """The share of the seeds without either with slow lookups of cold segments."""
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
@@ -147,6 +149,7 @@ class FaultKind(StrEnum):
     UNREADABLE_RUNS = "runs that cannot be read while chunks are deleted"
     SLOW_RUNS = "slow reads of runs for a while"
     BACKUP = "backup that is made or removed"
+    CHUNK_CACHE = "loss, damage or failure of the chunk cache"
 
 
 QUIET = (FaultKind.ADVANCE,)
@@ -179,7 +182,8 @@ RUNS = (
     FaultKind.UNREADABLE_RUNS,
 )
 """Carried out by themselves, in some other seeds (``local_runs.py``)."""
-ALL = tuple(kind for kind in FaultKind if kind not in (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP))
+APART = (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP, FaultKind.CHUNK_CACHE)
+ALL = tuple(kind for kind in FaultKind if kind not in APART)
 
 
 @attrs.frozen
@@ -283,7 +287,8 @@ class _Planner:
         plan = _with_beside(plan, Random(f"beside the writer 587 {self._seed}"))
         plan = _with_local_runs(plan, Random(f"local runs {self._seed}"))
         plan = _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
-        return _with_backups(plan, Random(f"backups {self._seed}"))
+        plan = _with_backups(plan, Random(f"backups {self._seed}"))
+        return _with_chunk_cache(plan, Random(f"chunk cache {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -476,6 +481,30 @@ def _with_backups(plan: Plan, random: Random) -> Plan:
         for number in range(1, random.choice((5, 12, 25)))
     )
     return attrs.evolve(plan, beside=faults)
+
+
+def _with_chunk_cache(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with a chunk cache in front of its objects, and faults of it. Also beside backups and
+    faults of local runs; otherwise as ``_with_beside``."""
+    kinds = {fault.kind for fault in plan.beside}
+    is_checked = not kinds.isdisjoint((*BESIDE, FaultKind.SLOW_RUNS))
+    if is_checked or plan.site.chunks is not ChunksKind.OBJECTS or random.random() >= CACHE_SHARE:
+        return plan
+
+    last = plan.numbers[-1]
+    faults = tuple(
+        PlannedFault(
+            last + number,
+            kind=FaultKind.CHUNK_CACHE,
+            count=random.randint(1, plan.actions[-1].number),
+            seconds=random.choice((0.1, 1.0, 5.0, 20.0)),
+            chance=random.getrandbits(32),
+        )
+        for number in range(1, random.choice((2, 6, 15)))
+    )
+    size = random.choice((64, 64, 256, 1 << 10)) << 10
+    site = attrs.evolve(plan.site, chunk_cache=size)
+    return attrs.evolve(plan, site=site, beside=(*plan.beside, *faults))
 
 
 def _with_slow_runs(plan: Plan, random: Random) -> Plan:

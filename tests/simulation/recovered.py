@@ -1,5 +1,5 @@
 """Worlds in which everything but long-term storage is lost, again and again. What was flushed is recovered
-from that, as ``recover_store`` does it but for the files (rules F10, R1 to R7).
+from that, as ``recover_store`` does it but for the files (rules F10, R1 to R10).
 
 Seeds from ``FIRST_RECOVERED`` on are such worlds. The end is that of the other worlds of folders."""
 
@@ -13,8 +13,10 @@ from tierlog.actors.container.lts_boot import claim_chain, read_boot
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.store.lts_view import LtsContainer
 from tierlog.journal.log.memory import MemoryLogService
+from tierlog.journal.manifest.pin_record import missing_pins, pin_of, read_pinned, require_pin_record
 from tierlog.journal.manifest.store_record import require_store_record
 from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.reader import RunReader, StoredRuns
@@ -23,13 +25,19 @@ from .copied_folder import HERE, Folder
 from .copies import ELEMENTS, FIRST, NAMES, CopiesRun, read_all
 from .faults import Fault, Kind, Target, Window
 from .invariants import Broken
+from .lost_history import WRITER, LostHistory
 from .settings import ChunksKind
+from .trace import Trace
 
 FIRST_RECOVERED = FIRST + (3 << 32)
 _CACHE_BYTES = 1 << 20
 
 
 class RecoveredRun(CopiesRun):
+    def __init__(self, seed: int, trace: Trace) -> None:
+        super().__init__(seed, trace)
+        self._clients = LostHistory(self._random, NAMES)
+
     @property
     def title(self) -> str:
         return "long-term storage alone, again and again"
@@ -55,6 +63,8 @@ class RecoveredRun(CopiesRun):
             if self._random.random() < 0.5:
                 await self._open_without_an_element(folder)
             used = {each.index: each.state.epoch for each in self._containers(folder)}
+            histories = {each.index: each.state.history for each in self._containers(folder)}
+            before = {name: histories[container_of(name, len(histories))] for name in NAMES}
             await self._end(folder)
             await trio.sleep(1.0)  # a call of a killed process may still take effect
             recovered = await self._recovered(folder, f"R{number}")
@@ -66,6 +76,7 @@ class RecoveredRun(CopiesRun):
                     )
             recovered.check_versions(folder)
             await self._take_over(recovered, folder, *flushed)
+            await self._clients.go_on(recovered, folder, before)
             await self._expect_refusals(folder)
             folder = recovered
             await self._work(folder, self._random.randint(0, 6))
@@ -95,7 +106,10 @@ class RecoveredRun(CopiesRun):
         assert process is not None
         for name, data in lost.acked.items():
             most = data + lost.doubts.get(name, b"")
-            found, start = await process.call(lambda store, name=name: read_all(store, name))  # type: ignore[misc]
+            try:
+                found, start = await process.call(lambda store, name=name: read_all(store, name))  # type: ignore[misc]
+            except TierlogError as error:
+                raise Broken(f"it does not hold that what is recovered can be read\n{error!r}") from error
             end = start + len(found)
             if not (
                 starts[name] <= start <= lost.starts_sent.get(name, 0)
@@ -109,19 +123,39 @@ class RecoveredRun(CopiesRun):
             recovered.acked[name], recovered.starts[name] = most[:end], start
             recovered.starts_sent[name] = start
 
-    async def _recovered(self, lost: Folder, name: str) -> Folder:
-        """Folder ``name``: the store of ``lost`` without its logs and local copies. What it should have is
-        not known."""
+    async def _append(self, folder: Folder, name: str) -> None:
+        """Each append is an event of the segment's only writer."""
+        if name in folder.doubts:
+            return
+
+        data = f"{folder.name}{self.operations}.".encode() * self._random.choice((1, 20, 100))
+        number = self._clients.events[name].next(len(folder.acked[name]), len(data))
+        folder.doubts[name] = data
+        if await self._call(
+            folder, lambda store: store.append(name, data, writer_id=WRITER, event_number=number)
+        ):
+            folder.acked[name] += folder.doubts.pop(name)
+
+    async def _recovered(self, lost: Folder, name: str, backup: str = "") -> Folder:
+        """Folder ``name``: the store of ``lost`` without its logs and local copies, as of now or of a backup.
+        What it should have is not known."""
         chunks = MemoryChunkStorage(self.site.chunk_state, append=self.site.kind.chunks is ChunksKind.APPEND)
         await chunks.open()
         logs = MemoryLogService()
         try:
             record = await require_store_record(chunks)
+            pins = await require_pin_record(chunks, backup) if backup else None
+            if pins is not None and (missing := await missing_pins(chunks, pins)):
+                raise Broken(f"it does not hold that a backup stays complete\n{backup}: {missing}")
             for index in range(record.containers):
                 newest = await LtsContainer(index, chunks, record.store).newest()
                 assert newest is not None
                 runs = RunReader(StoredRuns(chunks), BlockCache(_CACHE_BYTES))
-                boot = await read_boot(index, newest, newest.element, runs)
+                chosen, pin = newest, None
+                if pins is not None:
+                    chosen = await read_pinned(chunks, pins, index)
+                    pin = pin_of(backup, chosen)
+                boot = await read_boot(index, newest, chosen.element, runs, pin)
                 if boot.published.inconsistencies:
                     raise Broken(f"it does not hold that every flush can be recovered\n{boot.published}")
                 log = logs.log(str(index))

@@ -20,6 +20,7 @@ import trio
 from tierlog.actors.container.container import Container
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.segments.records import chunk_key
 
 from .configuration import Pending
 from .faults import Kind, Target
@@ -77,7 +78,8 @@ class RunState:
             for family, checker in self.checkers.items()
         }
         self.watch = Watch()
-        self.book = ChunkHistory(PublishedChunks(site.chunk_names, site.stored_run).names)
+        published = PublishedChunks(site.chunk_names, site.stored_run)
+        self.book = ChunkHistory(lambda chunk: published.names(chunk) and not self._makes_room(chunk))
         site.faults.on_chunk_call = self.book.note
         self.counts: Counter[str] = Counter()
         self.current: Process | None = None
@@ -105,6 +107,13 @@ class RunState:
         """Called when a write of the log hangs."""
         self.at_slow_runs: Callable[[], None] = lambda: None
         """Called when reads of runs become slow."""
+
+    def _makes_room(self, chunk: str) -> bool:
+        """Whether the data of the chunk's segment did not fit, so that what its truncation dropped goes,
+        though long-term storage alone names it (rule G6)."""
+        containers = [container for process in self.site.processes for container in process.containers()]
+        rows = [(each, each.state.table.find_in_memory(chunk_key(chunk).encode())) for each in containers]
+        return any(row is not None and each.is_short_of_room(row) for each, row in rows)
 
     def _at_first(self, names: Sequence[str]) -> State:
         legacy = tuple(

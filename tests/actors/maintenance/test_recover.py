@@ -33,20 +33,22 @@ from tierlog import (
     open_lts,
     open_store,
 )
-from tierlog.actors.container.lts_boot import read_boot
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.lts_boot import claim_chain, read_boot
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.paths import check_path, run_program
 from tierlog.actors.maintenance.lts import verify_lts
-from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.recover import RecoveredStore, recover_store
 from tierlog.actors.supervisor.term import claim_term
 from tierlog.journal.manifest.element import Element
 from tierlog.journal.manifest.store_record import ensure_store_record
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -104,11 +106,11 @@ async def identity_of(folder: Path) -> StoreIdentity:
 
 
 async def contents(store: SegmentStore) -> dict[str, Any]:
-    """All that a client can see."""
+    """All that a client can see but the history, which a recovery begins."""
     found: dict[str, Any] = {"names": await store.list_segments()}
     for name in found["names"]:
         info = await store.segment_info(name)
-        found[name] = info
+        found[name] = attrs.evolve(info, history=0)
         if info.is_table:
             found[f"{name} rows"] = (await store.table(name).page()).rows
         else:
@@ -224,7 +226,7 @@ async def test_r1_a_container_may_begin_with_an_earlier_element_whose_runs_are_t
         highest = newest_element(tmp_path).progress.highest_cycle
     lose_logs(tmp_path)
     monkeypatch.setattr(
-        "tierlog.actors.maintenance.recover.read_boot",
+        "tierlog.actors.store.recover.read_boot",
         lambda index, newest, chosen, runs, pin: read_boot(index, newest, earlier, runs, pin),
     )
     done = await recovered(tmp_path)
@@ -245,6 +247,24 @@ async def test_r1_a_container_may_begin_with_an_earlier_element_whose_runs_are_t
 def newest_element(folder: Path) -> Element:
     name = max((folder / "lts/_system/containers/0000/journal").iterdir())
     return Element.decode(name.read_bytes())
+
+
+async def test_r4_an_owner_of_the_lost_logs_is_refused_where_there_was_no_element(tmp_path: Path) -> None:
+    """It may have served while long-term storage was down, so its numbers are not used again."""
+    folder, kept, name = tmp_path / "data", tmp_path / "kept", "s#2"
+    async with opened(folder) as store:
+        await store.create_segment(name)
+        old = (await store.segment_info(name)).segment_id
+    shutil.rmtree(folder / "lts/_system/containers")
+    lose_logs(folder, "kept")
+    done = await recovered(folder)
+    assert [each.element > 0 for each in done.containers] == [False, False]
+    with pytest.raises(StoreMismatch, match="claimed with element 1"):
+        async with other_owner(folder, kept) as zombie:
+            await zombie.flush()
+    async with opened(folder) as store:
+        await store.create_segment(name)
+        assert epoch_of((await store.segment_info(name)).segment_id) > epoch_of(old) + JUMP
 
 
 async def test_a_container_that_was_never_flushed_is_recovered_empty(tmp_path: Path) -> None:
@@ -279,6 +299,22 @@ async def test_r4_epochs_and_versions_are_far_above_all_that_the_lost_logs_used(
             await store.table("table").changes(since=seen)
 
 
+async def test_r6_the_containers_are_unconfirmed_until_an_operator_confirms(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    await recovered(tmp_path)
+    for _ in range(2):
+        async with opened(tmp_path) as store:
+            for index in range(store.containers):
+                record = await store.on_container(index, unconfirmed)
+                assert record is not None
+                assert record.reason is Reason.RESTORED
+
+
+async def unconfirmed(container: Container) -> UnconfirmedRecord | None:
+    return container.confirmation.unconfirmed
+
+
 async def test_r6_nothing_is_deleted_that_only_the_lost_logs_knew_until_an_operator_confirms(
     tmp_path: Path,
 ) -> None:
@@ -310,10 +346,10 @@ async def test_r6_nothing_is_deleted_that_only_the_lost_logs_knew_until_an_opera
 
 
 @asynccontextmanager
-async def other_owner(folder: Path, kept: Path) -> AsyncIterator[SegmentStore]:
+async def other_owner(folder: Path, kept: Path, **arguments: Any) -> AsyncIterator[SegmentStore]:
     """Somebody who has the lost logs opens them beside the same long-term storage."""
     chunks = FileSystemChunkStorage(LocalFiles(), f"{folder}/lts", system_world())
-    async with open_store(kept, config=QUIET, storage=chunks) as store:
+    async with open_store(kept, config=QUIET, storage=chunks, **arguments) as store:
         yield store
 
 
@@ -348,13 +384,45 @@ async def test_r5_a_recovery_ends_if_an_owner_of_the_lost_logs_goes_on_meanwhile
         return await ensure_store_record(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr("tierlog.actors.maintenance.recover.ensure_store_record", after_the_owner)
+        patched.setattr("tierlog.actors.store.recover.ensure_store_record", after_the_owner)
         with pytest.raises(StoreMismatch, match="an owner of the store is alive"):
             await recovered(folder)
     assert [path.name for path in folder.iterdir()] == ["lts"]
     await recovered(folder)
     async with opened(folder) as store:
         assert (await store.read("s#2", 0, 1000)).endswith(b"newer")
+
+
+async def test_r5_an_owner_that_ended_a_recovery_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shut out of the containers that were claimed before: its folder can be adopted."""
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    await make_store(folder)
+    lose_logs(folder, "kept")
+    async with other_owner(folder, kept) as owner:
+
+        async def after_the_owner(chunks: Any, index: int, claim: Any) -> None:
+            if index == 1:
+                await owner.on_container(1, prove)
+            await claim_chain(chunks, index, claim)
+
+        monkeypatch.setattr("tierlog.actors.store.recover.claim_chain", after_the_owner)
+        with pytest.raises(StoreMismatch, match="an owner of the store is alive"):
+            await recovered(folder)
+        before = await contents(owner)
+        with pytest.raises((StoreMismatch, Unavailable)):
+            await owner.on_container(0, prove)
+    with pytest.raises(StoreMismatch):
+        async with other_owner(folder, kept):
+            pass
+    async with other_owner(folder, kept, adopt=True) as owner:
+        assert await contents(owner) == before
+        await owner.flush()
+
+
+async def prove(container: Container) -> None:
+    await container.ownership.prove_anew()
 
 
 async def test_r7_a_recovery_that_fails_at_its_end_leaves_no_store_and_can_be_repeated(

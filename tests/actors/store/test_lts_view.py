@@ -14,6 +14,7 @@ import pytest
 from support.folders import chunk_files, fingerprint, flip_bit
 from tierlog import (
     ChangesIncomplete,
+    ClosedError,
     DataCorruption,
     InvalidArgument,
     LtsView,
@@ -34,6 +35,7 @@ from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.journal.manifest.element import Element
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 pytestmark = pytest.mark.anyio
 
@@ -282,10 +284,23 @@ async def test_a_place_without_a_store_is_refused(tmp_path: Path) -> None:
             pass
 
 
+async def test_a_view_that_was_closed_says_so(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as store:
+        await store.create_segment("s")
+        await store.append("s", b"data")
+        await store.flush()
+    async with open_lts(tmp_path) as view:
+        pass
+    with pytest.raises(ClosedError, match="use it inside the body of its `async with`"):
+        await view.read("s", 0, 4)
+
+
 async def test_a_missing_store_record_is_reported(tmp_path: Path) -> None:
     await make_store(tmp_path)
     (tmp_path / "lts/_system/store").unlink()
-    with pytest.raises(DataCorruption, match="it is missing") as raised:
+    with pytest.raises(
+        DataCorruption, match="no long-term storage of a store, or an unfinished copy"
+    ) as raised:
         await list_in(tmp_path)
     assert raised.value.file == "_system/store"
 
@@ -321,4 +336,15 @@ async def test_an_element_of_an_earlier_version_without_names_is_refused(tmp_pat
     element = Element.decode(newest.read_bytes())
     newest.write_bytes(attrs.evolve(element, runs=attrs.evolve(element.runs, schema=0)).encode())
     with pytest.raises(StoreMismatch, match="published no names of segments"):
+        await list_in(tmp_path)
+
+
+async def test_m12_a_container_whose_cycles_had_no_room_for_a_run_yet_is_refused_as_that(
+    tmp_path: Path,
+) -> None:
+    await make_store(tmp_path)
+    newest = elements(tmp_path)[-1]
+    element = Element.decode(newest.read_bytes())
+    newest.write_bytes(attrs.evolve(element, runs=RunList()).encode())
+    with pytest.raises(StoreMismatch, match="no cycle had room for them yet"):
         await list_in(tmp_path)

@@ -46,7 +46,7 @@ class InFrontOfMemory(ChunkStorageConformance):
 @pytest.mark.one_loop
 class TestInFrontOfMemory(InFrontOfMemory):
     def make(self, folder: Path) -> ChunkStorage:
-        return cached(MemoryChunkStorage(self.state), folder / "cache").storage
+        return cached(MemoryChunkStorage(self.state, delete_many=True), folder / "cache").storage
 
 
 @pytest.mark.one_loop
@@ -122,6 +122,24 @@ async def test_k1_only_chunks_of_segments_are_cached(tmp_path: Path) -> None:
         assert await one.storage.read(name, 0, 10) == CONTENT[:10]
 
     assert cached_names(tmp_path) == {NAME}
+
+
+async def test_k1_chunks_deleted_together_leave_the_cache(tmp_path: Path) -> None:
+    """Whatever the outcome."""
+    names = [f"containers/0000/1/{number}" for number in range(3)]
+    memory = MemoryChunkStorage(delete_many=True)
+    one = cached(memory, tmp_path / "cache")
+    await one.storage.open()
+    for name in names:
+        await one.storage.create_with_content(name, [CONTENT])
+    await memory.delete(names[1])
+
+    assert await one.storage.delete_many(names[:2]) == [names[1]]
+    assert len(cached_files(tmp_path / "cache")) == 1
+    one.remote.script = every(Fault(FaultKind.BEFORE), "delete")
+    with pytest.raises(Unavailable):
+        await one.storage.delete_many(names[2:])
+    assert cached_files(tmp_path / "cache") == []
 
 
 async def test_k1_a_read_that_overtakes_a_delete_leaves_nothing(tmp_path: Path) -> None:
@@ -259,6 +277,17 @@ async def test_k3_the_blocks_used_longest_ago_go_first(tmp_path: Path) -> None:
     assert 26 <= len(held) <= 32
     assert one.cache.statistics().evicted == 40 - len(held)
     assert one.remote_reads == 0
+
+
+async def test_k3_files_of_few_bytes_count_with_the_disk_blocks_that_they_take(tmp_path: Path) -> None:
+    size = 2 * BLOCK
+    one = await opened(tmp_path, options=ChunkCacheOptions(size, prefix=""))
+    for number in range(600):
+        await one.storage.create_with_content(f"c/{number}", [CONTENT[:100]])
+        if number % 10 == 0:
+            held = sum(path.stat().st_blocks * 512 for path in cached_files(tmp_path / "cache"))
+            assert held <= size
+    assert one.cache.statistics().evicted
 
 
 async def test_k3_processes_that_share_the_folder_share_the_bound(tmp_path: Path) -> None:

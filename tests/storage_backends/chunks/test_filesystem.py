@@ -8,13 +8,13 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from simulation.mutants.programs import rerouted
 
 from support.chunked import world_of
 from support.folders import make_socket
+from support.scripted_files import ScriptedFiles
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import (
     ChunkExists,
@@ -32,13 +32,11 @@ from tierlog.storage_backends.base.files import (
     Link,
     MakeFolder,
     Open,
-    Program,
     Read,
     Rename,
     Size,
     Sync,
     SyncFolder,
-    T,
     Unlink,
     Write,
 )
@@ -48,28 +46,6 @@ from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
 pytestmark = pytest.mark.anyio
 SEEDS = iter(range(1, 1 << 30))
-
-
-class ScriptedFiles(LocalFiles):
-    """Local files whose calls can be seen, and made to fail: ``fail`` gives the error of a call, or None."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-        self.fail: Callable[[IoCall], OSError | None] = lambda call: None
-
-    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> Self:
-        self._drive = super().lane(name, width, nofollow_root)._drive
-        return self
-
-    async def run(self, program: Program[T]) -> T:
-        return await super().run(rerouted(program, self._perform))
-
-    def _perform(self, call: IoCall) -> Program[Any]:
-        self.calls.append(type(call).__name__)
-        if (error := self.fail(call)) is not None:
-            raise error
-        return (yield call)
 
 
 @pytest.fixture

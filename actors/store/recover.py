@@ -1,4 +1,4 @@
-"""Recovering a store from its long-term storage alone, when its logs are lost (rules R1 to R7), and restoring
+"""Recovering a store from its long-term storage alone, when its logs are lost (rules R1 to R8), and restoring
 it from a backup (rule P6), which is the same with earlier elements.
 
 A recovery makes ``wal/`` and one element in each container's chain, and nothing else. Each container begins
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 
 import anyio
 import attrs
@@ -26,7 +27,7 @@ from ...journal.manifest.chain import ChainReport, element_name, read_chain
 from ...journal.manifest.element import Kind
 from ...journal.manifest.pin_record import (
     PinRecord,
-    check_restorable,
+    check_store_of,
     find_lost_element,
     pin_of,
     pin_record_name,
@@ -40,22 +41,25 @@ from ...journal.manifest.store_record import (
 )
 from ...journal.operations.log_element import LogElement
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.errors import BackupIncomplete, ChunkNotFound, DataCorruption
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ..container.listed_chain import ListedChain
-from ..container.lts_boot import LtsBoot, claim_chain, read_boot
+from ..container.lts_boot import LtsBoot, claim_chain, read_boot, without_elements
 from ..container.owner import Identity
 from ..folder.chunk_location import make_chunk_storage, resolve_location
 from ..folder.fingerprint import read_fingerprint
-from ..folder.identity import StoreIdentity, create_identity
+from ..folder.identity import StoreIdentity, create_identity, read_identity
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
 from ..folder.restore_folder import only_restore, publish, refuse_logs, restore_folder, restore_lane
 from ..settings.configuration import StoreConfig
-from ..store.lts_view import LtsContainer, check_readable
-from ..store.opening import log_options
+from ..telemetry.logging import get_logger
+from .lts_view import LtsContainer, check_readable
+from .opening import log_options
+
+_log = get_logger("node")
 
 Prepare = Callable[[ChunkStorage], Awaitable[object]]
 _CACHE_BYTES = 16 << 20
@@ -66,7 +70,7 @@ _SHOWN_MAX = 3
 class RecoveredContainer:
     container: int
     element: int = 0
-    """The number of the element that it begins with; 0 if no owner ever opened the container."""
+    """The number of the element that it begins with; 0 if there was none."""
     cycle: int = 0
     """The full flush that it is as of; 0 if there was none."""
     completed_ms: int = 0
@@ -97,7 +101,8 @@ async def recover_store(
     prepare: Prepare | None = None,
 ) -> RecoveredStore:
     """Make the logs of the store in ``folder``, or in the bucket that ``config`` names, from its long-term
-    storage alone; with ``backup`` as of that. ``prepare`` copies the backup there first.
+    storage alone; with ``backup`` as of that, which the newest elements keep. ``prepare`` copies the backup
+    there first.
 
     Raises ``InvalidArgument`` (there are logs, no long-term storage, or no complete backup), ``Unavailable``
     (another restore into the folder is under way, or long-term storage does not answer), ``DataCorruption``
@@ -113,11 +118,35 @@ async def recover_store(
             if prepare is not None:
                 await prepare(chunks)
             pins = await require_pin_record(chunks, backup) if backup else None
-            recovery = _Recovery(folder, building, chunks, config, files, world, pins)
-            # What was copied is there, whether the chain keeps it or not.
-            return await recovery.run(is_copied=prepare is not None)
+            return await _Recovery(folder, building, chunks, config, files, world, pins).run()
         finally:
             await chunks.close()
+
+
+async def recover_if_lost(folder: StoreFolder, config: StoreConfig, files: Files, world: World) -> None:
+    """Recover the store in ``folder`` if it has no logs: the choice of whoever opens it (rule R11). What each
+    container is as of is logged. Raises the errors of ``recover_store``."""
+    if await run_program(files, read_identity(folder.wal), folder.wal) is not None:
+        return
+
+    recovered = await recover_store(folder, config, files, world)
+    for each in recovered.containers:
+        _log.warning(
+            "recovered_from_lts",
+            container=each.container,
+            cycle=each.cycle,
+            element=each.element,
+            complete=_shown_time(each),
+            segments=each.segments,
+        )
+
+
+def _shown_time(each: RecoveredContainer) -> str:
+    if not each.cycle:
+        return "never"
+
+    time = datetime.fromtimestamp(each.completed_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return time if each.is_exact else f"before {time}"
 
 
 class _Recovery:
@@ -142,15 +171,15 @@ class _Recovery:
         self._files = files
         self._world = world
 
-    async def run(self, *, is_copied: bool) -> RecoveredStore:
+    async def run(self) -> RecoveredStore:
         record = await require_store_record(self._chunks)
         if self._pins is not None:
-            await check_restorable(self._chunks, self._pins, is_copy=is_copied)
+            check_store_of(self._pins, record)
         boots: list[LtsBoot] = []
         containers: list[RecoveredContainer] = []
         for index in range(record.containers):
             boot, described = await self._read(record, index)
-            boots += () if boot is None else (boot,)
+            boots.append(boot)
             containers.append(described)
         # Everything is checked: from here on only in the temporary folder, until the chains are claimed.
         claims = await self._write(record, boots)
@@ -164,25 +193,35 @@ class _Recovery:
         backup = "" if self._pins is None else self._pins.name
         return RecoveredStore(record.store.hex(), tuple(containers), backup)
 
-    async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot | None, RecoveredContainer]:
-        """What the container begins with; None if no owner ever opened it."""
+    async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot, RecoveredContainer]:
+        """What the container begins with."""
         chain = await read_chain(self._chunks, index)
         newest = await LtsContainer(index, self._chunks, record.store).newest()
+        if lost := await find_lost_element(self._chunks, index, 0 if newest is None else newest.n):
+            raise DataCorruption(lost.message, file=lost.name, offset=lost.offset)
         if newest is None:
-            return None, RecoveredContainer(index)
+            if self._pins is not None:
+                raise _not_kept(self._pins.name, index)
+            # R4: an owner of the lost logs may have opened it, and acked appends, in an outage.
+            runs = RunReader(StoredRuns(self._chunks), BlockCache(_CACHE_BYTES))
+            nothing = without_elements(record.store)
+            return await read_boot(index, nothing, nothing.element, runs), RecoveredContainer(index)
 
         chosen, pin = newest.element, None
         if self._pins is not None:
-            pinned = await read_pinned(self._chunks, self._pins, index)
+            try:
+                pinned = await read_pinned(self._chunks, self._pins, index)
+            except ChunkNotFound as error:
+                raise _not_kept(self._pins.name, index) from error
             chosen, pin = pinned.element, pin_of(self._pins.name, pinned)
             check_readable(chosen, pin_record_name(self._pins.name))
+            if pin not in newest.element.pins:
+                raise _not_kept(self._pins.name, index)
 
         # What is unreadable below the newest element may as well have been deleted (rule J8).
         for problem in chain.problems:
             if not problem.n:
                 raise DataCorruption(problem.message, file=problem.name, offset=problem.offset)
-        if lost := await find_lost_element(self._chunks, index, newest.n):
-            raise DataCorruption(lost.message, file=lost.name, offset=lost.offset)
         ListedChain(newest).check_room(index)
         runs = RunReader(StoredRuns(self._chunks), BlockCache(_CACHE_BYTES))
         boot = await read_boot(index, newest, chosen, runs, pin)
@@ -219,6 +258,14 @@ class _Recovery:
                 with anyio.CancelScope(shield=True):
                     await log.close(clean=is_complete)
         return claims
+
+
+def _not_kept(backup: str, container: int) -> BackupIncomplete:
+    """P6: as of the element above which the chain is claimed, so what the backup needs was never garbage."""
+    return BackupIncomplete(
+        f"backup {backup!r} is not complete: container {container} does not keep it, because it was given up "
+        f"while it was made, or is being removed"
+    )
 
 
 def _describe(boot: LtsBoot, chain: ChainReport) -> RecoveredContainer:
