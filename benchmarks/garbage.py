@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -69,14 +68,15 @@ async def deletions(setting: Setting) -> Sequence[Pair]:
             await anyio.to_thread.run_sync(_make_files, paths)
             await store.delete_segment(SEGMENT)
             await store.flush()
+            while not (first := _deleted(store)):
+                await anyio.sleep(_POLL)
             begin = time.perf_counter()
-            while (left := await anyio.to_thread.run_sync(_count_files, paths[0].parent)) == count:
+            while _deleted(store) < count:
                 await anyio.sleep(_POLL)
-            begin, first = time.perf_counter(), left
-            while left:
-                await anyio.sleep(_POLL)
-                left = await anyio.to_thread.run_sync(_count_files, paths[0].parent)
-            return first / (time.perf_counter() - begin)
+            seconds = time.perf_counter() - begin
+            if any(path.exists() for path in paths):
+                raise BenchmarkError("a chunk is left")
+            return (count - first) / seconds
 
     async def reference() -> float:
         folder = setting.fresh("unlink")
@@ -104,8 +104,8 @@ async def _make_segment(store: tierlog.SegmentStore, chunks: int) -> list[str]:
             (number, ChunkRecord(name, 1, packed_crcs=bytes(4))) for number, name in enumerate(names)
         )
         records: list[Record] = Chain(chunks, 0, False, ROLLING_SIZE, linked).records(sid, epoch, _SPACING)
-        # The segment's record last: it names the others.
-        records.sort(key=lambda record: not isinstance(record, ChunkRecord))
+        # The segment's record first: a flush that comes between then has nothing to write.
+        records.sort(key=lambda record: isinstance(record, ChunkRecord))
         for start in range(0, len(records), _COMMITTED):
             part = records[start : start + _COMMITTED]
             await container.metadata.commit(
@@ -126,12 +126,9 @@ def _make_files(paths: Sequence[Path]) -> None:
         path.write_bytes(b"x")
 
 
-def _count_files(folder: Path) -> int:
-    try:
-        with closing(os.scandir(folder)) as entries:
-            return sum(1 for _ in entries)
-    except FileNotFoundError:
-        return 0
+def _deleted(store: tierlog.SegmentStore) -> int:
+    current = store.statistics().containers[0].current
+    return 0 if current is None else current.collector.deleted
 
 
 def _unlink(paths: Sequence[Path]) -> float:

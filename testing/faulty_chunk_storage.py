@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from enum import Enum
+from functools import partial
 from typing import TypeVar, cast
 
 import anyio
@@ -144,6 +145,18 @@ class FaultyChunkStorage(ChunkStorage):
 
     async def delete(self, name: str) -> None:
         await self._call("delete", name, lambda: self.inner.delete(name))
+
+    async def delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        """Has the faults of the deletions that it consists of, each a call of ``delete``."""
+        missing, together = list[str](), list[str]()
+        for name in names:
+            together.append(name)
+            if fault := self._next("delete", name):
+                if together[:-1]:
+                    missing += await self.inner.delete_many(together[:-1])
+                missing += await self._apply(fault, name, partial(self.inner.delete_many, [name]), None)
+                together.clear()
+        return missing + list(await self.inner.delete_many(together) if together else ())
 
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._call("concat", name, lambda: self.inner.concat(name, ranges))

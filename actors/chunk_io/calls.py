@@ -115,6 +115,10 @@ async def _used_space(chunks: ChunkStorage, _: str) -> int:
     return await chunks.used_space()
 
 
+async def _delete_many(chunks: ChunkStorage, _: str, names: Sequence[str]) -> Sequence[str]:
+    return await chunks.delete_many(names)
+
+
 EXISTS: Verb[bool] = Verb(name="exists")
 INFO: Verb[ChunkInfo] = Verb(name="info")
 READ: Verb[bytes] = Verb(name="read", result_bytes=len)
@@ -132,6 +136,10 @@ WRITE: Verb[int] = Verb(name="write", pool=PoolKind.WRITE, retry=Retry.NEVER, gr
 CONCAT: Verb[int] = Verb(name="concat", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True, result_bytes=int)
 # Deletes make space, so they go by the internal lane, whatever the name.
 DELETE: Verb[None] = Verb(name="delete", pool=PoolKind.WRITE, retry=Retry.DELETE, lane=Lane.INTERNAL)
+# Not repeated: its caller deletes them one by one then.
+DELETE_MANY: Verb[Sequence[str]] = Verb(
+    name="delete_many", pool=PoolKind.WRITE, retry=Retry.NEVER, lane=Lane.INTERNAL, act=_delete_many
+)
 SET_READ_ONLY: Verb[None] = Verb(name="set_read_only", pool=PoolKind.WRITE, retry=Retry.NEVER)
 
 VERBS: Sequence[Verb[Any]] = (
@@ -146,6 +154,7 @@ VERBS: Sequence[Verb[Any]] = (
     WRITE,
     CONCAT,
     DELETE,
+    DELETE_MANY,
     SET_READ_ONLY,
 )
 

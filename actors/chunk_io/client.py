@@ -127,6 +127,11 @@ class StorageClient(ChunkStorage):
     async def delete(self, name: str) -> None:
         await self._call(calls.DELETE, name)
 
+    async def delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        for name in names:
+            check_chunk_name(name)
+        return await self._call(calls.DELETE_MANY, names[0], tuple(names))
+
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call(calls.SET_READ_ONLY, name, read_only)
 

@@ -53,7 +53,8 @@ from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.tail import Tail
 from ..flush.writer import WriterOptions
-from ..gc.collector import Collector, CollectorOptions, GarbageTotal
+from ..gc.collector import Collector, CollectorOptions
+from ..gc.garbage_total import GarbageTotal
 from ..kernel.event_source import Answer, EventSource
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.reply import Reply, fail_all

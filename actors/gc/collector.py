@@ -26,8 +26,8 @@ removes records whose file is gone."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import aclosing
 from itertools import islice
 from typing import Protocol
 
@@ -43,6 +43,7 @@ from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .garbage_queue import GarbageQueue
+from .garbage_total import GarbageTotal, count_garbage, list_parts
 from .retry_later import RetryLater
 from .rules import Garbage, creator_of, is_ready, is_run, orphans
 from .tasks import GcTask, TaskState, task_of
@@ -51,7 +52,8 @@ _log = get_logger("gc")
 
 _TAKEN = 128
 """Names that one step of the event loop takes from the queue or from a listing, at most."""
-_COUNTED_AT_ONCE = 1000
+_DELETED_AT_ONCE = 32
+"""Names in one call, where the storage takes several: a call that hangs holds up no more than these."""
 _NAMED = 10
 """The most chunks that one log event names."""
 
@@ -170,48 +172,6 @@ class CollectorSource(Protocol):
 
     async def barrier(self) -> object:
         """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
-
-
-async def list_parts(
-    chunks: ChunkStorage, prefixes: Sequence[str], size: int
-) -> AsyncGenerator[list[ChunkInfo], None]:
-    """The objects below ``prefixes``, in lists of at most ``size``."""
-    part: list[ChunkInfo] = []
-    for prefix in prefixes:
-        async with aclosing(chunks.list(prefix)) as listed:
-            async for info in listed:
-                part.append(info)
-                if len(part) == size:
-                    yield part
-                    part = []
-    if part:
-        yield part
-
-
-@attrs.frozen(eq=False, repr=False)
-class GarbageTotal(Value):
-    chunks: int
-    bytes: int
-
-
-async def count_garbage(
-    chunks: ChunkStorage,
-    prefixes: Sequence[str],
-    garbage_among: Callable[[Sequence[str]], Awaitable[Collection[str]]],
-    released: Sequence[str],
-) -> GarbageTotal:
-    """The objects below ``prefixes`` that are garbage, and the files ``released`` that still exist."""
-    count = size = 0
-    async with aclosing(list_parts(chunks, prefixes, _COUNTED_AT_ONCE)) as parts:
-        async for part in parts:
-            lengths = {info.name: info.length for info in part}
-            for name in await garbage_among(list(lengths)):
-                count, size = count + 1, size + lengths[name]
-    for name in released:
-        with suppress(ChunkNotFound):
-            size += (await chunks.info(name)).length
-            count += 1
-    return GarbageTotal(count, size)
 
 
 class Collector:
@@ -613,24 +573,45 @@ class Collector:
 
     async def _delete_each(self, names: Iterator[Garbage], done: list[str]) -> None:
         """Delete what is left of ``names``, which other tasks take from as well."""
-        for garbage in names:
-            self._tried += 1
-            try:
-                await self._chunks.delete(garbage.name)
-            except ChunkNotFound:
+        at_once = _DELETED_AT_ONCE if self._chunks.capabilities.delete_many else 1
+        while part := list(islice(names, at_once)):
+            await self._delete(part, done)
+
+    async def _delete(self, part: Sequence[Garbage], done: list[str]) -> None:
+        self._tried += len(part)
+        try:
+            missing = await self._delete_chunks([garbage.name for garbage in part])
+        except TierlogError as error:
+            if len(part) == 1:
+                self._retry(attrs.evolve(part[0], is_proven=True), error)
+                return
+            # Which of them failed is not known.
+            for garbage in part:
+                await self._delete([garbage], done)
+            return
+
+        now = anyio.current_time()
+        # A chunk that is gone counts as well: storage has answered.
+        self._retry_later.reset_pause(now)
+        for garbage in part:
+            if garbage.name in missing:
                 self._gone += 1
-            except TierlogError as error:
-                self._retry(attrs.evolve(garbage, is_proven=True), error)
-                continue
             else:
                 self._deleted += 1
-                self._seconds += anyio.current_time() - garbage.since
-
-            # A chunk that is gone counts as well: storage has answered.
-            self._retry_later.reset_pause(anyio.current_time())
+                self._seconds += now - garbage.since
             self._queue.drop(garbage.name)
             self._attempts.pop(garbage.name, None)
             done.append(garbage.name)
+
+    async def _delete_chunks(self, names: Sequence[str]) -> Collection[str]:
+        """Returns the names of those that were missing."""
+        if len(names) > 1:
+            return set(await self._chunks.delete_many(names))
+        try:
+            await self._chunks.delete(names[0])
+        except ChunkNotFound:
+            return names
+        return ()
 
     def _retry(self, garbage: Garbage, error: TierlogError) -> None:
         attempts = self._attempts.get(garbage.name, 0) + 1

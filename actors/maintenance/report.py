@@ -37,7 +37,7 @@ from ...storage_backends.segments.verify import Flaw, find_flaws, flaw_of_length
 from ..container.confirmation import unconfirmed_record
 from ..container.listed_chain import list_chain, moved_from
 from ..container.published_check import OWN_CHAIN
-from ..gc.collector import GarbageTotal, count_garbage
+from ..gc.garbage_total import GarbageTotal, count_garbage
 from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView

@@ -28,6 +28,8 @@ The verbs, with their own errors:
 * ``delete`` raises ``ChunkNotFound`` if the chunk is missing; the caller decides whether that is success.
   Read-only chunks are deleted too. Backends allow a name to be created again; rule S2 forbids it to their
   users.
+* ``delete_many`` deletes chunks and returns the names of those that were missing. After an error any of them
+  may be deleted. Only a storage has it where it costs less than as many calls of ``delete``.
 * ``concat`` creates a chunk from exact ranges, in order, and never changes its sources (rule S4). A source
   may occur several times and a range may be empty, but there is at least one. Errors as for a creation, and
   ``ChunkNotFound`` with the name of a missing source, ``BadChunkOffset(expected=length, given=end of the
@@ -66,7 +68,7 @@ import attrs
 from anyio.lowlevel import checkpoint
 
 from .checksum import Buffer
-from .errors import InvalidArgument
+from .errors import InvalidArgument, Unsupported
 from .statistics import counter, gauge
 from .values import Value
 
@@ -123,6 +125,7 @@ class Capabilities(Value):
     """``create``, and ``write`` at the end of an existing chunk. Without it every write is a new chunk."""
     concat: bool
     """``concat``, natively or by copying, without consuming its sources."""
+    delete_many: bool = False
     reads_are_durable: bool = False
     """Whatever a read returns survives any crash, as in an object store. A file system reads its page cache:
     a chunk whose creation had an unknown outcome may be visible now and gone after a power loss."""
@@ -250,6 +253,12 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     async def delete(self, name: str) -> None: ...
+
+    async def delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        """Delete the chunks ``names``, at least one. Returns those that were missing. By default
+        ``Unsupported``."""
+        await checkpoint()
+        raise Unsupported("this chunk storage deletes one chunk at a time: use delete")
 
     @abstractmethod
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:

@@ -48,7 +48,7 @@ from ..base.errors import (
 )
 
 READS = ("open", "close", "exists", "info", "read", "list", "used_space", "sweep")
-MUTATIONS = ("create", "create_with_content", "write", "delete", "concat", "set_read_only")
+MUTATIONS = ("create", "create_with_content", "write", "delete", "delete_many", "concat", "set_read_only")
 """The verbs whose outcome is unknown after an unexpected exception."""
 ERRORS = (
     ChunkNotFound,
@@ -203,6 +203,17 @@ class BaseChunkStorage(ChunkStorage):
         self._deletes += 1
 
     @final
+    async def delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        with _Call(self, "delete_many", names[0]):
+            for name in names:
+                self._check(name)
+            if not self.capabilities.delete_many:
+                raise _unsupported("delete_many", names[0])
+            missing = await self._delete_many(names)
+        self._deletes += len(names) - len(missing)
+        return missing
+
+    @final
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         with _Call(self, "concat", name):
             self._check_concat(name, ranges)
@@ -286,6 +297,10 @@ class BaseChunkStorage(ChunkStorage):
 
     @abstractmethod
     async def _delete(self, name: str) -> None: ...
+
+    async def _delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        """Delete chunks, and return the missing ones. Needed with the capability."""
+        raise _unsupported("delete_many", names[0])
 
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         """Make a chunk of ranges of others. Needed with the concat capability."""

@@ -102,6 +102,16 @@ class CachedChunkStorage(ChunkStorage):
             if self._cache.holds(name, 0):
                 await self._cache.remove(name)
 
+    async def delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        for name in names:
+            check_chunk_name(name)
+        try:
+            return await self._inner.delete_many(names)
+        finally:
+            for name in names:
+                if self._cache.holds(name, 0):
+                    await self._cache.remove(name)
+
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._inner.concat(name, ranges)
 

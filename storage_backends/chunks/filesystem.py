@@ -5,8 +5,8 @@ chunks: ``.tmp-<id>`` in the root is an object being written, ``.tierlog-chunks`
 
 A whole object is written to a temporary name, synced and linked to its name, which fails if that exists; then
 the folder is synced (rule S2). An append checks the size, writes at the offset and syncs. A new folder is
-made durable, parent by parent, before anything is linked into it. ``delete`` syncs the folder too and removes
-folders that became empty.
+made durable, parent by parent, before anything is linked into it. A delete syncs the folder too and removes
+folders that became empty; many of them together sync each folder once.
 
 Cancellation: a program runs to its end, but the caller does not learn how it ended. Crash: a temporary name
 is left, or a prefix of an append. ``open`` removes all temporary names, those of living owners too: their
@@ -101,7 +101,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(append=True, concat=True)
+        return Capabilities(append=True, concat=True, delete_many=True)
 
     async def _open(self) -> None:
         if not self._may_create:
@@ -174,9 +174,20 @@ class FileSystemChunkStorage(BaseChunkStorage):
         return await self._run(name, lambda progress: with_file(Open(self._path(name)), body))
 
     async def _delete(self, name: str) -> None:
-        await self._change(
-            name, lambda progress: remove(self._path(name), self._folders, progress), alters=True
-        )
+        if await self._delete_many([name]):
+            raise ChunkNotFound(f"there is no chunk {name}", chunk=name)
+
+    async def _delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        """In one program, with one sync for each folder."""
+        by_path = {self._path(name): name for name in names}
+
+        def program(progress: Progress) -> Program[Sequence[str]]:
+            missing = yield from remove(list(by_path), self._folders, progress)
+            if missing:
+                yield from self._require_root()
+            return [by_path[path] for path in missing]
+
+        return await self._change(names[0], program, alters=True)
 
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._publish(name, lambda handle: copy_ranges(handle, ranges, self._path))

@@ -315,21 +315,29 @@ def publish(
     return size
 
 
-def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
-    """Durably remove a chunk, and the folders that it leaves empty. ``FileNotFoundError`` is durable too."""
-    try:
-        yield from _effect(
-            progress,
-            Unlink(path),
-            # The kernel refuses these before it removes anything.
-            (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError),
-        )
-    except FileNotFoundError:
-        # An interrupted delete may have removed it unsynced, and the caller will forget the name for good.
-        yield from _sync_what_is_left(dirname(path), folders.root)
-        raise
-    yield from _sync_what_is_left(dirname(path), folders.root)
-    yield from folders.remove_empty(dirname(path))
+def remove(paths: Sequence[str], folders: Folders, progress: Progress) -> Program[list[str]]:
+    """Durably remove chunks, with one sync for each folder, and the folders that they leave empty. Returns
+    those that were missing, durably too: an interrupted delete may have removed one unsynced, and the caller
+    will forget the name for good."""
+    missing, changed = [], dict[str, None]()
+    for path in paths:
+        try:
+            yield from _effect(
+                progress,
+                Unlink(path),
+                # The kernel refuses these before it removes anything.
+                (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError),
+            )
+        except FileNotFoundError:
+            missing.append(path)
+        except (NotADirectoryError, IsADirectoryError):
+            missing.append(path)  # It never was a chunk.
+            continue
+        changed[dirname(path)] = None
+    for folder in changed:
+        yield from _sync_what_is_left(folder, folders.root)
+        yield from folders.remove_empty(folder)
+    return missing
 
 
 def _sync_what_is_left(folder: str, root: str) -> Program[None]:
@@ -446,11 +454,12 @@ def _is_linked(temporary: str, path: str, progress: Progress) -> Program[bool]:
 
 def _effect(progress: Progress, call: IoCall, harmless: tuple[type[OSError], ...]) -> Program[None]:
     """A call that others can see. After any error that is not ``harmless`` it may have happened."""
-    progress.changed = True
+    has_changed, progress.changed = progress.changed, True
     try:
         yield call
     except OSError as error:
-        progress.changed = not isinstance(error, harmless) and error.errno not in NOT_SUPPORTED
+        if isinstance(error, harmless) or error.errno in NOT_SUPPORTED:
+            progress.changed = has_changed
         raise
 
 

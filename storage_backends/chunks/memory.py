@@ -74,10 +74,13 @@ class MemoryChunkStorage(BaseChunkStorage):
         append: bool = True,
         concat: bool = True,
         reads_are_durable: bool = True,
+        delete_many: bool = False,
     ) -> None:
         super().__init__()
         self.state = MemoryChunkState() if state is None else state
-        self._capabilities = Capabilities(append=append, concat=concat, reads_are_durable=reads_are_durable)
+        self._capabilities = Capabilities(
+            append=append, concat=concat, delete_many=delete_many, reads_are_durable=reads_are_durable
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -127,6 +130,10 @@ class MemoryChunkStorage(BaseChunkStorage):
         await checkpoint()
         self._chunk(name)
         del self.state.chunks[name]
+
+    async def _delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        await checkpoint()
+        return [name for name in names if self.state.chunks.pop(name, None) is None]
 
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         await checkpoint()

@@ -1,4 +1,7 @@
-"""Failed syncs of folders, for the other programs of the process (rule W11).
+"""Syncs of folders, for all programs of the process together (rule W11).
+
+A sync covers every change of the folder that was made before it began. So of the programs that wait for their
+turn with a folder, the first one syncs it for all of them.
 
 A sync that succeeds need not write the names that an earlier, failed one lost. So a program that made a name
 in a folder, which another program then failed to sync, gets an error from its own sync too.
@@ -12,42 +15,61 @@ from collections.abc import Callable
 
 import attrs
 
+Identity = tuple[int, int]
+"""Device and inode of a folder."""
+
 
 @attrs.define(eq=False, repr=False)
 class _Turn:
     lock: threading.Lock = attrs.field(factory=threading.Lock)
     users: int = 0
+    begun: int = 0
+    """How many syncs have begun."""
+    done: int = 0
+    """The number of the newest one that succeeded."""
 
 
 class FolderSyncs:
-    """Syncs each folder for one program at a time, and remembers the ones that failed."""
+    """Syncs each folder for one program at a time, and remembers the syncs that failed."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._turns: dict[str, _Turn] = {}
+        # By identity: another folder may have the path by now, and a sync of one says nothing of the other.
+        self._turns: dict[Identity, _Turn] = {}
         self._failed: dict[str, int] = {}
         self.failures = 0
         """How many syncs have failed; a program notes it when it begins."""
 
-    def sync(self, path: str, began: int, sync: Callable[[], None]) -> None:
-        """Call ``sync``. Raises ``OSError`` too if a sync of the folder failed since the program began, when
-        ``failures`` was ``began``."""
+    def sync(self, path: str, folder: Identity, began: int, sync: Callable[[], None]) -> None:
+        """Return once a sync of the folder that began after this call has succeeded: ``sync``, or another
+        program's. The caller has the folder open, so that no other has its identity meanwhile.
+
+        Raises ``OSError`` too if a sync of the path failed since the program began, when ``failures`` was
+        ``began``."""
         with self._guard:
-            turn = self._turns.setdefault(path, _Turn())
+            turn = self._turns.setdefault(folder, _Turn())
             turn.users += 1
+            needed = turn.begun + 1
         try:
             with turn.lock:
                 self.check(path, began)
-                try:
-                    sync()
-                except OSError:
-                    self.failed(path)
-                    raise
+                if turn.done < needed:
+                    self._sync(path, turn, sync)
         finally:
             with self._guard:
                 turn.users -= 1
                 if not turn.users:
-                    del self._turns[path]
+                    del self._turns[folder]
+
+    def _sync(self, path: str, turn: _Turn, sync: Callable[[], None]) -> None:
+        with self._guard:
+            turn.begun += 1
+        try:
+            sync()
+        except OSError:
+            self.failed(path)
+            raise
+        turn.done = turn.begun
 
     def check(self, path: str, began: int) -> None:
         if self._failed.get(path, 0) > began:

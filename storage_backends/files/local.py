@@ -201,7 +201,7 @@ def _trim(call: Trim) -> None:
 
 
 _FOLDER_SYNCS = FolderSyncs()
-"""Failed syncs of this process: what one ``LocalFiles`` lost is lost for all."""
+"""Of the whole process: what one ``LocalFiles`` lost is lost for all."""
 
 
 def _sync_folder(call: SyncFolder, began: int, at: NoFollowFolder | None = None) -> None:
@@ -211,7 +211,8 @@ def _sync_folder(call: SyncFolder, began: int, at: NoFollowFolder | None = None)
         else at.open_folder(call.path)
     )
     try:
-        _FOLDER_SYNCS.sync(call.path, began, lambda: os.fsync(fd))
+        info = os.fstat(fd)
+        _FOLDER_SYNCS.sync(call.path, (info.st_dev, info.st_ino), began, lambda: os.fsync(fd))
     finally:
         os.close(fd)
 

@@ -43,6 +43,14 @@ class CapabilityConformance(ChunkSuite):
         assert await works(storage.concat("joined", [ChunkRange("a", 0, 2)])) is promised
         assert await names_in(storage) == (["a", "joined"] if promised else ["a"])
 
+    async def test_delete_many_works_exactly_with_its_flag(self, storage: ChunkStorage) -> None:
+        promised = storage.capabilities.delete_many
+        for name in ("a", "b/1"):
+            await storage.create_with_content(name, [b"abc"])
+
+        assert await works(storage.delete_many(["b/1", "a"])) is promised
+        assert await names_in(storage) == ([] if promised else ["a", "b/1"])
+
     async def test_an_unsupported_verb_is_refused_whether_or_not_the_chunk_exists(
         self, storage: ChunkStorage
     ) -> None:

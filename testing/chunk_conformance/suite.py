@@ -68,6 +68,7 @@ BY_CAPABILITY: dict[str, Callable[[ChunkStorage, str], Awaitable[object]]] = {
     "create": lambda storage, name: storage.create(name),
     "write": lambda storage, name: storage.write(name, 0, [b"x"]),
     "concat": lambda storage, name: storage.concat(name, [ChunkRange("source", 0, 1)]),
+    "delete_many": lambda storage, name: storage.delete_many([name]),
 }
 VERBS = {**READS, **MUTATIONS, **BY_CAPABILITY}
 """Each verb about one name."""

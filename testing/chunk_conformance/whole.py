@@ -132,6 +132,20 @@ class WholeObjectConformance(ChunkSuite):
         assert await names_in(storage) == ["a.b", "a/b1", "a/c/d"]
         assert await storage.read("a/b1", 0, 9) == b"a/b1"
 
+    async def test_chunks_deleted_together_are_gone_and_the_missing_ones_named(
+        self, storage: ChunkStorage
+    ) -> None:
+        if not storage.capabilities.delete_many:
+            return
+
+        for name in ("a", "b/1", "b/2", "b/c/3", "d/4"):
+            await storage.create_with_content(name, [b"x"])
+        names = ["b/1", "b/missing", "a", "a/below", "e/missing", "b/c", "b/c/3"]
+
+        assert sorted(await storage.delete_many(names)) == ["a/below", "b/c", "b/missing", "e/missing"]
+        assert await names_in(storage) == ["b/2", "d/4"]
+        assert storage.statistics().deletes == 3
+
     async def test_the_folder_of_a_deleted_chunk_can_be_used_again(self, storage: ChunkStorage) -> None:
         await storage.create_with_content("a/b/c", [b"x"])
         await storage.delete("a/b/c")

@@ -178,6 +178,9 @@ class ServiceChunks(ChunkStorage):
     async def delete(self, name: str) -> None:
         await self._call("delete", name, 0, lambda: self._inner.delete(name))
 
+    async def delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        return await self._call("delete_many", names[0], len(names), lambda: self._inner.delete_many(names))
+
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._call("concat", name, len(ranges), lambda: self._inner.concat(name, ranges))
 

@@ -30,7 +30,7 @@ class Right(FaultyChunkStorage):
     """All of the contract, through a wrapper without faults. ``memory`` is what lies below it."""
 
     def __init__(self, state: MemoryChunkState) -> None:
-        self.memory = MemoryChunkStorage(state)
+        self.memory = MemoryChunkStorage(state, delete_many=True)
         super().__init__(self.memory)
 
     async def all_of(self, prefix: str, after: str = "") -> list[ChunkInfo]:
@@ -412,11 +412,11 @@ class Lying(Right):
 
 
 class HidesAppend(Lying):
-    claimed = Capabilities(append=False, concat=True)
+    claimed = Capabilities(append=False, concat=True, delete_many=True)
 
 
 class HidesConcat(Lying):
-    claimed = Capabilities(append=True, concat=False)
+    claimed = Capabilities(append=True, concat=False, delete_many=True)
 
 
 class Promising(Right):
@@ -434,13 +434,34 @@ class Promising(Right):
 class PromisesAppend(Promising):
     def __init__(self, state: MemoryChunkState) -> None:
         super().__init__(state)
-        self.inner = self.memory = MemoryChunkStorage(state, append=False)
+        self.inner = self.memory = MemoryChunkStorage(state, append=False, delete_many=True)
 
 
 class PromisesConcat(Promising):
     def __init__(self, state: MemoryChunkState) -> None:
         super().__init__(state)
-        self.inner = self.memory = MemoryChunkStorage(state, concat=False)
+        self.inner = self.memory = MemoryChunkStorage(state, concat=False, delete_many=True)
+
+
+class HidesDeleteMany(Lying):
+    claimed = Capabilities(append=True, concat=True)
+
+
+class PromisesDeleteMany(Promising):
+    def __init__(self, state: MemoryChunkState) -> None:
+        super().__init__(state)
+        self.inner = self.memory = MemoryChunkStorage(state)
+
+
+class DeletesTheFirstOnly(Right):
+    async def delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        return await super().delete_many(names[:1])
+
+
+class ReportsNothingMissing(Right):
+    async def delete_many(self, names: Sequence[str]) -> Sequence[str]:
+        await super().delete_many(names)
+        return []
 
 
 class ChangesItsMind(Right):

@@ -107,7 +107,7 @@ async def test_bytes_in_the_page_cache_do_not_make_a_creation_durable() -> None:
 
 def test_only_safe_calls_are_repeated() -> None:
     once = {verb.name for verb in VERBS if verb.retry is Retry.NEVER}
-    assert once == {"create", "write", "concat", "set_read_only"}
+    assert once == {"create", "write", "concat", "set_read_only", "delete_many"}
     assert {verb.name for verb in VERBS if verb.mutates} == once | {"create_with_content", "delete"}
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from support.container_world import virtual_time
 from support.loop_steps import LongestSteps
-from tierlog.actors.gc.collector import Collector, CollectorOptions, GarbageTotal
+from tierlog.actors.gc.collector import Collector, CollectorOptions
+from tierlog.actors.gc.garbage_total import GarbageTotal
 from tierlog.actors.gc.tasks import TaskState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.base.errors import StorageFull, TierlogError, Unavailable
@@ -432,6 +433,23 @@ async def test_g2_a_slow_or_failing_deletion_does_not_delay_the_others() -> None
         await anyio.sleep(61)
 
         assert await world.left() == [chunk(0), chunk(1)]
+
+
+async def test_g2_one_failing_deletion_of_several_in_one_call_does_not_fail_the_others() -> None:
+    """G2: where the storage takes several names in one call."""
+    chunks = FaultyChunkStorage(MemoryChunkStorage(delete_many=True))
+    names = [*map(chunk, range(4))]
+    async with collecting(*names[:3], chunks=chunks) as (world, collector):
+        calls = world.chunks.calls
+        world.chunks.script = lambda call: Fault(FaultKind.BEFORE) if call.name == names[1] else None
+        collector.release(names)
+        await anyio.sleep(61)
+
+        assert await world.left() == [names[1]]
+        found = collector.statistics()
+        # The call for all ends at the second name; the first one is gone when it is tried by itself.
+        assert (found.deleted, found.already_gone, found.retried) == (1, 2, 1)
+        assert [call.name for call in calls if call.verb == "delete"] == [*names[:2], *names]
 
 
 # --- what dead owners left ----------------------------------------------------------------------
