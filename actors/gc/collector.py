@@ -143,8 +143,9 @@ class CollectorSource(Protocol):
         """The names of chunks in metadata, and of runs in elements."""
         ...
 
-    def is_unpublished(self, name: str) -> bool:
-        """Whether the chunk's record changed and no element that counts has the change (rule G6)."""
+    @property
+    def unpublished(self) -> KnownNames:
+        """The names of chunks that long-term storage alone may still need (rule G6)."""
         ...
 
     @property
@@ -356,11 +357,11 @@ class Collector:
         while len(found) < self._options.batch and self._queue.next_due() <= now:
             taken = self._queue.take(now, min(_TAKEN, self._options.batch - len(found)))
             referenced = await self._referenced_among([garbage.name for garbage in taken])
+            # G6: what a boot from long-term storage alone still needs must be there.
+            unpublished = await self._source.unpublished.among([garbage.name for garbage in taken])
             for garbage in taken:
                 if is_ready(garbage, now=now, referenced=referenced, in_transaction=self._open):
-                    # G6: what a boot from long-term storage alone still names must be there.
-                    is_unpublished = self._source.is_unpublished(garbage.name)
-                    (self._unpublished if is_unpublished else found).append(garbage)
+                    (self._unpublished if garbage.name in unpublished else found).append(garbage)
                 else:
                     self._postponed += 1
                     # Referenced or of a transaction under way, for now. Dropped, it would be found by the

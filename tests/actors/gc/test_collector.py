@@ -83,7 +83,7 @@ class World:
     proofs: int = 0
     checks: int = 0
     confirmed: anyio.Event = attrs.field(factory=_set_event)
-    unpublished: set[str] = attrs.field(factory=set)
+    unpublished: Referenced = attrs.field(factory=Referenced, converter=Referenced)
     requested: int = 0
     """How often an element was asked for."""
     compared: list[str] = attrs.field(factory=list)
@@ -124,9 +124,6 @@ class World:
         if self.barrier_error is not None:
             raise self.barrier_error
         self.barriers.append(anyio.current_time())
-
-    def is_unpublished(self, name: str) -> bool:
-        return name in self.unpublished
 
     def request_element(self) -> None:
         self.requested += 1

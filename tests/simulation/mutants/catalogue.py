@@ -3,7 +3,7 @@ are left out, because no run could tell the difference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import anyio
@@ -19,9 +19,7 @@ from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.snapshot import Snapshot
-from tierlog.actors.container.sources import (
-    ContainerCollectorSource,
-)
+from tierlog.actors.container.sources import ContainerCollectorSource, UnpublishedNames
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.tombstones import Tombstones
 from tierlog.actors.flush import cycle_capture
@@ -417,7 +415,11 @@ def references_are_ignored(plant: Planter) -> None:
 @mutant("G6")
 def chunks_go_before_an_element_shows_it(plant: Planter) -> None:
     """If the log is lost then, long-term storage alone has segments whose chunks are missing."""
-    plant(ContainerCollectorSource.is_unpublished, lambda original, self, name: False)
+
+    async def among(original: Any, self: UnpublishedNames, names: Sequence[str]) -> set[str]:
+        return set()
+
+    plant(UnpublishedNames.among, among)
 
 
 @mutant("G4", worlds_from=FIRST)
