@@ -57,6 +57,19 @@ class ReferencedNames:
         return {key.removeprefix(CHUNK_PREFIX) for key in found}.union(pinned, named)
 
 
+class PinnedNames:
+    """The objects that pins keep: once one of them ends, the collector lists what there is."""
+
+    def __init__(self, container: Container, pins: Pins) -> None:
+        self._pins = pins
+        self._runs = runs_prefix(container.index)
+
+    async def among(self, names: Sequence[str]) -> set[str]:
+        """Raises ``Unavailable``, ``DataCorruption`` if that cannot be read."""
+        runs = {name for name in names if name.startswith(self._runs)}
+        return await self._pins.kept_among([name for name in names if name not in runs], runs)
+
+
 class UnpublishedNames:
     """The chunks that long-term storage alone may still need, because no element that counts has the removal
     of their records (rule G6)."""
@@ -220,6 +233,7 @@ class ContainerCollectorSource:
         self.epoch = container.state.epoch
         self.prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
         self.referenced = ReferencedNames(container.state, container.metadata, pins)
+        self.pinned = PinnedNames(container, pins)
         self.unpublished = UnpublishedNames(container)
         self.released = ReleasedRecords(container.metadata)
         self._confirmation = container.confirmation

@@ -83,6 +83,7 @@ class World:
     proofs: int = 0
     checks: int = 0
     confirmed: anyio.Event = attrs.field(factory=_set_event)
+    pinned: Referenced = attrs.field(factory=Referenced, converter=Referenced)
     unpublished: Referenced = attrs.field(factory=Referenced, converter=Referenced)
     requested: int = 0
     """How often an element was asked for."""
@@ -402,6 +403,58 @@ async def test_g2_released_files_that_found_no_room_are_found_after_the_containe
         world.confirmed.set()
         await collect_all(world)
         assert not released.recorded
+
+
+async def test_p4_what_backups_keep_takes_no_room_in_the_queue() -> None:
+    """Else it would be examined every minute, and other names would find no room. At the end of a backup a
+    listing finds what only that one kept; it is tried again each minute until long-term storage answers."""
+    names, kept = [chunk(number) for number in range(4)], chunk(4)
+    fields = {"referenced": {*names, kept}, "pinned": {*names, kept}}
+    options = attrs.evolve(OPTIONS, names_max=4)
+    async with collecting(*names, kept, chunk(5), options=options, **fields) as (world, collector):
+        collector.release(names)
+        await anyio.sleep(61)
+        assert collector.statistics().queued == 0
+        collector.release([chunk(5)])
+        await anyio.sleep(61)
+        assert await world.left() == [*names, kept]
+
+        for known in (world.referenced, world.pinned):
+            known.difference_update(names)
+        world.check_error = Unavailable("down")
+        collector.list_own()
+        await anyio.sleep(61)
+        assert collector.statistics().queued == 0
+        world.check_error = None
+        await anyio.sleep(121)
+        assert await world.left() == [kept]
+
+
+async def test_a_name_of_which_is_unknown_whether_a_backup_keeps_it_stays_queued() -> None:
+    async with collecting(chunk(1), referenced={chunk(1)}, pinned={chunk(1)}) as (world, collector):
+        world.pinned.error = Unavailable("down")
+        collector.release([chunk(1)])
+        await anyio.sleep(61)
+        assert collector.statistics().queued == 1
+        world.pinned.error = None
+        await anyio.sleep(61)
+        assert collector.statistics().queued == 0
+
+
+async def test_what_an_operator_purged_is_found_by_a_later_listing() -> None:
+    """Names of this owner too. A sweep shows them, and deletes them once it is confirmed."""
+    async with collecting(chunk(1)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1)])
+        await anyio.sleep(500)
+        assert collector.purge_failed() == 1
+        world.chunks.script = None
+        assert (await collector.count_garbage()).chunks == 1
+        await anyio.sleep(200)
+        assert await world.left() == [chunk(1)], "a purge alone begins no listing"
+        collector.list_soon()
+        await anyio.sleep(61)
+        assert await world.left() == []
 
 
 async def test_g5_a_listing_after_a_failed_check_is_repeated() -> None:
