@@ -85,6 +85,8 @@ class Range:
     """The id of the segment that the plan was made for; None if the segment may have been recreated."""
     start: int
     end: int
+    history: int | None = None
+    """The history that ``end`` is of; None if it is not checked."""
 
     @property
     def size(self) -> int:

@@ -6,14 +6,19 @@ rows."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ..actors.direct_read.storage import DirectStorage
 from ..actors.gateway.client.sync_client import SyncClient
-from ..storage_backends.base.errors import InvalidArgument, SegmentNotFound, SegmentTruncated
+from ..storage_backends.base.errors import (
+    HistoryLost,
+    InvalidArgument,
+    SegmentNotFound,
+    SegmentTruncated,
+)
 from ..storage_backends.base.segment_layout import StoragePlace
 from ..storage_backends.base.segments import SegmentInfo
 from . import events
@@ -104,7 +109,7 @@ def whole_range(options: Options, info: SegmentInfo) -> Range:
     if end > info.length:
         raise InvalidArgument(f"option endingOffsets: {info.name!r} ends at {info.length}, before {end}")
 
-    return Range(info.name, info.segment_id, start, max(start, end))
+    return Range(info.name, info.segment_id, start, max(start, end), info.history)
 
 
 def edge_offset(offsets: Offsets, info: SegmentInfo, otherwise: Edge) -> int:
@@ -139,7 +144,7 @@ def read_range(
         for block in history.blocks(ServiceBytes(client), present, flushed, options.read_bytes):
             yield record_batch(block, part.segment, schema)
         # Once more, now that all is read: in between, the name may have become another segment's.
-        _check_same(client, part)
+        check_same(client, part)
     except (SegmentTruncated, SegmentNotFound) as error:
         if options.fail_on_data_loss:
             raise
@@ -185,7 +190,7 @@ _refusals = Refusals(_report_refusal)
 
 def _without_truncated(client: SyncClient, options: Options, part: Range) -> tuple[Range, int]:
     """The range, without the bytes that were truncated since it was planned; and what is flushed."""
-    info = _check_same(client, part)
+    info = check_same(client, part)
     if info.start_offset <= part.start:
         return part, info.flushed_length
 
@@ -195,14 +200,40 @@ def _without_truncated(client: SyncClient, options: Options, part: Range) -> tup
     return attrs.evolve(part, start=min(info.start_offset, part.end)), info.flushed_length
 
 
-def _check_same(client: SyncClient, part: Range) -> SegmentInfo:
+def check_same(client: SyncClient, part: Range) -> SegmentInfo:
     info = client.segment_info(part.segment)
     if part.segment_id not in (None, info.segment_id):
         raise SegmentNotFound(
             f"segment {part.segment!r} was deleted and recreated while it was read", segment=part.segment
         )
 
+    if part.history not in (None, info.history):
+        check_history(client, part.segment, part.end, part.history)
     return info
+
+
+class HistoryClient(Protocol):
+    """What is asked of a client."""
+
+    def read(self, name: str, offset: int, size: int, *, history: int | None = None) -> bytes: ...
+
+
+def check_history(client: HistoryClient, segment: str, offset: int, history: int | None) -> None:
+    """Raise ``HistoryLost`` if the store was recovered from long-term storage alone since the offset was
+    planned, without some of the bytes before it (rule R10)."""
+    try:
+        client.read(segment, offset, 1, history=history)
+    except SegmentTruncated:
+        return  # as far as it is known, the offset is of this history
+    except HistoryLost as lost:
+        raise HistoryLost(
+            f"{lost}. The query has read events up to offset {offset}, of which those from "
+            f"{lost.recovered_length} on are lost. Start it again with a new checkpoint, and with "
+            f'startingOffsets {{"{segment}": {lost.recovered_length}}} to go on there',
+            segment=segment,
+            history=lost.history,
+            recovered_length=lost.recovered_length,
+        ) from lost
 
 
 def _log_lost(part: Range, error: Exception) -> None:

@@ -26,8 +26,8 @@ import attrs
 
 from ..storage_backends.base.arguments import WriterId
 from ..storage_backends.base.checksum import Buffer, crc32c
-from ..storage_backends.base.errors import BadOffset, OutcomeUnknown, TransactionEnded
-from ..storage_backends.base.segments import SegmentInfo
+from ..storage_backends.base.errors import BadOffset, HistoryLost, OutcomeUnknown, TransactionEnded
+from ..storage_backends.base.segments import AttributeName, AttributePage, SegmentInfo
 from ..storage_backends.base.transactions import (
     StagedPart,
     TransactionInfo,
@@ -221,6 +221,39 @@ def is_committed(store: Store, identity: Identity) -> bool:
         raise TransactionEnded(message, segment=identity.target, state=info.state.value)
 
     return info.state is TransactionState.COMMITTED
+
+
+class Attributes(Protocol):
+    """The verbs of ``SyncClient`` that show which micro-batches were committed."""
+
+    def segment_info(self, name: str) -> SegmentInfo: ...
+    def list_attributes(
+        self, name: str, prefix: AttributeName = "", *, after: AttributeName | None = None, limit: int = ...
+    ) -> AttributePage: ...
+
+
+def check_batches(store: Attributes, identity: Identity) -> None:
+    """Raise ``HistoryLost`` if the target was recovered from long-term storage alone, without the commits of
+    micro-batches before this one: Spark does not replay what it knows to be committed."""
+    token, info = identity.token, store.segment_info(identity.target)
+    if token is None or not token.epoch or not info.history:
+        return
+
+    page = store.list_attributes(identity.target, token.attribute, limit=1)
+    last = page.attributes.get(token.attribute, -1)
+    if last >= token.epoch - 1:
+        return
+
+    first = last + 1
+    raise HistoryLost(
+        f"{identity.target!r} lacks the micro-batches {first} to {token.epoch - 1} of this query: the store "
+        f"was recovered from long-term storage without them, and Spark does not write them again by itself. "
+        f"To have them written again, stop the query and remove from its checkpoint what is above {first} in "
+        f"offsets/ and above {last} in commits/; to go on without them, start it with a new checkpoint",
+        segment=identity.target,
+        history=info.history,
+        recovered_length=info.length,
+    )
 
 
 class StagedSegment:

@@ -9,7 +9,7 @@ moment and answers as soon as there are bytes."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -25,7 +25,7 @@ from ..storage_backends.base.segments import SegmentInfo
 from .connections import connections, new_id, pause
 from .options import Edge, Options
 from .ranges import Range, ServiceBytes, admit, plan
-from .reader import RangePartition, edge_offset, read_range, segments, truncated
+from .reader import RangePartition, check_history, edge_offset, read_range, segments, truncated
 from .schema import Column
 
 if TYPE_CHECKING:
@@ -34,7 +34,24 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 0.2
 """How long the service holds an idle stream's request for its latest offset."""
 
-Position = dict[str, int]
+Position = dict[str, Any]
+"""By segment its offset, and under ``HISTORIES`` the histories of these offsets."""
+HISTORIES = ""
+"""No segment has this name. Histories that are 0 are left out: a store that was never recovered has no
+other."""
+
+
+def position(offsets: Mapping[str, int], histories: Mapping[str, int]) -> Position:
+    known = {name: histories[name] for name in offsets if histories.get(name)}
+    return {**offsets, **({HISTORIES: known} if known else {})}
+
+
+def offsets_of(at: Position) -> dict[str, int]:
+    return {name: offset for name, offset in at.items() if name != HISTORIES}
+
+
+def histories_of(at: Position) -> dict[str, int]:
+    return {**dict.fromkeys(offsets_of(at), 0), **at.get(HISTORIES, {})}
 
 
 class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -49,7 +66,10 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets ---------------------------------------------------------------------------------
 
     def initialOffset(self) -> Position:  # noqa: N802 - Spark calls it so
-        return {info.name: self._beginning(info) for info in self._segments()}
+        infos = self._segments()
+        return position(
+            {info.name: self._beginning(info) for info in infos}, {info.name: info.history for info in infos}
+        )
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
         backlog = self._backlog(start)
@@ -58,7 +78,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._wait(start)
             backlog = self._backlog(start)
         if isinstance(limit, ReadMaxBytes):
-            return {**start, **admit(ServiceBytes(self._client()), backlog, limit.max_bytes)}
+            return _after(start, backlog, admit(ServiceBytes(self._client()), backlog, limit.max_bytes))
 
         if not isinstance(limit, ReadAllAvailable):
             raise Unsupported(
@@ -67,7 +87,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
         # With the segments that have nothing new: one that an offset lacks would be read from its start.
-        return {**start, **{whole.segment: whole.end for whole in backlog}}
+        return _after(start, backlog, {whole.segment: whole.end for whole in backlog})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self.options.max_bytes_per_trigger
@@ -84,7 +104,11 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- a micro-batch ---------------------------------------------------------------------------
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
-        wholes = [self._planned(name, start.get(name), until) for name, until in sorted(end.items())]
+        histories = histories_of(end)
+        wholes = [
+            self._planned(name, start.get(name), until, histories[name])
+            for name, until in sorted(offsets_of(end).items())
+        ]
         return [
             RangePartition(part)
             for part in plan(ServiceBytes(self._client()), wholes, self.options.min_partitions)
@@ -105,7 +129,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _beginning(self, info: SegmentInfo) -> int:
         return edge_offset(self.options.starting_offsets, info, Edge.EARLIEST)
 
-    def _planned(self, name: str, start: int | None, end: int) -> Range:
+    def _planned(self, name: str, start: int | None, end: int, history: int) -> Range:
         """``start`` is None for a segment that was created after the query began: it is read from its start
         offset."""
         if start is None:
@@ -115,22 +139,27 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_loss(error)
                 start = end
         # Without an id: a replay has the offsets of the checkpoint and nothing else.
-        return Range(name, None, start, end)
+        return Range(name, None, start, end, history)
 
     def _backlog(self, start: Position) -> list[Range]:
         """What can be read now, after ``start``."""
-        infos = {info.name: info for info in self._segments()}
-        for name in start.keys() - infos.keys():
+        infos, offsets, histories = self._segments(), offsets_of(start), histories_of(start)
+        for name in sorted(offsets.keys() - {info.name for info in infos}):
             self._check_loss(
                 SegmentNotFound(
-                    f"segment {name!r} is gone; it was read up to {start[name]}. {_HINT}", segment=name
+                    f"segment {name!r} is gone; it was read up to {offsets[name]}. {_HINT}", segment=name
                 )
             )
-        return [
-            whole for info in infos.values() if (whole := self._waiting(info, start.get(info.name))).size > 0
-        ]
+        wholes = (
+            self._waiting(info, offsets.get(info.name), histories.get(info.name, info.history))
+            for info in infos
+        )
+        return [whole for whole in wholes if whole.size > 0]
 
-    def _waiting(self, info: SegmentInfo, start: int | None) -> Range:
+    def _waiting(self, info: SegmentInfo, start: int | None, history: int) -> Range:
+        # Spark's offsets never decrease, so the query cannot continue, also if others have appended as much.
+        if start is not None and history != info.history:
+            check_history(self._client(), info.name, start, history)
         # A segment that the query has not seen yet is new, whatever startingOffsets has for the others.
         begin = 0 if start is None else start
         if begin < info.start_offset:
@@ -145,7 +174,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "and recreated. Start a new query with a new checkpoint",
                 segment=info.name,
             )
-        return Range(info.name, info.segment_id, begin, max(begin, min(self._limits(info))))
+        return Range(info.name, info.segment_id, begin, max(begin, min(self._limits(info))), info.history)
 
     def _limits(self, info: SegmentInfo) -> Iterator[int]:
         yield info.length
@@ -161,16 +190,22 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _wait(self, start: Position) -> None:
         """Wait for bytes of one of the segments; new bytes of the others are seen afterwards."""
-        client = self._client()
-        for name in sorted(start):
+        client, histories = self._client(), histories_of(start)
+        for name, offset in sorted(offsets_of(start).items()):
             try:
                 # One poll that waited is enough: Spark asks again. A sealed segment answers at once.
-                if not client.poll(name, start[name], WAIT_SECONDS).sealed:
+                if not client.poll(name, offset, WAIT_SECONDS, history=histories[name]).sealed:
                     return
             except (SegmentNotFound, LookupError):
                 continue
         # None of them will ever grow; a new segment is not announced.
         pause(WAIT_SECONDS)
+
+
+def _after(start: Position, backlog: Sequence[Range], ends: Mapping[str, int]) -> Position:
+    """``start``, with the new ``ends``, which are of the present histories."""
+    present = {whole.segment: whole.history or 0 for whole in backlog if whole.segment in ends}
+    return position({**offsets_of(start), **ends}, {**histories_of(start), **present})
 
 
 _HINT = "Set failOnDataLoss to false to go on without the lost events"

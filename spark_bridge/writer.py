@@ -32,7 +32,7 @@ from .events import Frames
 from .identity import Identity
 from .options import Delivery, Options
 from .schema import arrow_frames, row_frames
-from .staging import DirectAppender, TaskResult, append_directly, stage
+from .staging import DirectAppender, TaskResult, append_directly, check_batches, stage
 from .worker_heap import worker_heap
 
 if TYPE_CHECKING:
@@ -92,12 +92,15 @@ class Job:
         part = f"p{task().partitionId():05d}-{new_id()}"
         return Message(stage(client, name(), part, frames, size))
 
-    def commit(self, messages: Messages) -> None:
+    def commit(self, messages: Messages, *, is_stream: bool = False) -> None:
+        """``is_stream``: the token's epoch is the number of a micro-batch, which follow each other."""
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             return
 
         results = _results(messages)
         write = identity.common_identity(each.identity for each in results)
+        if is_stream:
+            check_batches(connections.client(self.options), write)
         parts = [part for each in results for part in each.parts]
         result = connections.client(self.options).commit_transaction(
             write.target, write.transaction_id, parts, token=write.token
@@ -188,7 +191,7 @@ class _StreamCommits:
         self.job = job
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark passes it by this name
-        self.job.commit(messages)
+        self.job.commit(messages, is_stream=True)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """Without a message the identity is unknown, and the lease ends the transaction."""

@@ -168,17 +168,5 @@ def test_every_script_exists(script: str) -> None:
     assert os.access(ROOT / "scripts" / script, os.X_OK)
 
 
-@pytest.mark.parametrize("page", ["pdp-34.md", "pdp-53.md"])
-def test_every_test_that_stands_for_a_mechanism_exists(page: str) -> None:
-    named = set(re.findall(r"\btest_\w+", (ROOT / "docs" / page).read_text(encoding="utf-8")))
-    files = list((ROOT / "tests").rglob("test_*.py"))
-    there = {path.stem for path in files}.union(
-        *(re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")) for path in files)
-    )
-
-    assert named
-    assert named - there == set()
-
-
 def test_the_readme_is_short() -> None:
     assert len(DOCUMENTS["README.md"].splitlines()) <= 150

@@ -23,9 +23,9 @@ MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 LINE_MAX = 110
 
-RULE = re.compile(r"\b([WCSFGJAHTVMR]\d{1,2})\b")
-RULE_RANGE = re.compile(r"\b([WCSFGJAHTVMR])(\d{1,2})(?: to |-)\1(\d{1,2})\b")
-DEFINITION = re.compile(r"^\s*(?:[-*|]\s+|#+\s+)?\**([WCSFGJAHTVMR]\d{1,2})\b", re.MULTILINE)
+RULE = re.compile(r"\b([WCSFGJAHTVMRPK]\d{1,2})\b")
+RULE_RANGE = re.compile(r"\b([WCSFGJAHTVMRPK])(\d{1,2})(?: to |-)\1(\d{1,2})\b")
+DEFINITION = re.compile(r"^\s*(?:[-*|]\s+|#+\s+)?\**([WCSFGJAHTVMRPK]\d{1,2})\b", re.MULTILINE)
 LEFTOVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME)\b|#.*\b(?:XX" r"X|HA" r"CK)\b")
 PRIVATE_WORDS = re.compile(
     r"(?<![^\W_])(?:"
@@ -205,7 +205,7 @@ def test_every_rule_that_code_cites_is_written_down() -> None:
 def test_every_rule_that_code_cites_is_cited_by_a_test() -> None:
     tests = [path for path in files(("tests", "testing")) if path != Path(__file__)]
     in_names = {
-        rule.upper() for path in tests for rule in re.findall(r"_([wcsfgjahtvm]\d{1,2})_", text_of(path))
+        rule.upper() for path in tests for rule in re.findall(r"_([wcsfgjahtvmrpk]\d{1,2})_", text_of(path))
     }
 
     none(rules_in(source_modules()) - rules_in(tests) - in_names)
@@ -258,6 +258,47 @@ def test_every_test_that_a_document_names_exists() -> None:
     )
 
 
+def mapping_pages() -> list[Path]:
+    """What stands here for each mechanism of a design that tierlog follows."""
+    return sorted(path for pattern in ("pdp-*.md", "rfc-*.md") for path in (ROOT / "docs").glob(pattern))
+
+
+def test_every_rule_that_a_mapping_cites_is_written_down() -> None:
+    none(
+        f"{name(path)}: {rule}"
+        for path in mapping_pages()
+        for cell in re.findall(r"\| ([A-Z]\d[^|]*) (?=\|)", text_of(path))
+        for rule in set(RULE.findall(cell)) - rules_defined()
+    )
+
+
+def test_every_file_that_a_mapping_names_exists() -> None:
+    """By its path, or by its end."""
+    paths = [f"/{name(path)}" for path in python_files()]
+
+    none(
+        f"{name(path)}: {file}"
+        for path in mapping_pages()
+        for file in re.findall(r"`([\w./]+(?:\.py|/))`", text_of(path))
+        if not any(f"/{file}" in path for path in paths)
+    )
+
+
+def test_every_mechanism_that_stands_for_one_has_a_rule_code_and_a_test() -> None:
+    """In the tables that have such columns; of what has nothing to stand for it the cells may be empty."""
+    incomplete = []
+    for path in mapping_pages():
+        columns: list[str] = []
+        for line in text_of(path).splitlines():
+            cells = [cell.strip() for cell in line.split("|")[1:-1]]
+            if not cells or len(columns) != len(cells):
+                columns = cells
+            elif "" in cells and not any(cell.startswith("not here") for cell in cells):
+                incomplete.append(f"{name(path)}: {line}")
+
+    none(incomplete)
+
+
 def leads_somewhere(path: Path, anchor: str) -> bool:
     if not anchor or not path.exists():
         return path.exists()
@@ -283,3 +324,9 @@ def test_the_map_of_folders_names_every_package() -> None:
     packages = {name(path.parent) for path in files(PACKAGES) if path.name == "__init__.py"}
 
     none(package for package in packages if f"{package}/" not in architecture)
+
+
+def test_the_map_of_folders_names_every_mapping_page() -> None:
+    architecture = text_of(ROOT / "docs" / "ARCHITECTURE.md")
+
+    none(path.name for path in mapping_pages() if f"({path.name})" not in architecture)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ...storage_backends.base.chunk_storage import ChunkStorage
     from ..folder.paths import StoreFolder
     from ..maintenance.backup_copy import CopiedBackup
-    from ..maintenance.recover import RecoveredStore
     from ..maintenance.restore import RestoreReport
     from ..settings.configuration import StoreConfig
+    from ..store.recover import RecoveredStore
 
 _HINTS: Hints = {DataCorruption: "`tierlog backup ls` shows which backups can be restored"}
 Place = Annotated[
@@ -340,7 +340,7 @@ async def _copy_to(
 
 def _show_restored(done: RecoveredStore | RestoreReport) -> tuple[Any, ...]:
     """Returns what was not restored."""
-    from ..maintenance.recover import RecoveredStore
+    from ..store.recover import RecoveredStore
 
     kept = "everything newer is lost, and its chunks are kept until `tierlog gc sweep --confirm`"
     if isinstance(done, RecoveredStore):

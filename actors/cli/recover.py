@@ -12,7 +12,7 @@ from .options import DEFAULT_DATA, Chunks, Config, Data, Json
 from .running import Hints, execute, read_settings
 
 if TYPE_CHECKING:
-    from ..maintenance.recover import RecoveredContainer, RecoveredStore
+    from ..store.recover import RecoveredContainer, RecoveredStore
 
 _HINTS: Hints = {
     DataCorruption: "`tierlog lts verify` lists all problems; a backup is restored with `tierlog restore`"
@@ -21,7 +21,7 @@ _HINTS: Hints = {
 
 def recover(
     from_lts: Annotated[
-        bool, typer.Option("--from-lts", help="From long-term storage alone: there is no other way yet.")
+        bool, typer.Option("--from-lts", help="From long-term storage alone: there is no other way.")
     ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
@@ -42,8 +42,8 @@ def recover(
     async def command() -> RecoveredStore:
         from ...storage_backends.files.local import LocalFiles
         from ..folder.paths import check_path
-        from ..maintenance.recover import recover_store
         from ..store.opening import system_world
+        from ..store.recover import recover_store
 
         settings = read_settings(config, chunks)
         return await recover_store(check_path(data), settings, LocalFiles(), system_world())

@@ -71,6 +71,15 @@ Adopt = Annotated[
     ),
 ]
 
+RecoverFromLts = Annotated[
+    bool,
+    typer.Option(
+        "--recover-from-lts",
+        help="If wal/ is missing, recover the store from long-term storage alone, as of its last full flush; "
+        "anything later is lost.",
+    ),
+]
+
 
 def serve(
     context: typer.Context,
@@ -85,6 +94,7 @@ def serve(
     chunks: Chunks = None,
     take_over: TakeOver = False,
     adopt: Adopt = False,
+    recover_from_lts: RecoverFromLts = False,
     log_level: LogLevelOption = None,
 ) -> None:
     """Serve a data folder over HTTP: start host processes, supervise them, and replace those that fail.
@@ -128,6 +138,7 @@ def serve(
             containers=containers,
             take_over=take_over,
             adopt=adopt,
+            recover_from_lts=recover_from_lts,
             log_level=current_level(),
         )
         await run_service(options, _announce)

@@ -73,6 +73,7 @@ from .imports import SegmentImporter
 from .leases import Leases
 from .legacy_hook import LegacyHook
 from .local_disk import LocalDisk
+from .lost_histories import check_position
 from .metadata_store import LoggedMetadataStore
 from .operations.append import AppendRequest
 from .operations.cold import unload
@@ -487,7 +488,7 @@ class Container:
                 segment = await self.find_durable(name)
             if segment.sid not in self.segments:  # it stays cold (rule M4)
                 await self.wait_durable()
-                return segment.info(self.index)
+                return segment.info(self.index, self.state.history)
 
     async def last_event(self, name: str, writer: bytes) -> int | None:
         """The writer's last event number in a segment."""
@@ -639,12 +640,19 @@ class Container:
         segment = self.segments.in_memory(name)
         return await self.as_owner(self.cold.find(name)) if segment is None else segment
 
-    async def read(self, name: str, offset: int, size: int, sid: int = 0) -> Buffer:
+    async def read(
+        self, name: str, offset: int, size: int, sid: int = 0, history: int | None = None
+    ) -> Buffer:
         """Durable bytes, possibly a view of more of them; ``b""`` at the tail."""
         segment = await self.find_kind(name, sid)
+        self.check_position(segment, offset, history)
         if offset < segment.start_offset:
             await self.wait_durable()  # the truncation may not be durable yet
         return await self.as_owner(self._components.reader.read(segment, offset, size))
+
+    def check_position(self, segment: SegmentState, offset: int, history: int | None) -> None:
+        """Rule R10, for a reader."""
+        check_position(self.state.histories, segment, offset, segment.durable_length, history)
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         """The offsets in ``start .. end`` at which durable appends begin (rule S5)."""

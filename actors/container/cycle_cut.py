@@ -51,6 +51,7 @@ class CycleCut:
         self.held: Collection[int] = frozenset()
         """The ids of the segments that are held back, once ``hold_back`` has decided."""
         self._unreached: Iterable[int] = ()
+        self._has_decided = False
         self._created: dict[int, None] = {}
         """Segments that were created after the cut."""
         self._outdated: dict[int, None] = {}
@@ -127,6 +128,7 @@ class CycleCut:
                 yield
         if any(roots):
             self.held = yield from closures.closure(chain.from_iterable(roots), self.end)
+        self._has_decided = True
 
     def close(self) -> None:
         """Nothing more is saved."""
@@ -153,6 +155,9 @@ class CycleCut:
     def rows(self) -> Iterator[Row | None]:
         """The rows of the run, in the order of keys; None for one that it does not have, which is work
         too. Again after a failure."""
+        if not self._has_decided:
+            raise RuntimeError("a cycle is published before its flushes have ended (rule F10)")
+
         closures, held = self._state.closures, self.held
         for row in _spliced(self._state.table.unpublished_rows(), self._image_rows()):
             is_left_out = row is not None and bool(held) and closures.is_held(held, row)

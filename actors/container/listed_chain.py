@@ -127,6 +127,17 @@ def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
     )
 
 
+def lost_log(listed: ListedChain, container: int) -> StoreMismatch:
+    """The log holds nothing, and the chain was there before it."""
+    return StoreMismatch(
+        f"container {container}: its log is lost. The one in wal/ holds nothing, and long-term storage has "
+        f"element {listed.position.n} in epoch {listed.epoch}, by {listed.folder.shown}. Put the folder of "
+        f"the log back. If it is gone, serve the other containers once more (`tierlog serve`), whose end "
+        f"flushes them; then move wal/ away and run `tierlog recover --from-lts`, which makes every "
+        f"container as of its last full flush"
+    )
+
+
 def empty(container: int, *, can_adopt: bool) -> Unavailable:
     """``can_adopt``: nothing is lost if long-term storage is used as it is."""
     on_purpose = f"; if it was emptied on purpose, {_ADOPT}" if can_adopt else ""

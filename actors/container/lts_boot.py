@@ -1,5 +1,5 @@
 """The boot of a container from long-term storage alone: its first log, when the one before is lost (rules
-R1 to R7).
+R1 to R8).
 
 Owns: what of an element a log must have, the numbers that the log goes on with, and the claim of the chain.
 Does not own: which element is chosen, and where the log is.
@@ -97,7 +97,7 @@ class LtsBoot:
         state = ContainerState(self.container, epoch)
         state.know_elements(ManifestState(claim))
         for row in self.records:
-            state.restore_row(row)
+            decoded(state.restore_row, row, row.key)
         for record in self.open:
             state.transactions.restore(record)
         for load in self.loads:
@@ -110,7 +110,7 @@ class LtsBoot:
         state.has_spilled = True
         state.note_newest_segment(newest.progress.newest_segment)
         state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
-        state.begin_history(history)
+        state.begin_history(history, epoch)
         state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
         made = whole_checkpoint(state, 1, log.next_group, size_max=_CHECKPOINT_BYTES)
         if made is None:

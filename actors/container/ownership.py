@@ -62,7 +62,7 @@ from ...storage_backends.sorted_runs.run_list import RunList
 from ..telemetry.logging import get_logger
 from .claims import Claim, find_foreign_claims, leave_last_claim, list_claims
 from .confirmation import Confirmation
-from .listed_chain import OURS, ListedChain, empty, foreign, mismatch, moved_from
+from .listed_chain import OURS, ListedChain, empty, foreign, lost_log, mismatch, moved_from
 from .manifest_state import ManifestState
 from .old_elements import OldElements
 from .owner import Identity
@@ -519,6 +519,9 @@ class StorageOwnership:
         if step is Step.ROLLED_BACK:
             await self._check_is_gone(self._known.base)
         if not chosen:
+            # R11: to adopt an empty log is no advice to give.
+            if step is Step.FOREIGN and self._known.base == NOTHING and not self._source.sequence:
+                raise lost_log(listed, self.container)
             raise mismatch(step, listed, self._known, self.container)
 
         listed.check_room(self.container)

@@ -65,6 +65,7 @@ class SegmentState:
         "has_ids",
         "has_record",
         "has_writer_rows",
+        "histories",
         "is_listed",
         "is_table",
         "length",
@@ -113,6 +114,8 @@ class SegmentState:
         self.has_writer_rows = False
         """Whether writers that are neither in ``writers`` nor in ``expired`` may be rows."""
         self.expired: dict[bytes, None] = {}
+        self.histories: tuple[tuple[int, int], ...] = ()
+        """As the image has them (rule R9)."""
         self.merges = NO_MERGES
         # The segment's record in long-term storage, as of the newest applied metadata commit.
         self.has_record = False
@@ -262,8 +265,8 @@ class SegmentState:
         if self.merges and (count := bisect_right(self.merges, self.flushed, key=_end_of)):
             self.merges.drop_first(count)
 
-    def info(self, container: int) -> SegmentInfo:
-        """The public view of the segment."""
+    def info(self, container: int, history: int = 0) -> SegmentInfo:
+        """The public view of the segment. ``history``: the present one."""
         return SegmentInfo(
             name=self.name,
             segment_id=self.sid,
@@ -276,13 +279,16 @@ class SegmentState:
             container=container,
             is_table=self.is_table,
             more_attributes=self.has_attribute_rows,
+            history=history,
         )
 
     def image(self, *, is_flushed: bool = False) -> bytes:
         """The encoded ``SegmentImage``, which checkpoints keep. ``is_flushed``: without the merges that its
         record in long-term storage does not have yet."""
         merges = NO_MERGES if is_flushed else self.merges
-        if not (self.attributes or self.writers or self.expired or merges or self.has_spilled):
+        if not (
+            self.attributes or self.writers or self.expired or merges or self.has_spilled or self.histories
+        ):
             # A flush cycle encodes the images of all segments that changed, and most are like this.
             return encode_plain_image(
                 self.sid,
@@ -311,6 +317,7 @@ class SegmentState:
                 self.spilled,
                 self.has_ids,
                 self.has_writer_rows,
+                self.histories,
             )
         )
 
@@ -328,6 +335,7 @@ class SegmentState:
         segment.has_writer_rows = image.has_writer_rows
         segment.writers = dict(image.writers)
         segment.expired = dict.fromkeys(image.expired)
+        segment.histories = image.histories
         segment.merges = image.merges.copy() if image.merges else NO_MERGES
         return segment
 

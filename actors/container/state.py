@@ -32,6 +32,7 @@ from .closures import ClosureLog, is_record
 from .cycle_cut import CycleCut
 from .ended_rows import ended_key, ended_of_row, ended_rows, index_key, open_row
 from .left_rows import mark_row
+from .lost_histories import current, decode_histories, encode_histories, note_change
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
 from .segment_rows import NO_RECORD, image_key, name_key, name_row, sid_of_row
@@ -46,8 +47,6 @@ RESIDENT_PREFIXES = (SEGMENT_PREFIX, CLAIM_PREFIX, UNCONFIRMED_KEY, HISTORY_KEY)
 """Of records that synchronous steps need: those of the segments in memory, to claim long-term storage, to
 delete, and to answer what has changed."""
 _RESIDENT_KEYS = tuple(prefix.encode() for prefix in RESIDENT_PREFIXES)
-_HISTORY = b"\x01"
-"""The content of its record: a version of its format."""
 NO_CYCLE = CycleComplete(0, 0, 0, False)
 _COMPARED_MAX = 512
 """The most keys times runs that one decision looks up."""
@@ -73,6 +72,8 @@ class ContainerState:
         self.resident: SortedDict[str, tuple[int, bytes]] = SortedDict()
         """Key -> (version, encoded record): records that are in the table too, and always in memory, because
         synchronous steps need them."""
+        self.histories: tuple[int, ...] = ()
+        """The epochs of recoveries from long-term storage alone (rule R8)."""
         self.sequence = 0
         """The sequence of the newest operation."""
         self.client_sequence = 0
@@ -165,6 +166,8 @@ class ContainerState:
             self.snapshot.segments.before_change(sid)
         if self.cut is not None:
             self.cut.before_change(segment)
+        if self.histories:
+            note_change(self.histories, segment)
         segment.touched = self.sequence
         if not segment.is_listed:
             self.segments.list_dirty(segment)
@@ -518,11 +521,20 @@ class ContainerState:
             self.resident.pop(key, None)
         else:
             self.resident[key] = (version, value)
+            if key == HISTORY_KEY:
+                self.histories = decode_histories(value)
 
-    def begin_history(self, above: int) -> None:
-        """The present operation leaves all versions below ``above`` to another history (rule J6)."""
+    def begin_history(self, above: int, recovery: int = 0) -> None:
+        """The present operation leaves all versions below ``above`` to another history (rule J6).
+        ``recovery``: the epoch of a recovery from long-term storage alone, with which that ends (rule R8)."""
         self.sequence = max(self.sequence, above)
-        self.write_records(((HISTORY_KEY, _HISTORY),))
+        epochs = (*self.histories, recovery) if recovery else self.histories
+        self.write_records(((HISTORY_KEY, encode_histories(epochs)),))
+
+    @property
+    def history(self) -> int:
+        """The present history."""
+        return current(self.histories)
 
     @property
     def history_from(self) -> int:

@@ -28,14 +28,16 @@ class SegmentWaiters:
         for event in list(self._events.values()):
             event.set()
 
-    async def wait_beyond(self, name: str, offset: int, sid: int = 0) -> int:
+    async def wait_beyond(self, name: str, offset: int, sid: int = 0, history: int | None = None) -> int:
         """Return the segment's id when it has bytes past ``offset``, 0 when it is sealed and has none.
 
-        Raises ``SegmentNotFound`` if it is deleted meanwhile, ``Unavailable`` if the container stops.
+        Raises ``SegmentNotFound`` if it is deleted meanwhile, ``Unavailable`` if the container stops,
+        ``HistoryLost`` if it would wait for bytes that others replace.
         """
         container = self._container
         segment: SegmentState | None = await container.find_kind(name, sid)
         assert segment is not None
+        container.check_position(segment, offset, history)
         sid = segment.sid
         while True:
             if segment.durable_length > offset:

@@ -50,6 +50,9 @@ class FlushOrder:
         return self._ready.popleft() if self._ready else None
 
     def flushed(self, segment: int) -> None:
+        if self._missing.get(segment):
+            raise RuntimeError(f"segment {segment:016x} was flushed before what is merged into it (rule F3)")
+
         del self._open[segment]
         for target in self._targets.pop(segment, ()):
             if target not in self._open:

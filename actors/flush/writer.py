@@ -13,7 +13,7 @@ segment that fails does not stop the cycle: its metadata keeps its flushed lengt
 in a later cycle, and a requested flush gets its error. One that hangs does not hold it up (rule F7). Only
 ``NotOwner``, and a claim that is not this owner's, end the writer.
 
-Rules: F1 to F8. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
+Rules: F1 to F10. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
 far each segment got."""
 
 from __future__ import annotations
@@ -228,7 +228,6 @@ class StorageWriter:
         self._published_cut = -1
         """The cut of the newest full cycle that was or is being published."""
         self._published_at = -inf
-        self._recorded_cut = 0  # Of the newest ``CycleComplete``: cuts only grow.
         self.failures = FlushFailures(source.segment_of)
         """Segments whose last flush failed (rule F4)."""
         self._requested = self._element_requested = False

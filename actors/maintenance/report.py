@@ -214,13 +214,14 @@ async def segment_layout(view: StoreView, name: str) -> SegmentLayout:
     container = view.containers[view.container_of(name)]
     snapshot = await container.snapshot()
     segment = (await snapshot.find(name)).of_kind(is_table=False)
+    info = segment.info(container.index, snapshot.state.history)
     if not segment.has_record:
-        return SegmentLayout(segment.info(container.index), None, ())
+        return SegmentLayout(info, None, ())
 
     record = await snapshot.storage.info(segment.sid)
     chain = await snapshot.storage.chunks(segment.sid)
     chunks = tuple(ChunkLayout(start, chunk.length, chunk.name, len(chunk.starts)) for start, chunk in chain)
-    return SegmentLayout(segment.info(container.index), record, chunks)
+    return SegmentLayout(info, record, chunks)
 
 
 async def verify(

@@ -57,10 +57,10 @@ from ..legacy_rolling.importing import Progress, no_progress
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..store.opening import StoreOpener, log_options
+from ..store.recover import RecoveredStore, recover_store
 from ..store.store import SegmentStore
 from .backup_copy import CopiedBackup, copy_backup
 from .backup_objects import Manifest, ReleasedFile, SegmentBackup, read_manifest, read_segments
-from .recover import RecoveredStore, recover_store
 
 _WORKERS = 8
 _NO_COLLECTION = 31_536_000.0

@@ -47,6 +47,7 @@ from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.lookup import find_row
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
+from ...storage_backends.sorted_runs.rows import decoded
 from ..container.cold_segments import ColdSegments, checked, without_image
 from ..container.listed_chain import list_chain
 from ..container.manifest_state import ManifestState
@@ -112,8 +113,8 @@ class LtsSnapshot(ContainerSnapshot):
 
         return await self.cold.last_event(segment, writer)
 
-    async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
-        segment = (await self.find(name, sid)).of_kind(is_table=False)
+    async def read(self, name: str, sid: int, offset: int, size: int, history: int | None = None) -> bytes:
+        segment = await self.readable(name, sid, offset, history)
         check_start(segment, offset)
         return bytes(await self.storage.read(segment.sid, offset, size)) if segment.has_record else b""
 
@@ -180,7 +181,7 @@ class LtsContainer:
         with state.table.view() as view:
             history = await find_row(view, self._runs, HISTORY_KEY.encode())
         if history is not None:
-            state.restore_row(history)
+            decoded(state.restore_row, history, history.key)
         metadata = LoggedMetadataStore(state, refuse_request, self._runs)
         storage = ChunkedSegmentStorage(
             self._chunks, metadata, container=self.index, epoch=epoch, world=NO_WORLD, garbage=NoGarbage()
@@ -191,10 +192,21 @@ class LtsContainer:
 def check_readable(element: Element, name: str) -> None:
     """Raises ``StoreMismatch`` if the names of the segments are in the log only."""
     progress = element.progress
-    if element.runs.schema < SEGMENTS and (element.runs.runs or (progress.cycle and progress.newest_segment)):
+    if element.runs.schema >= SEGMENTS:
+        return
+
+    if element.runs.runs:
         raise StoreMismatch(
             f"{name} was written by an earlier version, which published no names of segments: open the store "
             f"once with this version and flush it"
+        )
+    # M12: an element of a version that knew no runs looks the same.
+    if progress.cycle and progress.newest_segment:
+        raise StoreMismatch(
+            f"{name} completes cycle {progress.cycle} and names no rows: no cycle had room for them yet (the "
+            f"event rows_not_published), or an earlier version wrote it, which published none. They are in "
+            f"the log: open the store with it, make room if there is none, and flush. Without the log "
+            f"nothing of the container can be recovered"
         )
 
 

@@ -116,9 +116,10 @@ async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFo
             async for claim in claims:
                 raise StoreMismatch(
                     f"{location.shown(folder)} has a store already, which made {claim.name}. If its logs "
-                    f"(wal/) were lost, put wal/ back, recover what long-term storage has (`tierlog recover "
-                    f"--from-lts`), or restore a backup (`tierlog restore`); another store needs its own "
-                    f"folder or S3 prefix"
+                    f"(wal/) were lost, put wal/ back, recover what long-term storage has as of its last "
+                    f"full flush (`tierlog recover --from-lts`, `tierlog serve --recover-from-lts`, or "
+                    f"open_store(recover_from_lts=True)), or restore a backup (`tierlog restore`); another "
+                    f"store needs its own folder or S3 prefix"
                 )
     except Unavailable:
         if location.chunks:
@@ -282,6 +283,7 @@ async def open_store(
     storage: ChunkStorage | None = None,
     adopt: bool = False,
     take_over: bool = False,
+    recover_from_lts: bool = False,
     span: SpanHook | None = None,
     world: World | None = None,
     files: Files | None = None,
@@ -295,8 +297,11 @@ async def open_store(
     ``config`` is ``StoreConfig()`` by default. ``storage`` is a chunk storage of your own, instead.
 
     ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner. It
-    then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. ``span`` is called
-    around every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own.
+    then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. With
+    ``recover_from_lts`` a store whose ``wal/`` is missing is recovered from its long-term storage alone, as
+    of its last full flush: what was acked since is lost, and the log names the flush of each container. A
+    folder with its ``wal/`` is opened as ever, and one without a store is refused. ``span`` is called around
+    every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own.
     ``world`` and ``files`` are for simulations.
 
     Raises:
@@ -314,14 +319,10 @@ async def open_store(
         raise InvalidArgument(
             f"config is a tierlog.StoreConfig, not {shown(config)}: load a file with tierlog.load_config"
         )
-    if storage is not None and not isinstance(storage, ChunkStorage):
-        raise InvalidArgument(
-            f"storage is a chunk storage of your own, not {shown(storage)}: name a folder or a bucket with "
-            f"StoreConfig(chunks=...)"
-        )
-    for name, flag in (("adopt", adopt), ("take_over", take_over)):
+    for name, flag in (("adopt", adopt), ("take_over", take_over), ("recover_from_lts", recover_from_lts)):
         if not isinstance(flag, bool):
             raise InvalidArgument(f"{name} is True or False, not {shown(flag)}")
+    _check_storage(storage, recover_from_lts=recover_from_lts)
     if span is not None and not callable(span):
         raise InvalidArgument(
             f"span is a tierlog.SpanHook, such as tierlog.opentelemetry_tracing(), not {shown(span)}"
@@ -335,12 +336,23 @@ async def open_store(
         storage=storage,
         adopt=adopt,
         take_over=take_over,
+        recover_from_lts=recover_from_lts,
         span=span,
         world=world or system_world(),
         files=files or LocalFiles(),
     )
     async with opener.store(containers) as store:
         yield store
+
+
+def _check_storage(storage: object, *, recover_from_lts: bool) -> None:
+    if storage is not None and not isinstance(storage, ChunkStorage):
+        raise InvalidArgument(
+            f"storage is a chunk storage of your own, not {shown(storage)}: name a folder or a bucket with "
+            f"StoreConfig(chunks=...)"
+        )
+    if recover_from_lts and storage is not None:
+        raise InvalidArgument("recover_from_lts needs the store's own lts/ or bucket, not a storage of yours")
 
 
 @asynccontextmanager
@@ -437,6 +449,8 @@ class StoreOpener:
     adopt: bool = False
     take_over: bool = False
     """Fence another process that has the folder open, instead of refusing."""
+    recover_from_lts: bool = False
+    """Recover the store from long-term storage alone if its logs are missing (rule R11)."""
     span: SpanHook | None = None
     world: World
     files: Files
@@ -447,6 +461,11 @@ class StoreOpener:
         await finish_restore(self.files, self.folder)
         await check_folder(self.files, self.folder)
         await report_shared(self.files, self.folder)
+        if self.recover_from_lts:
+            # Not above: it opens logs as well.
+            from .recover import recover_if_lost
+
+            await recover_if_lost(self.folder, self.config, self.files, self.world)
         storage = await self._long_term_storage()
         identity = await identify(self.files, self.folder, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as opening:

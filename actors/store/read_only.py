@@ -27,7 +27,7 @@ from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LogLayout, log_folder
 from ...journal.manifest.store_record import require_store_record
 from ...journal.registers.local import REGISTER_BYTES, open_register
-from ...storage_backends.base.arguments import check_offset, check_size
+from ...storage_backends.base.arguments import check_history, check_offset, check_size
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import DataCorruption, Unavailable
 from ...storage_backends.base.files import Close, Files, FolderEntry, Program, Read
@@ -75,8 +75,8 @@ class LogSnapshot(ContainerSnapshot):
     opened: OpenedLog
     reader: Reader
 
-    async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
-        segment = (await self.find(name, sid)).of_kind(is_table=False)
+    async def read(self, name: str, sid: int, offset: int, size: int, history: int | None = None) -> bytes:
+        segment = await self.readable(name, sid, offset, history)
         return bytes(await self.reader.read(segment, offset, size))
 
 
@@ -229,7 +229,9 @@ class StoreView(SegmentView[ContainerView]):
     def __repr__(self) -> str:
         return f"<StoreView {self.folder.path} {len(self.containers)} containers>"
 
-    async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
+    async def tail(
+        self, name: str, offset: int = 0, *, block_size: int = 1 << 20, history: int | None = None
+    ) -> AsyncIterator[bytes]:
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default 1
         MiB). At the end it checks every 0.2 seconds whether another process appended more, until the segment
         is sealed.
@@ -238,12 +240,15 @@ class StoreView(SegmentView[ContainerView]):
         """
         check_offset(offset)
         check_size(block_size, "block_size")
-        container = self._container(name)
+        container, known = self._container(name), check_history(history)
         # The segment, not the name: one that is created later under this name is another segment.
         sid = (await (await container.snapshot()).find(name)).of_kind(is_table=False).sid
         while True:
-            segment = await (await container.snapshot()).find(name, sid)
-            block = await self._read(name, offset, block_size, sid)
+            snapshot = await container.snapshot()
+            segment = await snapshot.find(name, sid)
+            block = await self._read(name, offset, block_size, sid, known)
+            # The logs of the folder may be lost and recovered meanwhile (rule R10).
+            known = snapshot.state.history
             if block:
                 offset += len(block)
                 yield block

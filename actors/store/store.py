@@ -22,6 +22,7 @@ from ...storage_backends.base.arguments import (
     WriterId,
     check_attribute_page,
     check_data,
+    check_history,
     check_joined,
     check_many,
     check_offset,
@@ -34,6 +35,7 @@ from ...storage_backends.base.arguments import (
     checked_token,
     checked_updates,
     event_identity,
+    history_of_append,
     joined_events,
     previous_event,
     required_writer,
@@ -206,7 +208,9 @@ class SegmentStore(SegmentVerbs):
         return Table(self.tables, name)
 
     @overload
-    async def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int: ...
+    async def append(
+        self, name: str, data: Buffer, *, expected_offset: int | None = None, history: int | None = None
+    ) -> int: ...
     @overload
     async def append(
         self,
@@ -217,6 +221,7 @@ class SegmentStore(SegmentVerbs):
         event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None: ...
     async def append(
         self,
@@ -227,6 +232,7 @@ class SegmentStore(SegmentVerbs):
         event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         size = len(data) if type(data) is bytes else check_data(data)
         if size > self.append_bytes_max:
@@ -243,6 +249,8 @@ class SegmentStore(SegmentVerbs):
                 name, data, writer, first, 1, previous_event(previous_event_number, first), expected
             )
 
+        if history is not None:
+            request.history = history_of_append(history, writer_id, expected)
         container = self._container(name)
         owner = container.active
         if owner is not None and self._span is None:
@@ -315,8 +323,9 @@ class SegmentStore(SegmentVerbs):
         length: int = await self._ask("seal_segment", name, SealRequest(name))
         return length
 
-    async def truncate_segment(self, name: str, offset: int) -> None:
-        await self._ask("truncate_segment", name, TruncateRequest(name, check_offset(offset)))
+    async def truncate_segment(self, name: str, offset: int, *, history: int | None = None) -> None:
+        request = TruncateRequest(name, check_offset(offset), check_history(history))
+        await self._ask("truncate_segment", name, request)
 
     async def delete_segment(self, name: str) -> None:
         await self._ask("delete_segment", name, DeleteRequest(name))
@@ -369,42 +378,50 @@ class SegmentStore(SegmentVerbs):
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def read(self, name: str, offset: int, size: int) -> bytes:
-        found = await self.read_view(name, offset, size)
+    async def read(self, name: str, offset: int, size: int, *, history: int | None = None) -> bytes:
+        found = await self.read_view(name, offset, size, history=history)
         return found if type(found) is bytes else bytes(found)
 
-    async def read_view(self, name: str, offset: int, size: int) -> Buffer:
+    async def read_view(self, name: str, offset: int, size: int, *, history: int | None = None) -> Buffer:
         """As ``read``, for a server, which passes the bytes on at once: perhaps a view of more memory, which
         it keeps alive."""
         check_offset(offset)
         check_size(size)
-        return await self._read(name, offset, size)
+        return await self._read(name, offset, size, history=check_history(history))
 
-    async def _read(self, name: str, offset: int, size: int, sid: int = 0) -> Buffer:
+    async def _read(
+        self, name: str, offset: int, size: int, sid: int = 0, history: int | None = None
+    ) -> Buffer:
         container = self._container(name)
         if self._span is None:
-            return await container.call(lambda owner: owner.read(name, offset, size, sid))
+            return await container.call(lambda owner: owner.read(name, offset, size, sid, history))
 
         with self._span(
             "tierlog.read", {"container": container.index, "segment": name, "offset": offset, "bytes": size}
         ):
-            return await container.call(lambda owner: owner.read(name, offset, size, sid))
+            return await container.call(lambda owner: owner.read(name, offset, size, sid, history))
 
-    def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
-        return GuardedGenerator(self._guard, self._tail(name, offset, block_size))
+    def tail(
+        self, name: str, offset: int = 0, *, block_size: int = 1 << 20, history: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        return GuardedGenerator(self._guard, self._tail(name, offset, block_size, history))
 
-    async def _tail(self, name: str, offset: int, block_size: int) -> AsyncGenerator[bytes, None]:
+    async def _tail(
+        self, name: str, offset: int, block_size: int, history: int | None
+    ) -> AsyncGenerator[bytes, None]:
         check_offset(offset)
         check_size(block_size, "block_size")
         container = self._container(name)
         position, sid = offset, 0
+        begun_in = check_history(history)
 
         async def wait(owner: Container) -> int:
-            return await owner.waiters.wait_beyond(name, position, sid)
+            return await owner.waiters.wait_beyond(name, position, sid, begun_in)
 
         # The first step finds the segment; a later one of the same name ends the tail.
         while sid := await container.call(wait):
             block = bytes(await self._read(name, position, block_size, sid))
+            begun_in = None  # an open store has one history
             position += len(block)
             yield block
             del block  # the caller's, who may drop it: the next one may be long in coming

@@ -16,6 +16,7 @@ import attrs
 from ...storage_backends.base.arguments import (
     WriterId,
     check_attribute_page,
+    check_history,
     check_offset,
     check_size,
     required_writer,
@@ -46,6 +47,7 @@ from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
 from ..container.attributes import attribute_page
 from ..container.cold_segments import ColdSegments
+from ..container.lost_histories import check_position
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.requests import Request
 from ..container.segments import SegmentState
@@ -110,8 +112,14 @@ class ContainerSnapshot(ABC):
         return (await self.find(name, sid)).of_kind(is_table=True)
 
     @abstractmethod
-    async def read(self, name: str, sid: int, offset: int, size: int) -> bytes:
-        """Bytes of a segment. Raises as ``find``, and ``WrongSegmentKind`` for a table."""
+    async def read(self, name: str, sid: int, offset: int, size: int, history: int | None = None) -> bytes:
+        """Bytes of a segment. Raises as ``find``, ``WrongSegmentKind`` for a table, and ``HistoryLost``."""
+
+    async def readable(self, name: str, sid: int, offset: int, history: int | None) -> SegmentState:
+        """The segment of a read from ``offset`` on, which is of ``history``. Raises as ``read``."""
+        segment = (await self.find(name, sid)).of_kind(is_table=False)
+        check_position(self.state.histories, segment, offset, segment.durable_length, history)
+        return segment
 
 
 class SnapshotSource(Protocol):
@@ -200,7 +208,11 @@ class SegmentView(Generic[C_co]):
 
     async def segment_info(self, name: str) -> SegmentInfo:
         index = self.container_of(name)
-        return (await self._on_snapshot(name, lambda snapshot: snapshot.find(name))).info(index)
+
+        async def info(snapshot: ContainerSnapshot) -> SegmentInfo:
+            return (await snapshot.find(name)).info(index, snapshot.state.history)
+
+        return await self._on_snapshot(name, info)
 
     async def list_attributes(
         self,
@@ -278,13 +290,15 @@ class SegmentView(Generic[C_co]):
 
         return await self._on_snapshot(name, number)
 
-    async def read(self, name: str, offset: int, size: int) -> bytes:
+    async def read(self, name: str, offset: int, size: int, *, history: int | None = None) -> bytes:
         check_offset(offset)
         check_size(size)
-        return await self._read(name, offset, size)
+        return await self._read(name, offset, size, history=check_history(history))
 
-    async def _read(self, name: str, offset: int, size: int, sid: int = 0) -> bytes:
-        return await self._on_snapshot(name, lambda snapshot: snapshot.read(name, sid, offset, size))
+    async def _read(
+        self, name: str, offset: int, size: int, sid: int = 0, history: int | None = None
+    ) -> bytes:
+        return await self._on_snapshot(name, lambda snapshot: snapshot.read(name, sid, offset, size, history))
 
     async def _on_snapshot(self, name: str, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
         return await _on_snapshot(self._container(name), act)

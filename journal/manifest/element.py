@@ -5,11 +5,11 @@
 
 Layout: ``magic u32, version u8, kind u8, n u64, epoch u64, store id 16 bytes, log id 16 bytes, owner id 16
 bytes, folder 16 bytes, location text, predecessor (n u64, CRC u32), time u64, cycle u64, cut u64, newest
-segment u64, highest version u64, highest cycle u64``; in version 5 ``rows_to u64, records_to u64, recovery
-epoch u64, recovery cut u64`` and, ascending, the segments that are held back; then the run list: ``0 u8, 0
-u32`` if there are no runs and never were, ``1 u8, name text, length u64, CRC u32`` of the object that has it,
-or ``2 u8`` and the list itself (``run_list.py``); then the pins: ``count u32, count times (name text, cycle
-u64)``; and ``CRC32C u32`` of everything before, which is the element's own CRC.
+segment u64, highest version u64, highest cycle u64``; in version 5 ``rows_to u64, records_to u64`` and,
+ascending, the segments that are held back; then the run list: ``0 u8, 0 u32`` if there are no runs and never
+were, ``1 u8, name text, length u64, CRC u32`` of the object that has it, or ``2 u8`` and the list itself
+(``run_list.py``); then the pins: ``count u32, count times (name text, cycle u64)``; and ``CRC32C u32`` of
+everything before, which is the element's own CRC.
 
 The version is 1 if there are no runs and never were, else 2, or 3 if the runs have the names and images of
 all segments besides the records of long-term storage (rule M13), 4 if they have ended transactions too (rule
@@ -100,15 +100,6 @@ class Pin(NamedTuple):
     cycle: int
 
 
-class Recovery(NamedTuple):
-    """The newest recovery from long-term storage alone; zeros if there was none."""
-
-    epoch: int = 0
-    """The epoch that began with it."""
-    cut: int = 0
-    """The cut of the cycle that was recovered."""
-
-
 @attrs.frozen
 class Owner:
     """Identifies the owner that creates an element, 16 bytes each, and where its folder is."""
@@ -167,7 +158,6 @@ class Element:
     runs: RunList = RunList()
     """The runs that make up the system table."""
     pins: tuple[Pin, ...] = ()
-    recovery: Recovery = Recovery()
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -175,12 +165,12 @@ class Element:
         numbers = self.n, self.predecessor.n, *attrs.astuple(self.progress), *(pin.cycle for pin in self.pins)
         if self.runs.schema < CONSISTENT:
             return numbers
-        return *numbers, self.runs.records_to, self.recovery.cut
+        return *numbers, self.runs.records_to
 
     @property
     def leaves_room(self) -> bool:
         """Whether another history can go on above it. No history comes near the end of its numbers."""
-        return max(self.epoch, self.recovery.epoch) <= EPOCH_MAX >> 1 and max(self.numbers) <= NUMBER_MAX >> 1
+        return self.epoch <= EPOCH_MAX >> 1 and max(self.numbers) <= NUMBER_MAX >> 1
 
     def encode(self) -> bytes:
         """The bytes of the object; the last four are the CRC."""
@@ -192,8 +182,7 @@ class Element:
         for number in attrs.astuple(progress):
             out.u64(number)
         if version >= _CONSISTENT:
-            out.u64(self.runs.rows_to).u64(self.runs.records_to)
-            out.u64(self.recovery.epoch).u64(self.recovery.cut).ascending(self.runs.held)
+            out.u64(self.runs.rows_to).u64(self.runs.records_to).ascending(self.runs.held)
         if version == _WITHOUT_RUNS:
             out.u8(_NO_RUNS).u32(0)
         else:
@@ -221,10 +210,10 @@ class Element:
         store, log, owner, folder = (bytes(fields.raw(16)) for _ in range(4))
         location, predecessor = fields.text(), Position(fields.u64(), fields.u32())
         time_ms, progress = fields.u64(), Progress(*(fields.u64() for _ in attrs.fields(Progress)))
-        versions, recovery = None, Recovery()
+        versions: tuple[int, int] | None = None
         held: tuple[int, ...] = ()
         if version >= _CONSISTENT:
-            versions, recovery = (fields.u64(), fields.u64()), Recovery(fields.u64(), fields.u64())
+            versions = fields.u64(), fields.u64()
             held = fields.ascending()
         element = Element(
             n=n,
@@ -236,10 +225,9 @@ class Element:
             progress=progress,
             runs=_decode_runs(fields, known, max(0, version - _WITH_RUNS), versions, held),
             pins=tuple(Pin(fields.text(), fields.u64()) for _ in range(fields.u32())),
-            recovery=recovery,
         )
         fields.finish()
-        if max(element.epoch, recovery.epoch) > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
+        if element.epoch > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
             raise DecodeError(f"no element has numbers like these: epoch {element.epoch}, {element.numbers}")
         # One form for each value: an element that is created again must have the same bytes (J5).
         if (version == _WITHOUT_RUNS) != (element.runs == RunList()):
@@ -283,8 +271,8 @@ def runs_at(content: bytes) -> int:
     # Predecessor, time, progress.
     fields.raw(12 + 8 + 40)
     if content[_VERSION_AT] >= _CONSISTENT:
-        # Versions, recovery; segments that are held back.
-        fields.raw(32)
+        # Versions; segments that are held back.
+        fields.raw(16)
         fields.ascending()
     # Form, changes_from and count of the list.
     fields.raw(13)

@@ -3,8 +3,9 @@ it.
 
 Layout: ``sid u64, status u8, flags u8, length u64, start u64, rolling u64, name text, attribute values,
 writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source
-u64, length u64]``. Flags: 1 sealed, 2 a table; 4 further names of attributes are rows, 8 there are attributes
-with ids (rule M19); 16 further writers are rows (rule M20). Code that does not know a flag refuses the image.
+u64, length u64]``, and with flag 32 ``histories u32 [history u64, length u64]``. Flags: 1 sealed, 2 a table;
+4 further names of attributes are rows, 8 there are attributes with ids (rule M19); 16 further writers are
+rows (rule M20); 32 it changed after a recovery (rule R9). Code that does not know a flag refuses the image.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from .expire_writers import decode_writer, encode_writer
 from .update_attributes import decode_values, encode_values
 
-SEALED_FLAG, TABLE_FLAG, SPILLED_FLAG, IDS_FLAG, WRITERS_FLAG = 1, 2, 4, 8, 16
-_FLAGS = SEALED_FLAG | TABLE_FLAG | SPILLED_FLAG | IDS_FLAG | WRITERS_FLAG
+SEALED_FLAG, TABLE_FLAG, SPILLED_FLAG, IDS_FLAG, WRITERS_FLAG, HISTORIES_FLAG = 1, 2, 4, 8, 16, 32
+_FLAGS = SEALED_FLAG | TABLE_FLAG | SPILLED_FLAG | IDS_FLAG | WRITERS_FLAG | HISTORIES_FLAG
 _HEAD = struct.Struct(">QBBQQQH")
 """All before the name, and its length."""
 _NUMBERS, _WRITER = struct.Struct(">BQQQ"), struct.Struct(">qqQ")
 _NO_LISTS = bytes(14)
-_MERGE = struct.Struct(">3Q")
+_MERGE, _HISTORY = struct.Struct(">3Q"), struct.Struct(">QQ")
 
 
 class SegmentStatus(IntEnum):
@@ -125,11 +126,15 @@ class SegmentImage(NamedTuple):
     """Attributes with ids are rows."""
     has_writer_rows: bool = False
     """Writers that are not in ``writers`` or ``expired`` may be rows."""
+    histories: tuple[tuple[int, int], ...] = ()
+    """Of each history that a recovery began, and in which the segment changed: its epoch, and the length that
+    the segment had when it began."""
 
 
 def encode_image(image: SegmentImage) -> bytes:
     flags = encode_flags(image.sealed, image.is_table)
     flags |= SPILLED_FLAG * image.spilled | IDS_FLAG * image.has_ids | WRITERS_FLAG * image.has_writer_rows
+    flags |= HISTORIES_FLAG * bool(image.histories)
     out = Encoder().u64(image.sid).u8(image.status).u8(flags)
     out.u64(image.length).u64(image.start_offset).u64(image.rolling_size).text(image.name)
     encode_values(out, image.values)
@@ -142,7 +147,12 @@ def encode_image(image: SegmentImage) -> bytes:
     for writer in image.expired:
         encode_writer(out, writer)
 
-    return out.u32(len(image.merges)).raw(image.merges.encoded).finish()
+    out.u32(len(image.merges)).raw(image.merges.encoded)
+    if image.histories:
+        out.u32(len(image.histories))
+        for history, length in image.histories:
+            out.u64(history).u64(length)
+    return out.finish()
 
 
 def encode_flags(sealed: bool, is_table: bool) -> int:
@@ -177,6 +187,9 @@ def decode_image(data: bytes) -> SegmentImage:
     )
     expired = tuple(decode_writer(fields) for _ in range(fields.u32()))
     merges = MergedRanges(fields.raw(_MERGE.size * fields.u32()))
+    histories: tuple[tuple[int, int], ...] = ()
+    if flags & HISTORIES_FLAG:
+        histories = tuple(_HISTORY.iter_unpack(fields.raw(_HISTORY.size * fields.u32())))
     fields.finish()
     return SegmentImage(
         sid,
@@ -194,4 +207,5 @@ def decode_image(data: bytes) -> SegmentImage:
         bool(flags & SPILLED_FLAG),
         bool(flags & IDS_FLAG),
         bool(flags & WRITERS_FLAG),
+        histories,
     )

@@ -124,13 +124,14 @@ class Events(Load):
         }
 
     async def send_again(self, store: tierlog.Client) -> None:
-        """A writer that repeats its last event adds nothing, and none can leave a gap."""
+        """A writer that repeats its last event adds nothing, and one that goes on behind lost events is
+        refused."""
         before = (await store.segment_info(self.name)).length
         if self.acked:
             await self.step(store, self.acked - 1)
             try:
                 await self._append(store, self.acked + 1, self.acked + 2)
-            except tierlog.OutOfOrder:
+            except tierlog.HistoryLost:
                 pass
             else:
                 raise self._refuse(f"event {self.acked + 1} of {self._writer.id} was acked after a gap")

@@ -80,6 +80,20 @@ def check_offset(value: object, what: str = "offset") -> int:
     return check_int(what, value, 0, OFFSET_MAX)
 
 
+def check_history(value: object) -> int | None:
+    """The history that a position is of; None if the caller does not say."""
+    return None if value is None else check_int("history", value, 0, OFFSET_MAX)
+
+
+def history_of_append(value: object, writer_id: object, expected_offset: object) -> int | None:
+    history = check_history(value)
+    if history is not None and writer_id is None and expected_offset is None:
+        raise InvalidArgument(
+            "history says of which history event_number or expected_offset is: give one of them"
+        )
+    return history
+
+
 def check_rolling_size(value: object, smallest: int = ROLLING_SIZE_MIN) -> int:
     return check_int("rolling_size", value, smallest, ROLLING_SIZE_MAX)
 

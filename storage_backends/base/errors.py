@@ -241,6 +241,33 @@ class UnknownWriter(SegmentError):
     code = "unknown-writer"
 
 
+class HistoryLost(SegmentError):
+    """The call builds on changes that are lost: since they were acked, the store was recovered from long-term
+    storage alone, without them (rules R8 to R10). Nothing was applied. Compare what you know with what is
+    left, and go on from there.
+
+    ``history`` is the present history; pass it with positions that are of it. ``recovered_length`` is how
+    much of the segment the caller's history has in common with it. ``last_event_number`` is the last event of
+    the writer that is left, None if none is or if the call has no writer.
+    """
+
+    code = "history-lost"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        segment: str = "",
+        history: int = 0,
+        recovered_length: int = 0,
+        last_event_number: int | None = None,
+    ) -> None:
+        super().__init__(message, segment=segment)
+        self.history = history
+        self.recovered_length = recovered_length
+        self.last_event_number = last_event_number
+
+
 class TransactionNotFound(SegmentError, LookupError):
     """The transaction never began, or ended so long ago that its record has expired. ``segment`` is its
     target."""

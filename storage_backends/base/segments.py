@@ -117,6 +117,9 @@ class SegmentInfo(Value):
     more_attributes: bool = False
     """The segment has attributes that are not in ``attributes``: further names, or ids. ``list_attributes``
     lists all of them."""
+    history: int = 0
+    """The history that its offsets are of: 0 until the store was recovered from long-term storage alone,
+    which begins another one. Keep it with an offset that outlives the store or the client, and pass both."""
 
 
 @attrs.frozen(eq=False, repr=False)

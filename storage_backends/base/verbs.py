@@ -45,26 +45,35 @@ class ReadVerbs(Protocol):
     or long-term storage does not answer: try again) and ``NotOwner``.
     """
 
-    async def read(self, name: str, offset: int, size: int) -> bytes:
+    async def read(self, name: str, offset: int, size: int, *, history: int | None = None) -> bytes:
         """Returns up to ``size`` bytes from ``offset`` on. ``size`` is 1 byte to 64 MiB.
 
         The result can be shorter than ``size``. It is ``b""`` only at or past the end of the segment, whether
         the segment is sealed or not.
 
+        ``history`` is the one that ``offset`` is of, as ``segment_info(name).history`` gave it. Pass it with
+        an offset from before the store was opened: after a recovery from long-term storage alone there may be
+        other bytes. Without it only an offset past the end shows that the caller knows bytes that are lost.
+
         Raises:
+            HistoryLost: ``offset`` is of a history that is lost.
             SegmentNotFound: There is no such segment.
             SegmentTruncated: ``offset`` lies before the start of the segment.
             DataCorruption: Stored bytes do not match their checksum, or are missing.
         """
         ...
 
-    def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
+    def tail(
+        self, name: str, offset: int = 0, *, block_size: int = 1 << 20, history: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default
         1 MiB), and waits for more at the end of the segment.
 
         A segment that was truncated begins at ``segment_info(name).start_offset``; an ``offset`` before it, 0
         included, raises ``SegmentTruncated``. Ends once the segment is sealed and read to its end. A recovery
-        of the container, or its move to another host, is not visible to the caller.
+        of the container, or its move to another host, is not visible to the caller. ``history`` is that of
+        ``offset``, as in ``read``. A client's tail goes on across a recovery from long-term storage alone up
+        to where bytes are lost, and raises ``HistoryLost`` there.
 
         Raises the errors of ``read``; ``SegmentNotFound`` also if the segment is deleted in the meantime.
         """
@@ -249,6 +258,7 @@ class SegmentVerbs(ReadVerbs, Protocol):
         event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         """Appends ``data`` and returns the offset of its first byte, once it is durable.
 
@@ -259,6 +269,12 @@ class SegmentVerbs(ReadVerbs, Protocol):
         changes nothing, and returns the original's offset if it is the writer's newest event, else None. A
         writer begins with any number; from then on numbers are contiguous, unless ``previous_event_number``
         names the one before.
+
+        ``history`` is the one that the number and ``expected_offset`` are of, as ``segment_info(name)`` gave
+        it; pass it if they are from before the store was opened. Without it, in a segment that a recovery
+        from long-term storage alone brought back, an event that does not follow the recovered ones, and an
+        offset past the end, count as of the lost history; a writer that is not known there begins with event
+        0, or with the present ``history``.
 
         A client sends concurrent appends together. If a connection breaks it sends an append with a
         ``writer_id`` or an ``expected_offset`` again; for any other it raises ``OutcomeUnknown``, because a
@@ -272,6 +288,7 @@ class SegmentVerbs(ReadVerbs, Protocol):
             OutOfOrder: The append overtook its predecessor; send the events after
                 ``last_event_number`` first.
             UnknownWriter: The writer's state was expired.
+            HistoryLost: The append follows an event, or bytes, that are lost.
             Throttled: Too much is unflushed; slow down and retry.
             StorageFull: There is no room, on the log's disk or in long-term storage.
             OutcomeUnknown: The append may or may not be applied.
@@ -321,11 +338,13 @@ class SegmentVerbs(ReadVerbs, Protocol):
         """
         ...
 
-    async def truncate_segment(self, name: str, offset: int) -> None:
+    async def truncate_segment(self, name: str, offset: int, *, history: int | None = None) -> None:
         """Drops the bytes before ``offset``: they cannot be read any more, and chunks with nothing else in
-        them are deleted later. An ``offset`` at or before the segment's start changes nothing.
+        them are deleted later. An ``offset`` at or before the segment's start changes nothing. ``history`` is
+        that of ``offset``, as in ``read``.
 
         Raises:
+            HistoryLost: ``offset`` is of a history that is lost.
             SegmentNotFound: There is no such segment.
             BadOffset: ``offset`` lies beyond the end of the segment.
         """

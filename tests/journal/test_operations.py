@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.operations import IMAGE, SAMPLES, TABLE_IMAGE, TRANSACTION, operations
+from support.operations import (
+    IMAGE,
+    IMAGE_AFTER_RECOVERY,
+    SAMPLES,
+    TABLE_IMAGE,
+    TRANSACTION,
+    operations,
+)
 from tierlog.journal.operations.append import Append, encode_head
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.operation import (
@@ -47,6 +54,7 @@ def test_every_operation_has_a_golden_sample() -> None:
     assert {path.stem for path in GOLDEN.glob("*.hex")} == {
         *SAMPLES,
         "segment_image",
+        "segment_image_after_recovery",
         "table_image",
         "transaction_image",
     }
@@ -60,7 +68,14 @@ def test_an_operation_has_its_golden_bytes(name: str) -> None:
     assert decode_one(golden) == SAMPLES[name]
 
 
-@pytest.mark.parametrize(("name", "image"), [("segment_image", IMAGE), ("table_image", TABLE_IMAGE)])
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [
+        ("segment_image", IMAGE),
+        ("segment_image_after_recovery", IMAGE_AFTER_RECOVERY),
+        ("table_image", TABLE_IMAGE),
+    ],
+)
 def test_a_segment_image_has_its_golden_bytes(name: str, image: SegmentImage) -> None:
     golden = bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
 
@@ -72,7 +87,7 @@ def test_m14_an_image_with_unknown_flags_is_refused() -> None:
     """As code from before tables refuses theirs."""
     golden = encode_image(IMAGE)
     with pytest.raises(DecodeError, match="flags"):
-        decode_image(golden[:9] + b"\x20" + golden[10:])
+        decode_image(golden[:9] + b"\x40" + golden[10:])
 
 
 def test_a_transaction_image_has_its_golden_bytes() -> None:

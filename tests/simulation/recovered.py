@@ -1,5 +1,5 @@
 """Worlds in which everything but long-term storage is lost, again and again. What was flushed is recovered
-from that, as ``recover_store`` does it but for the files (rules F10, R1 to R7).
+from that, as ``recover_store`` does it but for the files (rules F10, R1 to R10).
 
 Seeds from ``FIRST_RECOVERED`` on are such worlds. The end is that of the other worlds of folders."""
 
@@ -15,6 +15,7 @@ from tierlog.actors.store.lts_view import LtsContainer
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.store_record import require_store_record
 from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
 from tierlog.storage_backends.sorted_runs.reader import RunReader, StoredRuns
@@ -23,13 +24,19 @@ from .copied_folder import HERE, Folder
 from .copies import ELEMENTS, FIRST, NAMES, CopiesRun, read_all
 from .faults import Fault, Kind, Target, Window
 from .invariants import Broken
+from .lost_history import WRITER, LostHistory
 from .settings import ChunksKind
+from .trace import Trace
 
 FIRST_RECOVERED = FIRST + (3 << 32)
 _CACHE_BYTES = 1 << 20
 
 
 class RecoveredRun(CopiesRun):
+    def __init__(self, seed: int, trace: Trace) -> None:
+        super().__init__(seed, trace)
+        self._clients = LostHistory(self._random, NAMES)
+
     @property
     def title(self) -> str:
         return "long-term storage alone, again and again"
@@ -55,6 +62,8 @@ class RecoveredRun(CopiesRun):
             if self._random.random() < 0.5:
                 await self._open_without_an_element(folder)
             used = {each.index: each.state.epoch for each in self._containers(folder)}
+            histories = {each.index: each.state.history for each in self._containers(folder)}
+            before = {name: histories[container_of(name, len(histories))] for name in NAMES}
             await self._end(folder)
             await trio.sleep(1.0)  # a call of a killed process may still take effect
             recovered = await self._recovered(folder, f"R{number}")
@@ -66,6 +75,7 @@ class RecoveredRun(CopiesRun):
                     )
             recovered.check_versions(folder)
             await self._take_over(recovered, folder, *flushed)
+            await self._clients.go_on(recovered, folder, before)
             await self._expect_refusals(folder)
             folder = recovered
             await self._work(folder, self._random.randint(0, 6))
@@ -108,6 +118,19 @@ class RecoveredRun(CopiesRun):
                 )
             recovered.acked[name], recovered.starts[name] = most[:end], start
             recovered.starts_sent[name] = start
+
+    async def _append(self, folder: Folder, name: str) -> None:
+        """Each append is an event of the segment's only writer."""
+        if name in folder.doubts:
+            return
+
+        data = f"{folder.name}{self.operations}.".encode() * self._random.choice((1, 20, 100))
+        number = self._clients.events[name].next(len(folder.acked[name]), len(data))
+        folder.doubts[name] = data
+        if await self._call(
+            folder, lambda store: store.append(name, data, writer_id=WRITER, event_number=number)
+        ):
+            folder.acked[name] += folder.doubts.pop(name)
 
     async def _recovered(self, lost: Folder, name: str) -> Folder:
         """Folder ``name``: the store of ``lost`` without its logs and local copies. What it should have is

@@ -100,6 +100,10 @@ class Owner:
     async def checkpoint(self) -> None:
         await self.container._components.checkpointer.checkpoint()
 
+    def begin_cycle(self) -> None:
+        """A full flush cycle for which nobody waits."""
+        self.container._components.writer.request_cycle()
+
     @property
     def log_bytes(self) -> int:
         return self.container.log.statistics().appended_bytes

@@ -16,7 +16,6 @@ from tierlog.journal.manifest.element import (
     Pin,
     Position,
     Progress,
-    Recovery,
 )
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
@@ -118,7 +117,6 @@ CONSISTENT_ELEMENT = attrs.evolve(
     runs=attrs.evolve(
         ELEMENT.runs, schema=CONSISTENT, rows_to=1200, records_to=1204, held=(SID, (1 << 64) - 1)
     ),
-    recovery=Recovery(6, 800),
 )
 
 SAMPLES: dict[str, Operation] = {
@@ -194,6 +192,8 @@ IMAGE = SegmentImage(
     MergedRanges.of([MergedRange(100, SID + 1, 10)]),
 )
 
+IMAGE_AFTER_RECOVERY = IMAGE._replace(histories=((1 << 20, 100), (1 << 21, 4096)))
+
 TABLE_IMAGE = IMAGE._replace(length=0, start_offset=0, merges=NO_MERGES, is_table=True)
 
 TRANSACTION = TransactionImage(
@@ -226,6 +226,7 @@ images = st.builds(
     st.lists(writer, max_size=3).map(tuple),
     st.lists(st.builds(MergedRange, u64, u64, u64), max_size=3).map(MergedRanges.of),
     st.booleans(),
+    histories=st.lists(st.tuples(u64, u64), max_size=3).map(tuple),
 )
 
 tokens = st.none() | st.tuples(text, i64)
@@ -281,7 +282,7 @@ elements = st.builds(
     pins=st.lists(st.builds(Pin, text, _counts), max_size=3).map(tuple),
 )
 consistent_elements = st.builds(
-    lambda element, runs, more, recovery, held: attrs.evolve(
+    lambda element, runs, more, held: attrs.evolve(
         element,
         runs=attrs.evolve(
             runs,
@@ -289,12 +290,10 @@ consistent_elements = st.builds(
             records_to=max(more, runs.rows_to),
             held=tuple(sorted(held)),
         ),
-        recovery=recovery,
     ),
     elements,
     _run_lists(_counts, st.just(CONSISTENT)),
     _counts,
-    st.builds(Recovery, st.integers(0, EPOCH_MAX), _counts),
     st.sets(u64, max_size=3),
 )
 _copied = st.builds(Copied, u32, u32)

@@ -11,6 +11,7 @@ from ....journal.operations.transaction_image import TransactionStatus
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import (
     BadOffset,
+    HistoryLost,
     InvalidArgument,
     OutOfOrder,
     SegmentNotFound,
@@ -20,6 +21,7 @@ from ....storage_backends.base.errors import (
     WrongSegmentKind,
 )
 from ....storage_backends.base.transactions import is_staged, split_staged
+from ..lost_histories import check_position, is_recovered, recovered_length
 from ..requests import Request
 from ..segments import SegmentState
 from ..transaction_table import ended, unknown
@@ -42,6 +44,8 @@ class WriterEvents(Protocol):
     def event_count(self) -> int: ...
     @property
     def previous_event(self) -> int | None: ...
+    @property
+    def history(self) -> int | None: ...
 
 
 class AppendRequest(Request):
@@ -53,6 +57,7 @@ class AppendRequest(Request):
         "event_count",
         "expected_offset",
         "first_event",
+        "history",
         "name",
         "previous_event",
         "size",
@@ -72,6 +77,7 @@ class AppendRequest(Request):
         event_count: int = 0,
         previous_event: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> None:
         self.name = name
         self.data = data
@@ -81,6 +87,8 @@ class AppendRequest(Request):
         self.event_count = event_count
         self.previous_event = previous_event
         self.expected_offset = expected_offset
+        self.history = history
+        """The history that the events and the expected offset are of, None if the caller does not say."""
 
     def named(self) -> Sequence[str]:
         return (self.name,)
@@ -106,14 +114,16 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
             segment=segment.name,
         )
 
-    offset = segment.length
-    if request.expected_offset is not None and request.expected_offset != offset:
+    offset, expected = segment.length, request.expected_offset
+    if expected is not None and (expected > offset or request.history is not None):
+        check_position(state.histories, segment, expected, offset, request.history)
+    if expected is not None and expected != offset:
         raise BadOffset(
-            f"the expected offset is {request.expected_offset}, but {segment.name!r} ends at {offset}: read "
-            f"its length and decide again",
+            f"the expected offset is {expected}, but {segment.name!r} ends at {offset}: read its length and "
+            f"decide again",
             segment=segment.name,
             expected=offset,
-            given=request.expected_offset,
+            given=expected,
         )
 
     # Such an append would change nothing, and make the writer known with no event.
@@ -135,9 +145,9 @@ def find_repeat(state: ContainerState, segment: SegmentState, request: WriterEve
         found = state.find_writers(segment, (request.writer,))
         known = found.get(request.writer)
         if known is None:
-            _check_new_writer(segment, request, is_expired=bool(found))
+            _check_new_writer(state, segment, request, is_expired=bool(found))
             return None
-    return known if _is_repeat(segment, request, known) else None
+    return known if _is_repeat(state, segment, request, known) else None
 
 
 def first_answer(request: WriterEvents, known: WriterState) -> int | None:
@@ -172,13 +182,28 @@ def _last_event(request: WriterEvents) -> int:
     return request.first_event + request.event_count - 1
 
 
-def _check_new_writer(segment: SegmentState, request: WriterEvents, *, is_expired: bool) -> None:
+def _previous(request: WriterEvents) -> int:
+    """The event before those of the request; -1 if they are the writer's first ones."""
+    return request.first_event - 1 if request.previous_event is None else request.previous_event
+
+
+def _check_new_writer(
+    state: ContainerState, segment: SegmentState, request: WriterEvents, *, is_expired: bool
+) -> None:
     # C3: a fresh start would apply a repeat of an event whose number is forgotten.
     if is_expired:
         raise UnknownWriter(
             f"the state of writer {_shown(request.writer)} in {segment.name!r} was expired",
             segment=segment.name,
         )
+
+    # R9: a writer that was acked before is not known either if its first event was lost.
+    if _previous(request) >= 0 and _may_follow_lost(state, segment, request):
+        remedy = (
+            f"none. Send its events again from the first one, event 0; a new writer that begins with another "
+            f"number gives history={state.history}"
+        )
+        raise _lost(state, segment, request, None, remedy)
 
     if request.previous_event is not None:
         raise UnknownWriter(
@@ -188,7 +213,38 @@ def _check_new_writer(segment: SegmentState, request: WriterEvents, *, is_expire
         )
 
 
-def _is_repeat(segment: SegmentState, request: WriterEvents, known: WriterState) -> bool:
+def _may_follow_lost(
+    state: ContainerState, segment: SegmentState, request: WriterEvents, known: WriterState | None = None
+) -> bool:
+    """Whether events that the segment lacks before those of the request may have been acked in an earlier
+    history: those after the writer's latest ones, or any if none are ``known``."""
+    if request.history is not None:
+        return request.history != state.history
+    if not is_recovered(state.histories, segment.sid):
+        return False
+    # A writer that appended since knows the present history. A table's state has a version in place of an
+    # offset.
+    if known is None or segment.is_table:
+        return known is None or known.offset < state.history_from
+    return known.offset < recovered_length(state.histories, segment)
+
+
+def _lost(
+    state: ContainerState, segment: SegmentState, request: WriterEvents, last: int | None, remedy: str
+) -> HistoryLost:
+    return HistoryLost(
+        f"writer {_shown(request.writer)} sent event {request.first_event} to {segment.name!r}, and of the "
+        f"events before it some are lost: the store was recovered from long-term storage, which had {remedy}",
+        segment=segment.name,
+        history=state.history,
+        recovered_length=recovered_length(state.histories, segment),
+        last_event_number=last,
+    )
+
+
+def _is_repeat(
+    state: ContainerState, segment: SegmentState, request: WriterEvents, known: WriterState
+) -> bool:
     """Whether all events of the request were applied before. Raises if the request neither was nor can be
     applied."""
     last = known.last_event
@@ -202,7 +258,12 @@ def _is_repeat(segment: SegmentState, request: WriterEvents, known: WriterState)
             f"partly applied (up to {last}): repeat the original batch, or send a new one from {last + 1} on"
         )
 
-    previous = request.first_event - 1 if request.previous_event is None else request.previous_event
+    previous = _previous(request)
+    # R9: otherwise it would wait for events that nobody sends again.
+    if previous > last and _may_follow_lost(state, segment, request, known):
+        remedy = f"those up to {last}. Send the events after {last} again, in order"
+        raise _lost(state, segment, request, last, remedy)
+
     if previous != last:
         after, remedy = "", f"send event {last + 1} next"
         if request.previous_event is not None:

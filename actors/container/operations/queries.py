@@ -27,7 +27,7 @@ class WaitDurableRequest(Request):
 
 
 def _info(state: ContainerState, request: InfoRequest) -> Decision:
-    return None, state.segments.require(request.name).info(state.container)
+    return None, state.segments.require(request.name).info(state.container, state.history)
 
 
 def _wait_durable(state: ContainerState, request: WaitDurableRequest) -> Decision:

@@ -28,6 +28,8 @@ class UpdateTableRequest(Request):
     """Answered with the version of the rows, None if there are none, or ``LOOK_UP``. A repeat is answered
     with its first version, or with None if it is not the writer's latest update."""
 
+    history: int | None = None
+    """Versions say themselves which history they are of."""
     __slots__ = (
         "event_count",
         "expected",

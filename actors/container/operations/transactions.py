@@ -28,6 +28,7 @@ from ....storage_backends.base.transactions import (
 )
 from ....storage_backends.sorted_runs.memtable import version_of
 from ..ended_rows import ended_key, index_key
+from ..lost_histories import check_position
 from ..requests import Request
 from ..segments import NotLoaded, SegmentState
 from ..transaction_table import begun, ended, never_begun, refuse_staged, unknown
@@ -241,6 +242,8 @@ def _commit(
         if sid is None:
             _refuse_part(record, part, state)
         segment = state.segments.by_id[sid]
+        # R10: what the writer of the part was acked is lost.
+        check_position(state.histories, segment, part.length, segment.length, None)
         if segment.length != part.length:
             raise BadOffset(  # rule T3
                 f"{part.name!r} ends at offset {segment.length}, the commit of {record.id!r} expects "

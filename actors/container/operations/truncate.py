@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....journal.operations.truncate_segment import TruncateSegment
 from ....storage_backends.base.errors import BadOffset
+from ..lost_histories import check_position
 from ..requests import Request
 from ..transaction_table import refuse_staged
 from .handlers import Decision, OperationHandler, RequestHandler
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 class TruncateRequest(Request):
     """Answered with None. Truncating below the start offset does nothing."""
 
-    __slots__ = ("name", "offset")
+    __slots__ = ("history", "name", "offset")
 
-    def __init__(self, name: str, offset: int) -> None:
+    def __init__(self, name: str, offset: int, history: int | None = None) -> None:
         self.name = name
         self.offset = offset
+        self.history = history
+        """The history that the offset is of, None if the caller does not say."""
 
     def named(self) -> Sequence[str]:
         return (self.name,)
@@ -32,6 +35,8 @@ class TruncateRequest(Request):
 def _decide(state: ContainerState, request: TruncateRequest) -> Decision:
     refuse_staged(request.name, "a commit takes it whole or not at all")
     segment = state.segments.require_bytes(request.name)
+    # R10: who read up to there read other bytes.
+    check_position(state.histories, segment, request.offset, segment.length, request.history)
     # Beyond the tail it would drop the bytes of appends that are still to come.
     if request.offset > segment.length:
         raise BadOffset(

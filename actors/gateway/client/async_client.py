@@ -14,7 +14,13 @@ import anyio
 import anyio.abc
 import httpx
 
-from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
+from ....storage_backends.base.arguments import (
+    JoinedAppend,
+    WriterId,
+    check_history,
+    check_offset,
+    check_size,
+)
 from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
@@ -92,7 +98,9 @@ class Client(ClientBase, SegmentVerbs):
         await self._run(requests.create_segment(name, rolling_size, exist_ok))
 
     @overload
-    async def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int: ...
+    async def append(
+        self, name: str, data: Buffer, *, expected_offset: int | None = None, history: int | None = None
+    ) -> int: ...
     @overload
     async def append(
         self,
@@ -103,6 +111,7 @@ class Client(ClientBase, SegmentVerbs):
         event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None: ...
     async def append(
         self,
@@ -113,10 +122,11 @@ class Client(ClientBase, SegmentVerbs):
         event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         self._check()
         item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
-        return await self._append(item)
+        return await self._append(item, history)
 
     @overload
     async def append_many(
@@ -157,8 +167,8 @@ class Client(ClientBase, SegmentVerbs):
     async def seal_segment(self, name: str) -> int:
         return await self._run(requests.seal_segment(name))
 
-    async def truncate_segment(self, name: str, offset: int) -> None:
-        await self._run(requests.truncate_segment(name, offset))
+    async def truncate_segment(self, name: str, offset: int, *, history: int | None = None) -> None:
+        await self._run(requests.truncate_segment(name, offset, history))
 
     async def delete_segment(self, name: str) -> None:
         await self._run(requests.delete_segment(name))
@@ -185,16 +195,20 @@ class Client(ClientBase, SegmentVerbs):
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def read(self, name: str, offset: int, size: int) -> bytes:
-        return await self._run(requests.read(name, offset, size))
+    async def read(self, name: str, offset: int, size: int, *, history: int | None = None) -> bytes:
+        return await self._run(requests.read(name, offset, size, history))
 
-    def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
-        return GuardedGenerator(self._guard, self._tail(name, offset, block_size))
+    def tail(
+        self, name: str, offset: int = 0, *, block_size: int = 1 << 20, history: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        return GuardedGenerator(self._guard, self._tail(name, offset, block_size, history))
 
-    async def _tail(self, name: str, offset: int, block_size: int) -> AsyncGenerator[bytes, None]:
+    async def _tail(
+        self, name: str, offset: int, block_size: int, history: int | None
+    ) -> AsyncGenerator[bytes, None]:
         check_offset(offset)
         check_size(block_size, "block_size")
-        tail = TailCursor(name, offset, block_size)
+        tail = TailCursor(name, offset, block_size, check_history(history))
         # A poll and a stream in turn: the poll finds the owner and raises the errors, the stream costs no
         # requests.
         while not tail.is_over:
@@ -208,10 +222,12 @@ class Client(ClientBase, SegmentVerbs):
                     if stream.is_idle:
                         tail.note_idle()
 
-    async def poll(self, name: str, offset: int, wait: float) -> requests.PollResult:
+    async def poll(
+        self, name: str, offset: int, wait: float, *, history: int | None = None
+    ) -> requests.PollResult:
         """One step of ``tail``: returns the next bytes from ``offset`` on as soon as there are any, or none
         after ``wait`` seconds (0 to 60); ``sealed`` if there never will be any."""
-        return await self._run(requests.poll(name, offset, wait))
+        return await self._run(requests.poll(name, offset, wait, history))
 
     async def segment_info(self, name: str) -> SegmentInfo:
         return await self._run(requests.segment_info(name))
@@ -341,9 +357,11 @@ class Client(ClientBase, SegmentVerbs):
         with around(self._tracing, call):
             return await self._drive(attempts.run_call(self._context, call))
 
-    async def _append(self, item: BatchItem) -> int | None:
+    async def _append(self, item: BatchItem, history: int | None = None) -> int | None:
         if len(item.data) > self.append_bytes_max:
             await self._drive(self._check_size(len(item.data)))
+        if history is not None:
+            return await self._run(requests.append_in_history(item, history))
         return await self._appender.append(item)
 
     async def _drive(self, program: Program[T]) -> T:

@@ -74,8 +74,8 @@ class ClientBase:
         previous_event_number: int | None,
         expected_offset: int | None,
     ) -> BatchItem:
-        """The arguments of ``append``, checked except for the name and the service's limit, with a copy of a
-        mutable buffer."""
+        """The arguments of ``append``, checked except for the name, the history and the service's limit, with
+        a copy of a mutable buffer."""
         if type(data) is not bytes:
             # Before the copy: a caller may have passed a mapped file of many gigabytes.
             if (size := check_data(data)) > APPEND_BYTES_MAX:

@@ -16,6 +16,7 @@ from ....storage_backends.base.arguments import (
     WriterId,
     check_attribute_page,
     check_data,
+    check_history,
     check_joined,
     check_many,
     check_offset,
@@ -27,6 +28,7 @@ from ....storage_backends.base.arguments import (
     checked_sources,
     checked_token,
     checked_updates,
+    history_of_append,
     required_writer,
 )
 from ....storage_backends.base.backups import Backup, BackupStep, StepAnswer, check_backup_name
@@ -68,7 +70,16 @@ from ..wire.bodies import (
     encode_json,
 )
 from ..wire.errors import RangeNotSatisfiable, from_problem, is_problem, malformed_answer, retry_after
-from ..wire.headers import OFFSET, SEALED, SEGMENT_ID, AppendHeaders, append_headers, writer_text
+from ..wire.headers import (
+    HISTORY,
+    OFFSET,
+    SEALED,
+    SEGMENT_ID,
+    AppendHeaders,
+    append_headers,
+    parse_number,
+    writer_text,
+)
 from ..wire.paths import Verb
 from ..wire.ranges import parse_content_range, range_header
 from .retries import Failure, Kind, Repeat, kind_of
@@ -215,12 +226,26 @@ def append(item: BatchItem) -> Call[list[Outcome]]:
     if item.count > 1:
         return batch([item])
 
-    numbers = AppendHeaders(
-        item.writer, item.first_event if item.writer else None, item.previous_event, item.expected_offset
+    return Call(
+        _append_request(item),
+        repeat_of(item),
+        lambda response: [decode_answer(response.body, Appended).offset],
     )
+
+
+def append_in_history(item: BatchItem, history: int) -> Call[int | None]:
+    """One append whose number and offset are of ``history``: alone, because a batch has no history."""
+    check_segment_name(item.name)
+    known = history_of_append(history, item.writer or None, item.expected_offset)
+    parse = _answer(Appended, lambda answer: answer.offset)
+    return Call(_append_request(item, known), repeat_of(item), parse, item.name)
+
+
+def _append_request(item: BatchItem, history: int | None = None) -> Request:
+    number = item.first_event if item.writer else None
+    numbers = AppendHeaders(item.writer, number, item.previous_event, item.expected_offset, history)
     headers = (("Content-Type", BYTES_TYPE), *append_headers(numbers).items())
-    request = Request("POST", paths.segment_path(item.name, Verb.APPEND), bytes(item.data), headers)
-    return Call(request, repeat_of(item), lambda response: [decode_answer(response.body, Appended).offset])
+    return Request("POST", paths.segment_path(item.name, Verb.APPEND), bytes(item.data), headers)
 
 
 def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
@@ -242,8 +267,9 @@ def seal_segment(name: str) -> Call[int]:
     return _post(name, Verb.SEAL, Nothing(), bodies.Length, lambda answer: answer.length, Repeat.SEALS)
 
 
-def truncate_segment(name: str, offset: int) -> Call[None]:
-    return _post(name, Verb.TRUNCATE, bodies.Truncate(check_offset(offset)), Empty, _nothing)
+def truncate_segment(name: str, offset: int, history: int | None) -> Call[None]:
+    body = bodies.Truncate(check_offset(offset), check_history(history))
+    return _post(name, Verb.TRUNCATE, body, Empty, _nothing)
 
 
 def delete_segment(name: str) -> Call[None]:
@@ -360,7 +386,7 @@ def page_of_transactions(asked: PageAsked, limit: int) -> Call[Part[TransactionI
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read(name: str, offset: int, size: int) -> Call[bytes]:
+def read(name: str, offset: int, size: int, history: int | None = None) -> Call[bytes]:
     check_segment_name(name)
     check_offset(offset)
     check_size(size)
@@ -378,7 +404,7 @@ def read(name: str, offset: int, size: int) -> Call[bytes]:
 
     headers = (("Range", range_header(offset, size)),)
     return Call(
-        Request("GET", paths.segment_path(name, Verb.BYTES), b"", headers),
+        Request("GET", paths.bytes_path(name, check_history(history)), b"", headers),
         Repeat.READS,
         parse,
         name,
@@ -404,9 +430,11 @@ class PollResult:
     """The segment is sealed and read to its end."""
     segment_id: str
     """Distinguishes the segment from a later one of the same name."""
+    history: int | None = None
+    """The history that the offset behind the block is of; None from a server of an earlier version."""
 
 
-def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
+def poll(name: str, offset: int, wait: float, history: int | None = None) -> Call[PollResult]:
     check_segment_name(name)
     check_offset(offset)
     # Written so that NaN is refused.
@@ -422,10 +450,11 @@ def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
             response.body,
             response.status == 204 and response.headers.get(SEALED.lower()) == "true",
             response.headers.get(SEGMENT_ID.lower(), ""),
+            _history(response.headers),
         )
 
     return Call(
-        Request("GET", paths.tail_path(name, offset, wait=wait)),
+        Request("GET", paths.tail_path(name, offset, check_history(history), wait=wait)),
         Repeat.READS,
         parse,
         name,
@@ -433,6 +462,11 @@ def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
         wait=wait,
         parks=True,
     )
+
+
+def _history(headers: Mapping[str, str]) -> int | None:
+    text = headers.get(HISTORY.lower())
+    return None if text is None else parse_number(HISTORY, text)
 
 
 StartsStream = Callable[[int, Mapping[str, str]], bool]
@@ -446,11 +480,15 @@ class TailCursor:
     yet, a stream brings what is appended, without a request for each append. A stream ends for many reasons,
     and the next poll finds out which at once: another segment may have the name
     (rule H11). If streams bring nothing, as behind a proxy that refuses them, a poll that waits comes before
-    the next one."""
+    the next one.
 
-    def __init__(self, name: str, offset: int, block_size: int) -> None:
+    Each poll brings the history that its position is of, which the next request names: if the store is
+    recovered without its logs in between, the tail ends where the two histories differ (rule R10)."""
+
+    def __init__(self, name: str, offset: int, block_size: int, history: int | None) -> None:
         self.name = name
         self.position = offset
+        self.history = history
         self._block_size = block_size
         self._wait = 0.0
         self._stream_was_empty = False
@@ -458,14 +496,14 @@ class TailCursor:
         self.is_over = self.is_at_end = False
 
     def poll(self) -> Call[PollResult]:
-        return poll(self.name, self.position, self._wait)
+        return poll(self.name, self.position, self._wait, self.history)
 
     def take_poll(self, result: PollResult) -> Iterator[bytes]:
         # H11: the bytes of a later segment must not continue those of the deleted one.
         if self._segment_id not in {"", result.segment_id}:
             raise SegmentNotFound.replaced(self.name)
 
-        self._segment_id = result.segment_id
+        self._segment_id, self.history = result.segment_id, result.history
         waits_next = not result.block and not self._wait and self._stream_was_empty
         self.is_over, self.is_at_end = result.sealed, not result.block and not waits_next
         self._wait = POLL_SECONDS if waits_next else 0.0
@@ -475,7 +513,7 @@ class TailCursor:
         """The request for a stream of what comes after the position."""
         # Until bytes arrive: a proxy may hold all of an answer back until its end.
         self._stream_was_empty = True
-        return Request("GET", paths.tail_path(self.name, self.position, stream=True))
+        return Request("GET", paths.tail_path(self.name, self.position, self.history, stream=True))
 
     def starts_stream(self, status: int, headers: Mapping[str, str]) -> bool:
         """Whether the head of an answer begins this tail's stream."""
@@ -484,6 +522,8 @@ class TailCursor:
             # A cache in between could answer with an older stream.
             and headers.get(OFFSET.lower()) == str(self.position)
             and headers.get(SEGMENT_ID.lower(), "") == self._segment_id
+            # The server may have been replaced since the poll: what the stream brings is of one history.
+            and headers.get(HISTORY.lower(), "") == ("" if self.history is None else str(self.history))
         )
 
     def take(self, data: bytes) -> Iterator[bytes]:

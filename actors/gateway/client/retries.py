@@ -30,6 +30,7 @@ import attrs
 from ....storage_backends.base.errors import (
     BadOffset,
     ClosedError,
+    HistoryLost,
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
@@ -190,6 +191,10 @@ def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
     # A row may be absent again, and an earlier attempt be applied then that is under way still.
     is_final = not (isinstance(error, TableConflict) and error.expected == ABSENT)
     if repeat is Repeat.READS or (is_final and isinstance(error, _PROOFS[repeat])):
+        return error
+
+    # R10: what an earlier attempt did was lost with its history.
+    if isinstance(error, HistoryLost):
         return error
 
     # Whatever was appended to an aborted transaction is gone, and no commit can have been applied.

@@ -14,7 +14,13 @@ from typing import TypeVar, overload
 
 import httpx
 
-from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
+from ....storage_backends.base.arguments import (
+    JoinedAppend,
+    WriterId,
+    check_history,
+    check_offset,
+    check_size,
+)
 from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
@@ -86,7 +92,9 @@ class SyncClient(ClientBase):
         self._run(requests.create_segment(name, rolling_size, exist_ok))
 
     @overload
-    def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int: ...
+    def append(
+        self, name: str, data: Buffer, *, expected_offset: int | None = None, history: int | None = None
+    ) -> int: ...
     @overload
     def append(
         self,
@@ -97,6 +105,7 @@ class SyncClient(ClientBase):
         event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None: ...
     def append(
         self,
@@ -107,10 +116,11 @@ class SyncClient(ClientBase):
         event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         self._check()
         item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
-        return self._append(item)
+        return self._append(item, history)
 
     @overload
     def append_many(
@@ -151,8 +161,8 @@ class SyncClient(ClientBase):
     def seal_segment(self, name: str) -> int:
         return self._run(requests.seal_segment(name))
 
-    def truncate_segment(self, name: str, offset: int) -> None:
-        self._run(requests.truncate_segment(name, offset))
+    def truncate_segment(self, name: str, offset: int, *, history: int | None = None) -> None:
+        self._run(requests.truncate_segment(name, offset, history))
 
     def delete_segment(self, name: str) -> None:
         self._run(requests.delete_segment(name))
@@ -177,13 +187,15 @@ class SyncClient(ClientBase):
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def read(self, name: str, offset: int, size: int) -> bytes:
-        return self._run(requests.read(name, offset, size))
+    def read(self, name: str, offset: int, size: int, *, history: int | None = None) -> bytes:
+        return self._run(requests.read(name, offset, size, history))
 
-    def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> Iterator[bytes]:
+    def tail(
+        self, name: str, offset: int = 0, *, block_size: int = 1 << 20, history: int | None = None
+    ) -> Iterator[bytes]:
         check_offset(offset)
         check_size(block_size, "block_size")
-        tail = TailCursor(name, offset, block_size)
+        tail = TailCursor(name, offset, block_size, check_history(history))
         while not tail.is_over:
             yield from tail.take_poll(self._run(tail.poll()))
             if tail.is_at_end and not tail.is_over:
@@ -193,8 +205,8 @@ class SyncClient(ClientBase):
                     if stream.is_idle:
                         tail.note_idle()
 
-    def poll(self, name: str, offset: int, wait: float) -> requests.PollResult:
-        return self._run(requests.poll(name, offset, wait))
+    def poll(self, name: str, offset: int, wait: float, *, history: int | None = None) -> requests.PollResult:
+        return self._run(requests.poll(name, offset, wait, history))
 
     def segment_info(self, name: str) -> SegmentInfo:
         return self._run(requests.segment_info(name))
@@ -317,9 +329,11 @@ class SyncClient(ClientBase):
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _append(self, item: BatchItem) -> int | None:
+    def _append(self, item: BatchItem, history: int | None = None) -> int | None:
         if len(item.data) > self.append_bytes_max:
             self._drive(self._check_size(len(item.data)))
+        if history is not None:
+            return self._run(requests.append_in_history(item, history))
         [outcome] = self._append_each([item])
         if isinstance(outcome, TierlogError):
             raise outcome

@@ -15,6 +15,7 @@ from ....storage_backends.base.arguments import OFFSET_MAX
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import (
     DataCorruption,
+    HistoryLost,
     NotOwner,
     SegmentNotFound,
     SegmentTruncated,
@@ -44,7 +45,7 @@ from ..wire.bodies import (
 )
 from ..wire.errors import RangeNotSatisfiable
 from ..wire.headers import WRITER_ID_BYTES_MAX
-from ..wire.paths import Verb, query_flag, query_number, query_page, query_text, query_writer
+from ..wire.paths import Verb, query_flag, query_history, query_number, query_page, query_text, query_writer
 from ..wire.ranges import Extent, parse_range, resolve_range
 from .call import BYTES_TYPE, RAW, SMALL_BYTES, Answer, Call
 from .endpoint import Parameter, Success, endpoint, page_parameters, verb
@@ -54,6 +55,7 @@ _RANGE = Annotated[str, described(r"^bytes=([0-9]{1,18}-([0-9]{1,18})?|-[0-9]{1,
 _WRITER_IN_QUERY = Annotated[str, described(f"^[!-~]{{1,{WRITER_ID_BYTES_MAX}}}$")]
 """Without the ``%XX``, which are the query's own way to write bytes."""
 SEGMENTS_PARAMETERS = page_parameters("A prefix of the names.", "names", SEGMENTS_PAGE_MAX)
+HISTORY_PARAMETER = Parameter("history", Offset, "The history that the offset is of.")
 _HEADERS = {
     names.OFFSET: "The offset of the first byte of the answer.",
     names.LENGTH: "The segment's length.",
@@ -67,7 +69,11 @@ _HEADERS = {
     SegmentTruncated,
     RangeNotSatisfiable,
     DataCorruption,
-    parameters=(Parameter("Range", _RANGE, "bytes=a-b, bytes=a- or bytes=-n.", "header"),),
+    HistoryLost,
+    parameters=(
+        Parameter("Range", _RANGE, "bytes=a-b, bytes=a- or bytes=-n.", "header"),
+        HISTORY_PARAMETER,
+    ),
     successes=(
         Success(200, "All bytes that can be read.", BYTES_TYPE, RAW, _HEADERS),
         Success(
@@ -81,12 +87,16 @@ _HEADERS = {
 )
 async def read_bytes(call: Call) -> Answer | None:
     """The bytes of the segment, all or a range."""
-    text = call.header("Range")
+    text, history = call.header("Range"), query_history(call.query())
     wanted = None if text is None else parse_range(text)
     info = await call.server.store.segment_info(call.name)
     if info.is_table:  # M14: it has no byte that a read could be refused for
         raise WrongSegmentKind.of(call.name, is_table=True)
 
+    first = None if wanted is None else wanted.first
+    if first is not None and (history is not None or first > info.length):
+        # R10: before an answer that there is nothing yet.
+        await call.server.store.read_view(call.name, first, 1, history=history)
     extent = resolve_range(wanted, call.name, info.start_offset, info.length, sealed=info.sealed)
     head = _head(info, extent)
     if wanted is not None:

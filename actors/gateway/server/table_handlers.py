@@ -8,6 +8,7 @@ from ....storage_backends.base.arguments import event_identity
 from ....storage_backends.base.errors import (
     ChangesIncomplete,
     DataCorruption,
+    HistoryLost,
     InvalidArgument,
     OutOfOrder,
     SegmentExists,
@@ -53,6 +54,7 @@ async def create_table(call: Call, body: CreateTable) -> Empty:
     SegmentSealed,
     OutOfOrder,
     UnknownWriter,
+    HistoryLost,
     StorageFull,
     DataCorruption,
     body_limit="rows_bytes",

@@ -15,30 +15,36 @@ from typing import Annotated
 import anyio
 import attrs
 
-from ....storage_backends.base.errors import DataCorruption, SegmentTruncated
+from ....storage_backends.base.errors import DataCorruption, HistoryLost, SegmentTruncated
+from ....storage_backends.base.segments import SegmentInfo
 from ..wire import headers as names
 from ..wire.bodies import Offset, described
-from ..wire.paths import Verb, query_flag, query_number, query_seconds
+from ..wire.paths import Verb, query_flag, query_history, query_number, query_seconds
 from .call import BYTES_TYPE, RAW, SMALL_BYTES, Answer, Call
 from .endpoint import Parameter, Success, verb
 from .fan_out import Stream
-from .read_handlers import check_same
+from .read_handlers import HISTORY_PARAMETER, check_same
 
 Wait = Annotated[str, described(r"^([0-5]?[0-9](\.[0-9]{1,3})?|60(\.0{1,3})?)$")]
 """Seconds, from 0 to 60. A pattern, because ``multipleOf`` does not restrict how a number is written (rule
 H4)."""
-_SEGMENT_ID = "Distinguishes the segment from a later one of the same name."
+_HEADERS = {
+    names.SEGMENT_ID: "Distinguishes the segment from a later one of the same name.",
+    names.HISTORY: "The history that the next offset is of.",
+}
 
 
 @verb(
     Verb.TAIL,
     SegmentTruncated,
     DataCorruption,
+    HistoryLost,
     is_tail=True,
     parameters=(
         Parameter("offset", Offset, "The offset to begin at; 0 by default."),
         Parameter("wait", Wait, "Seconds that a long poll waits; 30 by default."),
         Parameter("stream", bool, "Send all blocks in one answer, as they arrive."),
+        HISTORY_PARAMETER,
     ),
     successes=(
         Success(
@@ -46,15 +52,12 @@ _SEGMENT_ID = "Distinguishes the segment from a later one of the same name."
             "The next block, or a stream of them.",
             BYTES_TYPE,
             RAW,
-            {names.OFFSET: "Of the first byte.", names.SEGMENT_ID: _SEGMENT_ID},
+            {names.OFFSET: "Of the first byte.", **_HEADERS},
         ),
         Success(
             204,
             "No bytes in time, or the segment is sealed and read to its end.",
-            headers={
-                names.SEALED: "true if the segment is sealed.",
-                names.SEGMENT_ID: _SEGMENT_ID,
-            },
+            headers={names.SEALED: "true if the segment is sealed.", **_HEADERS},
         ),
     ),
 )
@@ -64,20 +67,26 @@ async def tail(call: Call) -> Answer | None:
     query = call.query()
     offset = query_number(query, "offset", 0)
     wait = query_seconds(query, "wait", limits.wait_default, limits.wait_max)
-    segment_id = (await call.server.store.segment_info(call.name)).segment_id
+    history = query_history(query)
+    info = await call.server.store.segment_info(call.name)
     if query_flag(query, "stream"):
-        await _stream(call, offset, segment_id)
+        await _stream(call, offset, history, info)
         return None
 
-    answer = await _poll(call, offset, wait)
-    await check_same(call, segment_id)
-    return attrs.evolve(answer, headers={**answer.headers, names.SEGMENT_ID: str(segment_id)})
+    answer = await _poll(call, offset, history, wait)
+    await check_same(call, info.segment_id)
+    return attrs.evolve(answer, headers={**answer.headers, **_head(info)})
 
 
-async def _poll(call: Call, offset: int, wait: float) -> Answer:
+def _head(info: SegmentInfo) -> dict[str, str]:
+    return {names.SEGMENT_ID: str(info.segment_id), names.HISTORY: str(info.history)}
+
+
+async def _poll(call: Call, offset: int, history: int | None, wait: float) -> Answer:
     # Not parked: bytes that are there need no slot among the tails.
     await call.take_room()
-    block = await call.server.store.read(call.name, offset, call.server.limits.block_bytes)
+    # R10: the first read checks the offset. What the tail reads from there on is of the present history.
+    block = await call.server.store.read(call.name, offset, call.server.limits.block_bytes, history=history)
     if block:
         return _block(block, offset)
 
@@ -97,12 +106,13 @@ async def _poll(call: Call, offset: int, wait: float) -> Answer:
     return Answer(204, headers={names.SEALED: "true" if sealed else "false"})
 
 
-async def _stream(call: Call, offset: int, segment_id: int) -> None:
+async def _stream(call: Call, offset: int, history: int | None, info: SegmentInfo) -> None:
+    segment_id = info.segment_id
     # An error here still gets an answer of its own.
-    position, is_at_end = offset, not await call.server.store.read(call.name, offset, 1)
+    position, is_at_end = offset, not await call.server.store.read(call.name, offset, 1, history=history)
     async with call.while_connected() as scope:
         with call.server.parked(scope):
-            head = {names.OFFSET: str(offset), names.SEGMENT_ID: str(segment_id)}
+            head = {names.OFFSET: str(offset), **_head(info)}
             await call.begin(200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", **head})
             is_over = False
             while not is_over:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ....storage_backends.base.errors import (
     BadOffset,
+    HistoryLost,
     NotOwner,
     SegmentSealed,
     StorageFull,
@@ -51,6 +52,7 @@ async def stage(call: Call, body: Stage) -> Staged:
     TransactionNotFound,
     SegmentSealed,
     BadOffset,
+    HistoryLost,
     body_limit="commit_bytes",
 )
 async def commit(call: Call, body: Commit) -> CommitResult:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ....storage_backends.base.errors import (
     AttributeConflict,
     BadOffset,
+    HistoryLost,
     NotOwner,
     OutOfOrder,
     SegmentExists,
@@ -54,6 +55,7 @@ from .endpoint import BODY_ERRORS, Body, Parameter, Success, endpoint, verb
     BadOffset,
     OutOfOrder,
     UnknownWriter,
+    HistoryLost,
     StorageFull,
     TransactionEnded,
     TransactionNotFound,
@@ -78,6 +80,7 @@ from .endpoint import BODY_ERRORS, Body, Parameter, Success, endpoint, verb
             "header",
         ),
         Parameter(headers.EXPECTED_OFFSET, Offset, "Append only if the segment is this long.", "header"),
+        Parameter(headers.HISTORY, Offset, "The history that number and offset are of.", "header"),
     ),
 )
 async def append(call: Call) -> Answer:
@@ -93,6 +96,7 @@ async def append(call: Call) -> Answer:
         event_number=identity.event_number,
         previous_event_number=identity.previous_event_number,
         expected_offset=identity.expected_offset,
+        history=identity.history,
     )
     return json_answer(Appended(offset))
 
@@ -142,10 +146,10 @@ async def seal(call: Call, body: Nothing) -> Length:
     return Length(await call.server.store.seal_segment(call.name))
 
 
-@verb(Verb.TRUNCATE, BadOffset)
+@verb(Verb.TRUNCATE, BadOffset, HistoryLost)
 async def truncate(call: Call, body: Truncate) -> Empty:
     """Drop the bytes before an offset."""
-    await call.server.store.truncate_segment(call.name, body.offset)
+    await call.server.store.truncate_segment(call.name, body.offset, history=body.history)
     return Empty()
 
 

@@ -126,8 +126,10 @@ class TakeBackupStep(RequestBody, frozen=True):
     """Of ``put``: what each container answered to ``pin``."""
 
 
-class Truncate(RequestBody, frozen=True):
+class Truncate(RequestBody, frozen=True, omit_defaults=True):
     offset: Offset
+    history: Offset | None = None
+    """The history that the offset is of."""
 
 
 class Update(RequestBody, frozen=True):

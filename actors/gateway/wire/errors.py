@@ -33,6 +33,7 @@ from ....storage_backends.base.errors import (
     ClosedError,
     ConfigError,
     DataCorruption,
+    HistoryLost,
     InvalidArgument,
     MetadataConflict,
     NotOwner,
@@ -212,6 +213,7 @@ TABLE = (
     Row(TableConflict, 412, _NEVER, (*_SEGMENT, "key_hex", "expected", "present")),
     Row(OutOfOrder, 409, _LATER, (*_SEGMENT, "last_event_number"), pause=0.05),
     Row(UnknownWriter, 409, _NEVER, _SEGMENT),
+    Row(HistoryLost, 410, _NEVER, (*_SEGMENT, "history", "recovered_length", "last_event_number")),
     Row(TransactionNotFound, 404, _NEVER, _SEGMENT),
     Row(TransactionEnded, 409, _NEVER, (*_SEGMENT, "state")),
     Row(OutcomeUnknown, 500, RetryHint.IDENTIFIED),
@@ -255,6 +257,8 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "present": (int,),
     "key_hex": (str,),
     "complete_since": (int,),
+    "history": (int,),
+    "recovered_length": (int,),
     "last_event_number": (int, type(None)),
 }
 # The first clause of what the class's documentation says: both have one source.

@@ -28,6 +28,9 @@ LENGTH = "Tierlog-Length"
 START_OFFSET = "Tierlog-Start-Offset"
 SEALED = "Tierlog-Sealed"
 """Whether the segment was sealed at the time of the request: ``true`` or ``false``."""
+HISTORY = "Tierlog-History"
+"""The history that an append's event number and expected offset are of, and the next offset of a tail (rule
+R10)."""
 SEGMENT_ID = "Tierlog-Segment-Id"
 """Distinguishes a segment from a later one of the same name."""
 REQUEST_ID = "X-Request-Id"
@@ -50,6 +53,7 @@ class AppendHeaders:
     event_number: int | None = None
     previous_event_number: int | None = None
     expected_offset: int | None = None
+    history: int | None = None
 
 
 def append_headers(append: AppendHeaders) -> dict[str, str]:
@@ -60,6 +64,7 @@ def append_headers(append: AppendHeaders) -> dict[str, str]:
         (EVENT_NUMBER, append.event_number),
         (PREVIOUS_EVENT_NUMBER, append.previous_event_number),
         (EXPECTED_OFFSET, append.expected_offset),
+        (HISTORY, append.history),
     ):
         if value is not None:
             headers[name] = str(value)
@@ -68,7 +73,8 @@ def append_headers(append: AppendHeaders) -> dict[str, str]:
 
 
 _LOWER = {
-    name.lower().encode(): name for name in (WRITER_ID, EVENT_NUMBER, PREVIOUS_EVENT_NUMBER, EXPECTED_OFFSET)
+    name.lower().encode(): name
+    for name in (WRITER_ID, EVENT_NUMBER, PREVIOUS_EVENT_NUMBER, EXPECTED_OFFSET, HISTORY)
 }
 
 
@@ -102,6 +108,7 @@ def _append_headers(found: dict[str, str]) -> AppendHeaders:
         parse_number(EVENT_NUMBER, found[EVENT_NUMBER]) if EVENT_NUMBER in found else None,
         _parse_previous(found[PREVIOUS_EVENT_NUMBER]) if PREVIOUS_EVENT_NUMBER in found else None,
         parse_number(EXPECTED_OFFSET, found[EXPECTED_OFFSET]) if EXPECTED_OFFSET in found else None,
+        parse_number(HISTORY, found[HISTORY]) if HISTORY in found else None,
     )
 
 

@@ -98,9 +98,18 @@ def page_path(listed: str, asked: PageAsked, limit: int) -> str:
     return path
 
 
-def tail_path(name: str, offset: int, *, wait: float | None = None, stream: bool = False) -> str:
+def bytes_path(name: str, history: int | None) -> str:
+    path = segment_path(name, Verb.BYTES)
+    return path if history is None else f"{path}?history={history}"
+
+
+def tail_path(
+    name: str, offset: int, history: int | None = None, *, wait: float | None = None, stream: bool = False
+) -> str:
     """A long poll, of the server's default wait or of ``wait`` seconds; or a stream."""
     path = f"{segment_path(name, Verb.TAIL)}?offset={offset}"
+    if history is not None:
+        path += f"&history={history}"
     if stream:
         return path + "&stream=true"
 
@@ -179,6 +188,10 @@ def query_text(value: str) -> str:
 
 def query_number(values: Mapping[str, str], name: str, default: int) -> int:
     return parse_number(name, values[name]) if name in values else default
+
+
+def query_history(values: Mapping[str, str]) -> int | None:
+    return query_number(values, "history", 0) if "history" in values else None
 
 
 def query_page(listing: Listing, values: Mapping[str, str]) -> PageAsked:

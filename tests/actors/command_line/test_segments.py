@@ -84,6 +84,7 @@ def test_info_and_ls_print_json_too(run: Run, folder: Path) -> None:
         "container": 0,
         "is_table": False,
         "more_attributes": False,
+        "history": 0,
     }
 
     assert json.loads(run("segment", "info", NAME, "--json").out) == expected

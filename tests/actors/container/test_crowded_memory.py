@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import attrs
@@ -13,20 +14,27 @@ from simulation.records import broken_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, virtual_time
 from support.live_segments import cold_images
+from support.patience import scaled
 from support.stores import make
 from tierlog import AttributeUpdate, AttributeUpdateKind
+from tierlog.actors.container.admission import SEGMENTS_MAX
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import SegmentExists, Throttled
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
 
-pytestmark = [pytest.mark.anyio, virtual_time]
+pytestmark = pytest.mark.anyio
 
 MOST = 40
 CROWDED = attrs.evolve(
     OPTIONS, active_segments_max=5, admission=attrs.evolve(OPTIONS.admission, segments=MOST, delay_max=0.1)
 )
 COLD = [f"cold/{number}" for number in range(10)]
+CLIENTS = 1000
+GROWTH_MAX = 32 << 20
+"""Bytes that refused creations may leave in memory, however many there are."""
+SEGMENT_MAX = 3 << 10
+"""Bytes of memory for a segment that was created and not published."""
 
 
 @asynccontextmanager
@@ -60,6 +68,7 @@ async def create_many(owner: Owner, start: int, count: int) -> list[str]:
     return created
 
 
+@virtual_time
 async def test_m5_creations_are_refused_while_storage_is_frozen_and_go_on_once_it_answers() -> None:
     world = ContainerWorld(CROWDED)
     async with crowded(world) as (owner, healed, created):
@@ -80,6 +89,7 @@ async def test_m5_creations_are_refused_while_storage_is_frozen_and_go_on_once_i
         assert not list(broken_records(owner.container))
 
 
+@virtual_time
 async def test_m5_what_relieves_memory_and_what_needs_none_is_not_refused() -> None:
     world = ContainerWorld(CROWDED)
     async with crowded(world) as (owner, healed, created):
@@ -114,6 +124,7 @@ async def test_m5_what_relieves_memory_and_what_needs_none_is_not_refused() -> N
         assert await read_all(store, cold[0]) == cold[0].encode() + b"!"
 
 
+@virtual_time
 async def test_m5_deletes_of_cold_segments_are_refused_above_twice_the_limit() -> None:
     """Each is loaded, and stays in memory until long-term storage answers."""
     world = ContainerWorld(CROWDED)
@@ -141,6 +152,7 @@ async def test_m5_deletes_of_cold_segments_are_refused_above_twice_the_limit() -
         assert await owner.store.list_segments() == sorted(created[1:])
 
 
+@virtual_time
 async def test_m5_from_half_of_the_limit_on_creations_wait_for_flush_cycles() -> None:
     """So that a healthy container hardly ever refuses one, however fast they come."""
     world = ContainerWorld(CROWDED)
@@ -153,6 +165,7 @@ async def test_m5_from_half_of_the_limit_on_creations_wait_for_flush_cycles() ->
         assert owner.container.segments.count < MOST
 
 
+@virtual_time
 async def test_m5_a_slow_log_lets_segments_leave_as_fast_as_clients_create_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -182,6 +195,7 @@ async def test_m5_a_slow_log_lets_segments_leave_as_fast_as_clients_create_other
         assert owner.container.segments.count < 4000
 
 
+@virtual_time
 async def test_m5_an_outage_that_ends_leaves_a_container_that_opens_and_recovers_by_itself() -> None:
     """Replay passes no gate: what was accepted is there again, however much that is."""
     world = ContainerWorld(CROWDED)
@@ -201,3 +215,70 @@ async def test_m5_an_outage_that_ends_leaves_a_container_that_opens_and_recovers
         assert owner.container.segments.count <= MOST
         created += await create_many(owner, 400, 10)
         assert await owner.store.list_segments() == sorted(created)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+
+async def offer(owner: Owner, start: int, count: int) -> int:
+    """How many of ``count`` creations by a thousand clients are accepted."""
+    accepted, each = list[str](), count // CLIENTS
+
+    async def create(client: int) -> None:
+        accepted.extend(await create_many(owner, start + client * each, each))
+
+    async with anyio.create_task_group() as clients:
+        for client in range(CLIENTS):
+            clients.start_soon(create, client)
+    return len(accepted)
+
+
+@pytest.mark.parametrize(
+    ("offered", "most"),
+    [
+        (20_000, 2_000),
+        pytest.param(1_000_000, SEGMENTS_MAX, marks=[pytest.mark.extended, pytest.mark.timeout(600)]),
+    ],
+    ids=["twenty-thousand", "a-million"],
+)
+async def test_m5_creations_without_end_fill_no_memory_and_the_container_comes_back_by_itself(
+    offered: int, most: int
+) -> None:
+    """A million is with the limit of a store by default."""
+    admission = attrs.evolve(OPTIONS.admission, segments=most, delay_max=0.05, publish_interval=0.1)
+    world = ContainerWorld(attrs.evolve(OPTIONS, active_segments_max=most // 4, admission=admission))
+    healed = anyio.Event()
+    world.chunks = FaultyChunkStorage(MemoryChunkStorage(world.memory), hang=healed.wait)
+    async with world.owner() as owner:
+        segments, store = owner.container.segments, owner.store
+        await make(store, "tick", flushed=True)
+        empty = resident_bytes()
+        world.chunks.script = every(Fault(FaultKind.HANG))
+        created = await offer(owner, 0, 2 * most)
+        full, rows = resident_bytes(), owner.container.state.table.memory
+        assert await offer(owner, 2 * most, offered - 2 * most) == 0
+        assert segments.count - created in (0, 1), "the first segment may be cold"
+        assert most <= segments.count < most + CLIENTS, "some passed the gate together"
+        assert owner.container.statistics().admission.refused_segments == offered - created
+        assert owner.container.state.table.memory == rows
+        assert full - empty < GROWTH_MAX + SEGMENT_MAX * most
+        assert resident_bytes() - full < GROWTH_MAX
+
+        world.chunks.script = None
+        healed.set()
+        later = list[str]()
+        with anyio.fail_after(scaled(60)):
+            while len(later) < CLIENTS:
+                later.extend(await create_many(owner, offered + len(later), 10))
+                await anyio.sleep(0.01)
+            while owner.container.state.table.memory or segments.count > most // 2:
+                await store.append("tick", b".")
+                await store.flush()
+                await anyio.sleep(0.01)
+        names = await store.list_segments("new/")
+        assert len(names) == created + len(later)
+        assert set(later) <= set(names)
+    async with world.owner() as owner:
+        assert await owner.store.list_segments("new/") == names
+        assert len(owner.container.segments.by_id) <= most // 2

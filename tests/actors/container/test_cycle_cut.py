@@ -82,7 +82,9 @@ def test_f1_names_and_records_are_published_up_to_the_cut_and_the_end() -> None:
         segment_key(early.sid).encode(),
     }
     count(cut, parts)
-    rows = rows_of(CycleCut(parts.state))
+    cut = CycleCut(parts.state)
+    finish(cut, ())
+    rows = rows_of(cut)
     assert {name_key("late")} == {key for key in rows if key.startswith(b"n:")}
     assert late.sid in parts.state.segments
 
@@ -217,6 +219,17 @@ def test_f10_a_segment_that_is_deleted_during_its_flush_keeps_its_earlier_rows()
         name_key(NAME),
         image_key(segment.sid),
     }
+
+
+def test_f10_rows_of_a_cycle_whose_flushes_have_not_ended_are_a_bug() -> None:
+    parts = Parts()
+    parts.create()
+    cut = CycleCut(parts.state)
+    with pytest.raises(RuntimeError, match="F10"):
+        rows_of(cut)
+    parts.flush(NAME, length=0)
+    finish(cut, ())
+    assert name_key(NAME) in rows_of(cut)
 
 
 def test_a_cycle_that_is_not_published_gives_its_segments_back() -> None:

@@ -353,7 +353,8 @@ async def test_every_creation_that_comes_again_late_changes_nothing(options: Con
 
 
 PRIMES = (5, 7, 11, 13, 17, 19, 23)
-"""With 2 and 3 each attempt may fail at the same call."""
+FREQUENT = ((2,), (3,), (2, 3))
+"""Each attempt of a flush may fail at the same call."""
 CHANGES = ("create", "create_with_content", "write", "concat", "delete")
 
 
@@ -378,16 +379,16 @@ def every_kth(ks: Sequence[int], kind: FaultKind, prefix: str) -> Callable[[Call
     return script
 
 
-async def flush_at_last(world: ContainerWorld, owner: Owner) -> None:
-    """Some attempts fail, each at another call."""
+async def flush_at_last(world: ContainerWorld, owner: Owner) -> bool:
+    """Whether it succeeds: some attempts fail, each at another call."""
     for _ in range(20):
         with suppress(TierlogError):
             await owner.store.flush()
-            return
+            return True
         await anyio.sleep(2)
         with suppress(TierlogError):
             await world.chunks.exists(STORE_RECORD)
-    raise AssertionError("no flush succeeds")
+    return False
 
 
 @kinds
@@ -395,7 +396,7 @@ async def flush_at_last(world: ContainerWorld, owner: Owner) -> None:
     "ks",
     [
         ks if ks in ((5,), (13,), (11, 17)) else pytest.param(ks, marks=pytest.mark.extended)
-        for ks in (*((k,) for k in PRIMES), *PAIRS)
+        for ks in (*FREQUENT, *((k,) for k in PRIMES), *PAIRS)
     ],
     ids=lambda ks: "-".join(map(str, ks)),
 )
@@ -426,7 +427,7 @@ async def test_a_fault_at_every_kth_call_of_storage_changes_no_answer(
                 if step == 3 and life:
                     await owner.store.delete_segment(f"s/{life - 1}/0")
                     del contents[f"s/{life - 1}/0"]
-                await flush_at_last(world, owner)
+                assert await flush_at_last(world, owner) or ks in FREQUENT
                 await anyio.sleep(5)
             if life % 2:
                 await owner.crash()

@@ -352,7 +352,7 @@ async def test_p4_what_is_dropped_while_a_pin_is_made_is_kept() -> None:
             assert is_held
             before = world.chunk_names
             await owner.store.delete_segment("a")
-            owner.container._components.writer.request_cycle()
+            owner.begin_cycle()
             await anyio.sleep(1)
             # The runs that count name them, and the pin may get these.
             assert await owner.container.pins.among(before, ()) > set()

@@ -138,5 +138,17 @@ def test_a_long_chain_of_merges_is_no_recursion() -> None:
     assert order.is_done
 
 
+def test_f3_a_segment_that_ends_before_its_sources_is_a_bug() -> None:
+    """The order is checked where it is carried out, too."""
+    order = order_of(range(3), {0: [1], 1: [2]})
+    assert order.take() == 2
+    with pytest.raises(RuntimeError, match="F3"):
+        order.flushed(1)
+    order.flushed(2)
+    order.flushed(1)
+    order.flushed(0)
+    assert order.is_done
+
+
 def test_segments_without_merges_can_all_be_flushed_at_once() -> None:
     assert waves([1, 2, 3], {}) == [[1, 2, 3]]

@@ -26,9 +26,9 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup
-from tierlog.actors.maintenance.recover import RecoveredStore, recover_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.recover import RecoveredStore, recover_store
 from tierlog.storage_backends.base.backups import make_backup, take_steps
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles

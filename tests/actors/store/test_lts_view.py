@@ -34,6 +34,7 @@ from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.journal.manifest.element import Element
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 pytestmark = pytest.mark.anyio
 
@@ -321,4 +322,15 @@ async def test_an_element_of_an_earlier_version_without_names_is_refused(tmp_pat
     element = Element.decode(newest.read_bytes())
     newest.write_bytes(attrs.evolve(element, runs=attrs.evolve(element.runs, schema=0)).encode())
     with pytest.raises(StoreMismatch, match="published no names of segments"):
+        await list_in(tmp_path)
+
+
+async def test_m12_a_container_whose_cycles_had_no_room_for_a_run_yet_is_refused_as_that(
+    tmp_path: Path,
+) -> None:
+    await make_store(tmp_path)
+    newest = elements(tmp_path)[-1]
+    element = Element.decode(newest.read_bytes())
+    newest.write_bytes(attrs.evolve(element, runs=RunList()).encode())
+    with pytest.raises(StoreMismatch, match="no cycle had room for them yet"):
         await list_in(tmp_path)

@@ -4,12 +4,14 @@ F1 and F10)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import anyio
+import attrs
 import pytest
 from simulation.records import broken_publication
 
-from support.container_world import ContainerWorld, Owner, virtual_time
+from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.stores import make
 from support.table_rows import published_rows
 from tierlog import AttributeUpdate, AttributeUpdateKind, Unavailable
@@ -39,6 +41,27 @@ def fails(owner: Owner, *names: str) -> Callable[[Call], Fault | None]:
         return Fault(FaultKind.BEFORE) if is_write and is_theirs else None
 
     return script
+
+
+def takes(owner: Owner, seconds: dict[str, float]) -> Callable[[Call], Fault | None]:
+    """Writes to chunks of these segments take so long; of infinitely many seconds: they fail."""
+    folders = {f"/{owner.container.segments.require(name).sid:016x}/": name for name in seconds}
+
+    def script(call: Call) -> Fault | None:
+        name = next((name for folder, name in folders.items() if folder in call.name), None)
+        if name is None or call.verb not in ("create", "write", "create_with_content"):
+            return None
+        if seconds[name] == inf:
+            return Fault(FaultKind.BEFORE)
+        return Fault(FaultKind.DELAY, seconds=seconds[name])
+
+    return script
+
+
+def held(owner: Owner) -> set[str]:
+    """The names of the segments that are held back."""
+    segments = [owner.container.segments.by_id[sid] for sid in owner.container.state.table.runs.held]
+    return {segment.name for segment in segments}
 
 
 async def test_f10_a_segment_that_fails_holds_back_nobody_else() -> None:
@@ -148,6 +171,101 @@ async def test_f10_what_is_held_back_for_a_late_segment_is_published_at_its_end(
             await anyio.sleep(10)
             assert published(owner) == {"good": 4}
         assert published(owner) == {"good": 4, "late": 4}
+
+
+async def test_f10_a_late_flush_of_an_earlier_cut_does_not_reach_the_present_one() -> None:
+    """It ends during the next cycle, which must hold the segment back all the same."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        for name in ("late", "other"):
+            await make(owner.store, name, name.encode(), flushed=True)
+        seconds = {"late": 5.0, "other": 0.0}
+        world.chunks.script = takes(owner, seconds)
+        await owner.store.append("late", b" first")
+        owner.begin_cycle()
+        await anyio.sleep(4.5)
+        seconds["other"] = 0.9
+        await owner.store.append("other", b" first")
+        await owner.store.append("late", b" second")
+        owner.begin_cycle()
+        for _ in range(12):
+            await anyio.sleep(0.3)
+            assert not list(broken_publication(owner.container))
+        await owner.store.flush()
+        assert published(owner) == {"late": 17, "other": 11}
+
+
+async def test_f10_an_open_transaction_is_held_back_with_its_target() -> None:
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "other", b"o", flushed=True)
+        await make(owner.store, "target", b"t")
+        world.chunks.script = fails(owner, "target")
+        await owner.store.begin_transaction("target", "txn", lease=10_000.0)
+        await owner.store.append("other", b"o")
+        await anyio.sleep(40)
+        assert published(owner)["other"] == 2
+        assert "target" in held(owner)
+        assert not list(broken_publication(owner.container))
+        world.chunks.script = None
+        await owner.store.flush()
+        assert not list(broken_publication(owner.container))
+
+
+async def test_f10_rows_that_are_held_back_survive_a_checkpoint_and_a_crash() -> None:
+    """An attribute that was acked was lost: neither the runs nor the next owner had it."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        for name in ("bad", "other"):
+            await make(owner.store, name, b"first", flushed=True)
+        world.chunks.script = fails(owner, "bad")
+        await owner.store.update_attributes("bad", [AttributeUpdate(b"i" * 16, 7)])
+        for name in ("bad", "other"):
+            await owner.store.append(name, b" second")
+        await anyio.sleep(40)
+        assert (published(owner), held(owner)) == ({"bad": 5, "other": 12}, {"bad"})
+        await owner.checkpoint()
+        await owner.crash()
+        owner = await world.start(tasks)
+        page = await owner.store.list_attributes("bad", b"")
+        assert dict(page.attributes) == {b"i" * 16: 7}
+        world.chunks.script = None
+        await owner.store.flush()
+        assert (published(owner), held(owner)) == ({"bad": 12, "other": 12}, set())
+        assert not list(broken_publication(owner.container))
+        await owner.stop()
+
+
+async def test_f10_a_merge_between_cut_and_end_of_a_cycle_ties_its_segments_in_the_next_one() -> None:
+    """The cycle publishes none of the merge's rows, so the closure must outlive it."""
+    writer_options = attrs.evolve(OPTIONS.writer, flush_age=5.0, error_pause=10.0)
+    world = ContainerWorld(attrs.evolve(OPTIONS, writer=writer_options))
+    async with world.owner() as owner:
+        for name in ("bad", "slow", "target", "source"):
+            await make(owner.store, name, b"1" * 100, flushed=True)
+        await owner.store.seal_segment("source")
+        await owner.store.flush()
+        seconds = {"bad": inf, "slow": 0.9, "target": 0.0}
+        world.chunks.script = takes(owner, seconds)
+        await anyio.sleep(10)
+        for name in ("bad", "slow"):
+            await owner.store.append(name, b"2")
+        owner.begin_cycle()
+        await anyio.sleep(0.3)
+        seconds["target"] = inf
+        await owner.store.append("target", b"2")
+        await owner.store.merge_segments("target", ["source"])
+        for _ in range(4):
+            await owner.store.append("slow", b"3")
+            await anyio.sleep(12)
+            assert {"bad"} <= held(owner)
+            assert not list(broken_publication(owner.container))
+        assert {"bad", "target", "source"} <= held(owner)
+        world.chunks.script = None
+        await owner.store.flush()
+        assert not owner.container.state.table.runs.held
+        assert not list(broken_publication(owner.container))
 
 
 async def test_f7_a_segment_whose_flushes_always_take_long_is_published_in_the_end() -> None:

@@ -24,7 +24,6 @@ from tierlog.journal.manifest.element import (
     Element,
     Pin,
     Position,
-    Recovery,
     position_of,
     runs_at,
 )
@@ -139,8 +138,6 @@ def test_every_changed_byte_of_a_consistent_element_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("element", "reason"),
     [
-        (attrs.evolve(CONSISTENT_ELEMENT, recovery=Recovery(EPOCH_MAX + 1)), "numbers like these"),
-        (attrs.evolve(CONSISTENT_ELEMENT, recovery=Recovery(1, NUMBER_MAX + 1)), "numbers like these"),
         (
             attrs.evolve(
                 CONSISTENT_ELEMENT, runs=attrs.evolve(CONSISTENT_ELEMENT.runs, records_to=NUMBER_MAX + 1)
@@ -155,7 +152,7 @@ def test_every_changed_byte_of_a_consistent_element_is_noticed() -> None:
             "rows above version 1199",
         ),
     ],
-    ids=["recovery epoch", "recovery cut", "records", "held twice", "rows above"],
+    ids=["records", "held twice", "rows above"],
 )
 def test_a_consistent_element_that_no_owner_makes_is_refused(element: Element, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason):

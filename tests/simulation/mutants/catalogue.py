@@ -161,7 +161,7 @@ def repeats_are_applied(plant: Planter) -> None:
     """A retry of an acked event is in the segment twice."""
     plant(
         append._is_repeat,
-        lambda original, segment, request, known: original(segment, request, known) and False,
+        lambda original, state, segment, request, known: original(state, segment, request, known) and False,
     )
 
 

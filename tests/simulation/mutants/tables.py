@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import Any
 
 import attrs
 
+from tierlog.actors.container import lost_histories
 from tierlog.actors.container.closures import ClosureLog
 from tierlog.actors.container.cycle_cut import CycleCut
 from tierlog.actors.container.ended_rows import TRANSACTION_PREFIX, ended_key, transaction_of_row
 from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.lts_boot import LtsBoot
 from tierlog.actors.container.manifest_state import ManifestState
+from tierlog.actors.container.operations import append
 from tierlog.actors.container.parked import ParkedRequests
 from tierlog.actors.container.row_removal import RowRemoval
 from tierlog.actors.container.segments import NotLoaded, SegmentState
@@ -73,9 +75,11 @@ def tombstones_go_while_older_runs_have_the_row(plant: Planter) -> None:
 def rows_are_clean_before_their_element_counts(plant: Planter) -> None:
     """After a crash, or a failed flush, records are lost that only a run without an element has."""
 
-    async def write(original: Any, self: TableRuns, cut: CycleCut, runs: list[RunEntry]) -> bool:
-        has_room: bool = await original(self, cut, runs)
-        self._state.table.use(self._published(runs, cut, self._state.table.runs))
+    async def write(
+        original: Any, self: TableRuns, cut: CycleCut, runs: list[RunEntry], published: Any
+    ) -> bool:
+        has_room: bool = await original(self, cut, runs, published)
+        self._state.table.use(published(runs, self._state.table.runs))
         return has_room
 
     plant(TableRuns._write_rows, write)
@@ -132,7 +136,14 @@ def what_is_not_flushed_to_the_cut_is_published(plant: Planter) -> None:
 @mutant("F10")
 def sources_are_published_without_their_target(plant: Planter) -> None:
     """Long-term storage alone has merged bytes twice, or not at all."""
-    plant(ClosureLog.closure, lambda original, self, segments: set(segments))
+
+    def closure(
+        original: Any, self: ClosureLog, segments: Iterable[int], to: int
+    ) -> Generator[None, None, set[int]]:
+        yield from ()
+        return set(segments)
+
+    plant(ClosureLog.closure, closure)
 
 
 @mutant("F10")
@@ -164,6 +175,28 @@ def open_transactions_are_not_published(plant: Planter) -> None:
 def recovery_takes_numbers_that_were_used(plant: Planter) -> None:
     """An owner of the lost logs, which opened them during an outage, has the recovered owner's epoch."""
     plant(vars(LtsBoot)["epoch"].fget, lambda original, self: self.newest.element.epoch)
+
+
+@mutant("R8", worlds_from=FIRST_RECOVERED)
+def recovered_length_is_not_kept(plant: Planter) -> None:
+    """Once others have appended, a reader goes on in the middle of what they wrote."""
+    plant(lost_histories.note_change, lambda original, epochs, segment: None)
+
+
+@mutant("R9", worlds_from=FIRST_RECOVERED)
+def events_behind_lost_ones_wait_for_them(plant: Planter) -> None:
+    """A writer that goes on after a recovery tries again without end."""
+    plant(append._may_follow_lost, lambda original, state, segment, request, known=None: False)
+
+
+@mutant("R10", worlds_from=FIRST_RECOVERED)
+def offsets_of_earlier_histories_count(plant: Planter) -> None:
+    """An append at an offset of the lost history joins what others have appended since."""
+
+    def common(original: Any, epochs: Any, segment: Any, given: int) -> int | None:
+        return None
+
+    plant(lost_histories.common_length, common)
 
 
 @mutant("C4")

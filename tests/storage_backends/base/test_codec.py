@@ -19,8 +19,10 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "u64": st.integers(0, (1 << 64) - 1),
     "i64": st.integers(-(1 << 63), (1 << 63) - 1),
     "ascending": st.one_of(
-        st.sets(st.integers(0, top - 1), max_size=20).map(lambda values: tuple(sorted(values)))
-        for top in (1 << 7, 1 << 15, 1 << 31, 1 << 64)
+        [
+            st.sets(st.integers(0, top - 1), max_size=20).map(lambda values: tuple(sorted(values)))
+            for top in (1 << 7, 1 << 15, 1 << 31, 1 << 64)
+        ]
     ),
     "blob": st.binary(max_size=30),
     "text": st.text(max_size=30),

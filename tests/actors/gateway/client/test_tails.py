@@ -21,6 +21,7 @@ from support.scripted_server import Act, Answer, Fault, Received, scripted
 from support.service import service
 from support.sync_client import connect_in_thread
 from tierlog.actors.gateway.client import transport
+from tierlog.actors.gateway.client.requests import PollResult, TailCursor
 
 pytestmark = pytest.mark.anyio
 CLIENTS = pytest.mark.parametrize("connect", [tierlog.connect, connect_in_thread], ids=["async", "sync"])
@@ -54,6 +55,19 @@ async def following(client: Any, url: str, name: str, count: int) -> AsyncIterat
                 await anyio.sleep(0.01)
         yield found
         await client.seal_segment(name)
+
+
+async def test_r10_each_request_of_a_tail_names_the_history_that_its_position_is_of() -> None:
+    """So it ends where a recovery between two of them left other bytes."""
+    tail = TailCursor("s", 5, 100, None)
+    assert "history" not in tail.poll().request.path
+    assert not [*tail.take_poll(PollResult(b"", False, "1", 7))]
+    assert "history=7" in tail.poll().request.path
+    assert "history=7" in tail.stream().path
+    head = {"tierlog-offset": "5", "tierlog-segment-id": "1"}
+    assert tail.starts_stream(200, {**head, "tierlog-history": "7"})
+    assert not tail.starts_stream(200, {**head, "tierlog-history": "8"})
+    assert not tail.starts_stream(200, head)
 
 
 @CLIENTS

@@ -53,6 +53,8 @@ VALUES = {
     "key_hex": "6b00",
     "complete_since": 8,
     "last_event_number": 7,
+    "history": 1 << 20,
+    "recovered_length": 11,
 }
 
 

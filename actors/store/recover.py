@@ -1,4 +1,4 @@
-"""Recovering a store from its long-term storage alone, when its logs are lost (rules R1 to R7), and restoring
+"""Recovering a store from its long-term storage alone, when its logs are lost (rules R1 to R8), and restoring
 it from a backup (rule P6), which is the same with earlier elements.
 
 A recovery makes ``wal/`` and one element in each container's chain, and nothing else. Each container begins
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 
 import anyio
 import attrs
@@ -50,12 +51,15 @@ from ..container.lts_boot import LtsBoot, claim_chain, read_boot
 from ..container.owner import Identity
 from ..folder.chunk_location import make_chunk_storage, resolve_location
 from ..folder.fingerprint import read_fingerprint
-from ..folder.identity import StoreIdentity, create_identity
+from ..folder.identity import StoreIdentity, create_identity, read_identity
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
 from ..folder.restore_folder import only_restore, publish, refuse_logs, restore_folder, restore_lane
 from ..settings.configuration import StoreConfig
-from ..store.lts_view import LtsContainer, check_readable
-from ..store.opening import log_options
+from ..telemetry.logging import get_logger
+from .lts_view import LtsContainer, check_readable
+from .opening import log_options
+
+_log = get_logger("node")
 
 Prepare = Callable[[ChunkStorage], Awaitable[object]]
 _CACHE_BYTES = 16 << 20
@@ -118,6 +122,32 @@ async def recover_store(
             return await recovery.run(is_copied=prepare is not None)
         finally:
             await chunks.close()
+
+
+async def recover_if_lost(folder: StoreFolder, config: StoreConfig, files: Files, world: World) -> None:
+    """Recover the store in ``folder`` if it has no logs: the choice of whoever opens it (rule R11). What each
+    container is as of is logged. Raises the errors of ``recover_store``."""
+    if await run_program(files, read_identity(folder.wal), folder.wal) is not None:
+        return
+
+    recovered = await recover_store(folder, config, files, world)
+    for each in recovered.containers:
+        _log.warning(
+            "recovered_from_lts",
+            container=each.container,
+            cycle=each.cycle,
+            element=each.element,
+            complete=_shown_time(each),
+            segments=each.segments,
+        )
+
+
+def _shown_time(each: RecoveredContainer) -> str:
+    if not each.cycle:
+        return "never"
+
+    time = datetime.fromtimestamp(each.completed_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return time if each.is_exact else f"before {time}"
 
 
 class _Recovery:

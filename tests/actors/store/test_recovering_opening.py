@@ -1,0 +1,123 @@
+"""Opening a store whose logs are missing: what is said, and the choice to recover it (rule R11)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.folders import fingerprint, flip_bit
+from support.live_service import SyncOwnService
+from tierlog import (
+    DataCorruption,
+    InvalidArgument,
+    SegmentStore,
+    StoreConfig,
+    StoreMismatch,
+    open_store,
+)
+from tierlog.actors.settings.configuration import WriterConfig
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+
+pytestmark = pytest.mark.anyio
+
+QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0))
+NAMES = [f"s{number}" for number in range(8)]
+
+
+async def make(folder: Path) -> None:
+    """Of two containers, with something that is not flushed in each segment."""
+    async with open_store(folder, containers=2, config=QUIET) as store:
+        for name in NAMES:
+            await store.create_segment(name)
+            await store.append(name, b"flushed")
+        await store.flush()
+        for name in NAMES:
+            await store.append(name, b" and lost")
+
+
+async def contents(store: SegmentStore) -> set[bytes]:
+    return {await store.read(name, 0, 100) for name in await store.list_segments()}
+
+
+async def test_r11_a_store_without_its_logs_is_refused_and_the_choice_is_named(tmp_path: Path) -> None:
+    await make(tmp_path)
+    shutil.rmtree(tmp_path / "wal")
+    before = fingerprint(tmp_path)
+    with pytest.raises(StoreMismatch, match=r"open_store\(recover_from_lts=True\)"):
+        async with open_store(tmp_path):
+            pass
+    assert fingerprint(tmp_path) == before
+
+
+async def test_r11_it_is_recovered_if_that_is_chosen_and_opened_as_ever_afterwards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make(tmp_path)
+    shutil.rmtree(tmp_path / "wal")
+    caplog.set_level(logging.WARNING, "tierlog.node")
+    async with open_store(tmp_path, config=QUIET, recover_from_lts=True) as store:
+        assert await contents(store) == {b"flushed"}
+        for name in NAMES:
+            await store.append(name, b" again")
+    recovered = [record for record in caplog.messages if "recovered_from_lts" in record]
+    assert ["cycle=1" in line and "complete='2" in line for line in recovered] == [True, True]
+    caplog.clear()
+    async with open_store(tmp_path, config=QUIET, recover_from_lts=True) as store:
+        assert (await store.segment_info(NAMES[0])).length == len(b"flushed again")
+    assert not caplog.messages
+
+
+async def test_r11_nothing_is_made_where_there_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="has no lts/"):
+        async with open_store(tmp_path / "new", recover_from_lts=True):
+            pass
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(InvalidArgument, match="not a storage of yours"):
+        async with open_store(tmp_path / "new", storage=MemoryChunkStorage(), recover_from_lts=True):
+            pass
+
+
+async def test_r11_a_broken_chain_is_refused(tmp_path: Path) -> None:
+    await make(tmp_path)
+    shutil.rmtree(tmp_path / "wal")
+    flip_bit(max((tmp_path / "lts/_system/containers/0000/journal").iterdir()), 50)
+    before = fingerprint(tmp_path)
+    with pytest.raises(DataCorruption):
+        async with open_store(tmp_path, recover_from_lts=True):
+            pass
+    assert fingerprint(tmp_path) == before
+
+
+@pytest.mark.parametrize("choice", ["", "recover_from_lts"])
+async def test_r11_the_log_of_one_container_is_not_replaced_by_an_empty_one(
+    tmp_path: Path, choice: str
+) -> None:
+    """The others have what is not flushed, and the advice is not to adopt the empty one."""
+    choices: dict[str, Any] = {choice: True} if choice else {}
+    await make(tmp_path)
+    (tmp_path / "wal/0001").rename(tmp_path / "kept")
+    for _ in range(2):
+        with pytest.raises(StoreMismatch, match=r"container 1: its log is lost.*tierlog recover --from-lts"):
+            async with open_store(tmp_path, config=QUIET, **choices):
+                pass
+    shutil.rmtree(tmp_path / "wal/0001")
+    (tmp_path / "kept").rename(tmp_path / "wal/0001")
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {(await store.segment_info(name)).length for name in NAMES} == {len(b"flushed and lost")}
+
+
+async def test_r11_a_service_recovers_if_that_is_chosen(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await make(folder)
+    shutil.rmtree(folder / "wal")
+    with SyncOwnService(folder, "--recover-from-lts", hosts=1) as service:
+        read = service.client.get(f"/v1/segments/{NAMES[0]}/bytes")
+        assert read.content == b"flushed"
+        events = [json.loads(line) for line in service.log.splitlines() if line.startswith("{")]
+    found = [each for each in events if each["event"] == "recovered_from_lts"]
+    assert [(each["container"], each["cycle"]) for each in found] == [(0, 1), (1, 1)]
