@@ -37,6 +37,7 @@ from benchmarks import (
     spark,
     starting,
     tables,
+    verifying,
 )
 from benchmarks.harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 from tierlog.actors.kernel.exits import first_leaf
@@ -54,6 +55,7 @@ MODULES = (
     segments,
     chain,
     garbage,
+    verifying,
     service,
     http_parked,
     s3,
@@ -66,7 +68,7 @@ BEGINNINGS = ("warming up", "round 1 of 1")
 DESCRIPTION = """\
 Benchmarks of the embedded store. Each figure alternates with a reference (store, reference, ...), and the
 ratio is the median of the rounds' ratios, so a busy machine slows both sides alike. Written data is read
-back; a benchmark whose data is missing fails. Without names all run, in about four minutes (a few more with
+back; a benchmark whose data is missing fails. Without names all run, in about five minutes (a few more with
 Spark).
 """
 

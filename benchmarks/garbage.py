@@ -42,7 +42,7 @@ async def delete_of_many_chunks(setting: Setting) -> Sequence[Pair]:
 
     async def measure(chunks: int) -> float:
         async with store_in(setting.fresh("delete"), config=PATIENT) as store:
-            await _make_segment(store, chunks)
+            await make_chunks(store, chunks)
             begin = time.perf_counter()
             await store.delete_segment(SEGMENT)
             return (time.perf_counter() - begin) * 1000
@@ -63,9 +63,9 @@ async def deletions(setting: Setting) -> Sequence[Pair]:
     async def value() -> float:
         folder = setting.fresh("gc")
         async with store_in(folder, config=EAGER) as store:
-            names = await _make_segment(store, count)
+            names = await make_chunks(store, count)
             paths = [Path(folder, "lts", name) for name in names]
-            await anyio.to_thread.run_sync(_make_files, paths)
+            await anyio.to_thread.run_sync(make_files, paths)
             await store.delete_segment(SEGMENT)
             await store.flush()
             while not (first := _deleted(store)):
@@ -81,13 +81,13 @@ async def deletions(setting: Setting) -> Sequence[Pair]:
     async def reference() -> float:
         folder = setting.fresh("unlink")
         paths = [Path(folder, f"{number:032x}") for number in range(count)]
-        await anyio.to_thread.run_sync(_make_files, paths)
+        await anyio.to_thread.run_sync(make_files, paths)
         return count / await anyio.to_thread.run_sync(_unlink, paths)
 
     return await alternate(setting, value, reference, 3)
 
 
-async def _make_segment(store: tierlog.SegmentStore, chunks: int) -> list[str]:
+async def make_chunks(store: tierlog.SegmentStore, chunks: int) -> list[str]:
     """A segment of that many chunks, whose files are not there; returns their names."""
     await store.create_segment(SEGMENT)
     await store.append(SEGMENT, bytes(chunks))
@@ -120,7 +120,7 @@ async def _make_segment(store: tierlog.SegmentStore, chunks: int) -> list[str]:
     return names
 
 
-def _make_files(paths: Sequence[Path]) -> None:
+def make_files(paths: Sequence[Path]) -> None:
     paths[0].parent.mkdir(parents=True, exist_ok=True)
     for path in paths:
         path.write_bytes(b"x")

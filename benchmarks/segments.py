@@ -86,7 +86,7 @@ async def _create(store: tierlog.SegmentStore, first: int, end: int) -> None:
 # --- two stores, opened by processes of their own -----------------------------------------------
 
 
-async def _store(setting: Setting, count: int) -> str:
+async def many_segments(setting: Setting, count: int) -> str:
     """A store with ``count`` segments, made by the first benchmark that needs it."""
     folder = setting.shared(f"segments-{count}")
     if os.path.exists(folder):
@@ -131,8 +131,8 @@ async def _log_checkpoint(store: tierlog.SegmentStore) -> None:
     await store.flush()
 
 
-async def _open(setting: Setting, count: int, appends: int = 0) -> dict[str, Any]:
-    folder = await _store(setting, count)
+async def open_segments(setting: Setting, count: int, appends: int = 0) -> dict[str, Any]:
+    folder = await many_segments(setting, count)
     arguments = map(str, (folder, count, _active_max(setting), appends, setting.backend))
     command = [sys.executable, str(Path(__file__).with_name("segments_process.py")), *arguments]
     run = partial(subprocess.run, command, capture_output=True, text=True, check=False)
@@ -147,7 +147,7 @@ async def _open(setting: Setting, count: int, appends: int = 0) -> dict[str, Any
 
 async def open_many(setting: Setting) -> Sequence[Pair]:
     async def measure(count: int) -> float:
-        return float((await _open(setting, count))["seconds"]) * 1000
+        return float((await open_segments(setting, count))["seconds"]) * 1000
 
     return await alternate(
         setting, partial(measure, _count(setting)), partial(measure, min(FEW, _count(setting))), 5
@@ -164,7 +164,9 @@ async def checkpoint(setting: Setting) -> Sequence[Pair]:
 
 async def _compare(setting: Setting, what: str) -> Sequence[Pair]:
     """A number of megabytes, which does not depend on the time."""
-    few, many = [await _open(setting, count) for count in (min(FEW, _count(setting)), _count(setting))]
+    few, many = [
+        await open_segments(setting, count) for count in (min(FEW, _count(setting)), _count(setting))
+    ]
     return [Pair(many[what] / 1e6, few[what] / 1e6)]
 
 
@@ -180,7 +182,7 @@ async def cold_reads(setting: Setting) -> Sequence[Pair]:
 
 
 async def _cold(setting: Setting) -> dict[str, Any]:
-    found = await _open(setting, _count(setting), setting.size(APPENDS, 20))
+    found = await open_segments(setting, _count(setting), setting.size(APPENDS, 20))
     if not found["cold"]:
         raise BenchmarkError("no segment was cold")
     return found

@@ -202,9 +202,14 @@ class Pins:
             return False
         return True
 
-    async def drop(self, name: str) -> bool:
-        """Drop the pins of that name which have no record; returns whether there was any."""
+    async def drop(self, name: str, token: str = "") -> bool:
+        """Drop the pins of that name which have no record; returns whether there was any. With a ``token``
+        not the one that another call has made: the one that failed has no part in it (rule P3)."""
         async with self._lock:
+            fresh = self._fresh.get(name)
+            if token and fresh is not None and fresh.token != token:
+                return False
+
             self._end_fresh(name)
             for pin in self.known:
                 if pin.name == name:
@@ -226,7 +231,7 @@ class Pins:
             case StepKind.REMOVE:
                 return StepAnswer(found=await self.remove_record(step.name))
             case StepKind.DROP:
-                return StepAnswer(found=await self.drop(step.name))
+                return StepAnswer(found=await self.drop(step.name, step.token))
         return StepAnswer()
 
     # --- resolution ------------------------------------------------------------------------------

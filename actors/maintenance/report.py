@@ -149,7 +149,7 @@ _UNKNOWN = _Position("", 0)
 
 
 @attrs.frozen
-class _ChunkIndex:
+class ChunkIndex:
     """The chunks in one container's metadata, and where they are in segments."""
 
     records: dict[str, ChunkRecord]
@@ -163,13 +163,19 @@ class _ChunkIndex:
     problems: tuple[ChunkProblem, ...]
 
 
-async def pages_of_chunks(view: StoreView, prefix: str = "") -> AsyncGenerator[list[ListedChunk], None]:
+async def pages_of_chunks(
+    view: StoreView, prefix: str = "", indexes: Sequence[ChunkIndex] | None = None
+) -> AsyncGenerator[list[ListedChunk], None]:
     """The objects in long-term storage whose names begin with ``prefix``, and the chunks that are missing
-    there, sorted by name, in pages. Close the generator if you leave it early."""
+    there, sorted by name, in pages. Close the generator if you leave it early. ``indexes``: of all
+    containers, if they are known."""
     known: dict[str, ListedChunk] = {}
     released, runs, kept = set[str](), set[str](), set[str]()
     for container in view.containers:
-        index = await _index_chunks(view.chunks, container.index, await container.snapshot())
+        if indexes is None:
+            index = await _index_chunks(view.chunks, container.index, await container.snapshot())
+        else:
+            index = indexes[container.index]
         released |= index.released
         runs |= index.runs
         kept |= index.kept
@@ -234,16 +240,28 @@ async def verify(
     """Read the committed bytes of the segments ``names``, or of all, and verify every checksum. Without
     ``deep`` only a listing is read. Raises ``SegmentNotFound`` for an unknown name, and ``WrongSegmentKind``
     for that of a table."""
+    return (await verify_and_index(view, names, deep=deep, progress=progress))[0]
+
+
+async def verify_and_index(
+    view: SegmentView[SnapshotSource],
+    names: Sequence[str] = (),
+    *,
+    deep: bool = True,
+    progress: Progress = no_progress,
+) -> tuple[VerifyReport, list[ChunkIndex]]:
+    """As ``verify``; also the index of each container, which is expensive to make."""
     wanted = set(names)
     # Before anything is read, which may take hours: a misspelt name fails at once.
     for name in names:
         snapshot = await view.containers[view.container_of(name)].snapshot()
         (await snapshot.find(name)).of_kind(is_table=False)
 
-    reports = [
+    verified = [
         await _verify_repeatedly(view, container, wanted, deep, progress) for container in view.containers
     ]
-    return VerifyReport(
+    reports = [report for report, _ in verified]
+    total = VerifyReport(
         sum(each.segments for each in reports),
         sum(each.chunks for each in reports),
         sum(each.bytes for each in reports),
@@ -251,6 +269,7 @@ async def verify(
         sum(each.unreferenced_bytes for each in reports),
         tuple(problem for each in reports for problem in each.problems),
     )
+    return total, [index for _, index in verified]
 
 
 async def _verify_repeatedly(
@@ -259,11 +278,11 @@ async def _verify_repeatedly(
     wanted: set[str],
     deep: bool,
     progress: Progress,
-) -> VerifyReport:
+) -> tuple[VerifyReport, ChunkIndex]:
     for _ in range(_ATTEMPTS_MAX - 1):
-        report = await _verify(view, container, wanted, deep, progress)
+        report, index = await _verify(view, container, wanted, deep, progress)
         if not report.problems or not await container.refresh():
-            return report
+            return report, index
     return await _verify(view, container, wanted, deep, progress)
 
 
@@ -273,7 +292,7 @@ async def _verify(
     wanted: set[str],
     deep: bool,
     progress: Progress,
-) -> VerifyReport:
+) -> tuple[VerifyReport, ChunkIndex]:
     index = await _index_chunks(view.chunks, container.index, await container.snapshot())
     records = [
         record
@@ -299,9 +318,10 @@ async def _verify(
     if not wanted:
         unreferenced = await _unreferenced(view, container.index, index, {})
     segments = {index.positions[record.name].segment for record in records if record.name in index.positions}
-    return VerifyReport(
+    report = VerifyReport(
         len(segments), len(records), size, unreferenced.chunks, unreferenced.bytes, tuple(problems)
     )
+    return report, index
 
 
 async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
@@ -381,7 +401,7 @@ def _own_chunks(container: int) -> str:
 async def _unreferenced(
     view: SegmentView[SnapshotSource],
     container: int,
-    index: _ChunkIndex,
+    index: ChunkIndex,
     needed: Mapping[str, AbstractSet[str]],
     needing: set[str] | None = None,
 ) -> GarbageTotal:
@@ -403,7 +423,7 @@ async def _unreferenced(
     return total
 
 
-async def _index_chunks(chunks: ChunkStorage, container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:
+async def _index_chunks(chunks: ChunkStorage, container: int, snapshot: ContainerSnapshot) -> ChunkIndex:
     records, errors = await chunk_records(snapshot)
     problems = [
         ChunkProblem(container, "", key.removeprefix(_CHUNK_KEY), error.reason)
@@ -431,7 +451,7 @@ async def _index_chunks(chunks: ChunkStorage, container: int, snapshot: Containe
     released = frozenset(released_names(await snapshot.metadata.scan(RELEASED_PREFIX)))
     kept = await kept_names(chunks, snapshot)
     runs = frozenset(named_runs(snapshot))
-    return _ChunkIndex(records, positions, released, runs, kept, tuple(problems))
+    return ChunkIndex(records, positions, released, runs, kept, tuple(problems))
 
 
 def _walk(

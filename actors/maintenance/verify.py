@@ -11,7 +11,7 @@ from ...journal.manifest.chain import ChainProblem
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import StoreView
 from .journal import verify_journals
-from .report import ChunkUse, ListedChunk, VerifyReport, pages_of_chunks, verify
+from .report import ChunkUse, ListedChunk, VerifyReport, pages_of_chunks, verify_and_index
 from .tables import verify_runs
 
 
@@ -38,9 +38,9 @@ async def verify_store(
     run that is needed for this cannot be read."""
     journals = await verify_journals(view)
     tables = await verify_runs(view, deep=deep)
-    chunks = await verify(view, deep=deep, progress=progress)
+    chunks, indexes = await verify_and_index(view, deep=deep, progress=progress)
     unreferenced: list[ListedChunk] = []
-    async with aclosing(pages_of_chunks(view)) as pages:
+    async with aclosing(pages_of_chunks(view, indexes=indexes)) as pages:
         async for page in pages:
             unreferenced += (each for each in page if each.use is ChunkUse.UNREFERENCED)
     return StoreVerification(

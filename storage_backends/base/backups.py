@@ -54,7 +54,7 @@ class StepKind(Enum):
     REMOVE = "remove"
     """Remove the record. Of any container."""
     DROP = "drop"
-    """Keep nothing for which there is no record."""
+    """Keep nothing for which there is no record; but with a token what another call is making."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -65,7 +65,8 @@ class BackupStep(Value):
     kind: StepKind
     name: str
     token: str = ""
-    """Of ``PIN``: identifies the call, so that a repeat pins nothing else."""
+    """Of ``PIN`` and ``DROP``: identifies the call, so that a repeat pins nothing else, and a call that fails
+    undoes nothing of another one."""
     positions: tuple[tuple[int, int], ...] = ()
     """Of ``PUT``: what each container answered to ``PIN``."""
 
@@ -83,11 +84,12 @@ Steps = Generator[BackupStep, StepAnswer, None]
 
 def make_backup(name: str, token: str, containers: int) -> Steps:
     """Pin each container; create the record, which makes it a backup; have each container confirm (rules P1
-    to P3). If a step fails, what was done is undone as far as possible; the rest is given up later."""
-    is_put = False
+    to P3). If a step fails, what this call did is undone as far as possible; the rest is given up later."""
+    is_put, reached = False, 0
     try:
         positions = []
         for container in range(containers):
+            reached = container + 1
             answer = yield BackupStep(container, StepKind.PIN, name, token)
             positions.append(answer.position)
         yield BackupStep(0, StepKind.PUT, name, positions=tuple(positions))
@@ -98,9 +100,9 @@ def make_backup(name: str, token: str, containers: int) -> Steps:
         if is_put:
             with suppress(TierlogError):
                 yield BackupStep(0, StepKind.REMOVE, name)
-        for container in range(containers):
+        for container in range(reached):
             with suppress(TierlogError):
-                yield BackupStep(container, StepKind.DROP, name)
+                yield BackupStep(container, StepKind.DROP, name, token)
         raise
 
 

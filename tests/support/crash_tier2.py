@@ -37,7 +37,6 @@ from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance import recover as recover_module
 from tierlog.actors.maintenance import restore as restore_module
 from tierlog.actors.maintenance.backup_objects import (
     list_backups,
@@ -46,6 +45,7 @@ from tierlog.actors.maintenance.defrag import defrag_segment
 from tierlog.actors.maintenance.transfer import chunks_of, export_segment
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.actors.store import recover as recover_module
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.manifest.pin_record import read_pin_record, read_pinned

@@ -121,7 +121,8 @@ class TakeBackupStep(RequestBody, frozen=True):
     kind: StepKind
     name: BackupName
     token: Annotated[str, Meta(max_length=64)] = ""
-    """Of ``pin``: identifies the call, so that a repeat pins nothing else."""
+    """Of ``pin`` and ``drop``: identifies the call, so that a repeat pins nothing else, and a call that fails
+    undoes nothing of another one."""
     elements: Annotated[tuple[PinnedElement, ...], Meta(max_length=1024)] = ()
     """Of ``put``: what each container answered to ``pin``."""
 

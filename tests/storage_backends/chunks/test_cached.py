@@ -44,7 +44,7 @@ class InFrontOfMemory(ChunkStorageConformance):
 @pytest.mark.one_loop
 class TestInFrontOfMemory(InFrontOfMemory):
     def make(self, folder: Path) -> ChunkStorage:
-        return cached(MemoryChunkStorage(self.state), folder / "cache").storage
+        return cached(MemoryChunkStorage(self.state, delete_many=True), folder / "cache").storage
 
 
 @pytest.mark.one_loop
@@ -120,6 +120,24 @@ async def test_k1_only_chunks_of_segments_are_cached(tmp_path: Path) -> None:
         assert await one.storage.read(name, 0, 10) == CONTENT[:10]
 
     assert cached_names(tmp_path) == {NAME}
+
+
+async def test_k1_chunks_deleted_together_leave_the_cache(tmp_path: Path) -> None:
+    """Whatever the outcome."""
+    names = [f"containers/0000/1/{number}" for number in range(3)]
+    memory = MemoryChunkStorage(delete_many=True)
+    one = cached(memory, tmp_path / "cache")
+    await one.storage.open()
+    for name in names:
+        await one.storage.create_with_content(name, [CONTENT])
+    await memory.delete(names[1])
+
+    assert await one.storage.delete_many(names[:2]) == [names[1]]
+    assert len(cached_files(tmp_path / "cache")) == 1
+    one.remote.script = every(Fault(FaultKind.BEFORE), "delete")
+    with pytest.raises(Unavailable):
+        await one.storage.delete_many(names[2:])
+    assert cached_files(tmp_path / "cache") == []
 
 
 async def test_k1_a_read_that_overtakes_a_delete_leaves_nothing(tmp_path: Path) -> None:

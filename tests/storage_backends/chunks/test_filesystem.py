@@ -8,13 +8,13 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from simulation.mutants.programs import rerouted
 
 from support.chunked import world_of
 from support.folders import make_socket
+from support.scripted_files import ScriptedFiles
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import (
     ChunkExists,
@@ -32,13 +32,11 @@ from tierlog.storage_backends.base.files import (
     Link,
     MakeFolder,
     Open,
-    Program,
     Read,
     Rename,
     Size,
     Sync,
     SyncFolder,
-    T,
     Unlink,
     Write,
 )
@@ -48,28 +46,6 @@ from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
 pytestmark = pytest.mark.anyio
 SEEDS = iter(range(1, 1 << 30))
-
-
-class ScriptedFiles(LocalFiles):
-    """Local files whose calls can be seen, and made to fail: ``fail`` gives the error of a call, or None."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-        self.fail: Callable[[IoCall], OSError | None] = lambda call: None
-
-    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> Self:
-        self._drive = super().lane(name, width, nofollow_root)._drive
-        return self
-
-    async def run(self, program: Program[T]) -> T:
-        return await super().run(rerouted(program, self._perform))
-
-    def _perform(self, call: IoCall) -> Program[Any]:
-        self.calls.append(type(call).__name__)
-        if (error := self.fail(call)) is not None:
-            raise error
-        return (yield call)
 
 
 @pytest.fixture
@@ -449,33 +425,6 @@ async def test_a_delete_beside_another_that_removes_their_folder_is_durable_and_
 
     assert files.calls[1:4] == ["Unlink", "SyncFolder", "SyncFolder"]
     assert [info async for info in storage.list("")] == []
-
-
-async def test_chunks_deleted_together_cost_one_sync_for_each_folder(
-    storage: FileSystemChunkStorage, files: ScriptedFiles
-) -> None:
-    names = [f"{folder}/{number}" for number in range(10) for folder in ("a", "b/c")]
-    for name in names:
-        await storage.create_with_content(name, [b"x"])
-    files.calls.clear()
-
-    assert await storage.delete_many(names) == []
-    assert [files.calls.count(kind) for kind in ("Unlink", "SyncFolder")] == [20, 2]
-
-
-async def test_a_deletion_of_many_of_which_one_fails_has_an_unknown_outcome_once_one_is_gone(
-    storage: FileSystemChunkStorage, files: ScriptedFiles
-) -> None:
-    for name in ("a/1", "a/2", "a/3"):
-        await storage.create_with_content(name, [b"x"])
-    refused = PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-    files.fail = lambda call: refused if isinstance(call, Unlink) and call.path.endswith("a/2") else None
-
-    with pytest.raises(OutcomeUnknown):
-        await storage.delete_many(["a/1", "a/2", "a/3"])
-    with pytest.raises(ChunkReadOnly):
-        await storage.delete_many(["a/2", "a/3"])
-    assert [info.name async for info in storage.list("")] == ["a/2", "a/3"]
 
 
 async def test_a_listing_reads_no_folder_above_its_prefix(
