@@ -24,6 +24,7 @@ from .clients import list_staged, list_transactions, observe_family
 from .compound_faults import CompoundFaults
 from .disk import Keep
 from .faults import Fault, Kind, Nth, Target, Window, any_fault
+from .full_storage import FullStorage
 from .gates import Killed
 from .local_runs import LocalRunFaults
 from .loop import after_steps, waiting_tasks
@@ -59,7 +60,11 @@ class Nemesis:
         self._zombies: list[Process] = []
         self._compound = CompoundFaults(run, tasks, self)
         self.backups = Backups(run, tasks)
-        acts = {**LocalRunFaults(run, tasks, self).acts, **self.backups.acts}
+        acts = {
+            **LocalRunFaults(run, tasks, self).acts,
+            **self.backups.acts,
+            **FullStorage(run, tasks).acts,
+        }
         self.beside = BesideTheWriter(run, tasks, acts)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             FaultKind.ADVANCE: self._advance,

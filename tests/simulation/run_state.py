@@ -77,7 +77,9 @@ class RunState:
             for family, checker in self.checkers.items()
         }
         self.watch = Watch()
-        self.book = ChunkHistory(PublishedChunks(site.chunk_names, site.stored_run).names)
+        self._truncated: dict[tuple[int, int], int] = {}
+        published = PublishedChunks(site.chunk_names, site.stored_run, self.truncated_to)
+        self.book = ChunkHistory(published.needs)
         site.faults.on_chunk_call = self.book.note
         self.counts: Counter[str] = Counter()
         self.current: Process | None = None
@@ -105,6 +107,23 @@ class RunState:
         """Called when a write of the log hangs."""
         self.at_slow_runs: Callable[[], None] = lambda: None
         """Called when reads of runs become slow."""
+
+    def truncated_to(self, container: int, sid: int) -> int:
+        """G6: on a full storage what was truncated makes room before an element shows it. It stays known of
+        owners that have died since."""
+        if not self.site.faults.met.get(f"{Target.CHUNKS} {Kind.FULL}"):
+            return 0
+
+        starts = (
+            segment.start_offset
+            for process in self.site.processes
+            if process.alive
+            for each in process.containers()
+            if each.index == container and (segment := each.state.segments.by_id.get(sid)) is not None
+        )
+        found = max(starts, default=0), self._truncated.get((container, sid), 0)
+        self._truncated[container, sid] = max(found)
+        return max(found)
 
     def _at_first(self, names: Sequence[str]) -> State:
         legacy = tuple(

@@ -3,7 +3,7 @@ are left out, because no run could tell the difference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any
 
 import anyio
@@ -22,6 +22,7 @@ from tierlog.actors.container.snapshot import Snapshot
 from tierlog.actors.container.sources import ContainerCollectorSource, UnpublishedNames
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.tombstones import Tombstones
+from tierlog.actors.container.truncated_chunks import TruncatedChunks
 from tierlog.actors.flush import cycle_capture
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.flush_tasks import FlushTasks
@@ -420,6 +421,17 @@ def chunks_go_before_an_element_shows_it(plant: Planter) -> None:
         return set()
 
     plant(UnpublishedNames.among, among)
+
+
+@mutant("G6")
+def full_storage_lets_go_of_what_joins_replaced(plant: Planter) -> None:
+    """All chunks that left a segment go if its data does not fit, although long-term storage alone needs
+    those whose bytes nobody has truncated."""
+
+    async def among(original: Any, self: TruncatedChunks, segment: int, names: Collection[str]) -> set[str]:
+        return set(names)
+
+    plant(TruncatedChunks.among, among)
 
 
 @mutant("G4", worlds_from=FIRST)
