@@ -88,12 +88,12 @@ async def _historical(setting: Setting, *, is_cold: bool) -> Sequence[Pair]:
 
     def prepare() -> None:
         for file in files if is_cold else ():
-            _forget_pages(file)
+            forget_pages(file)
 
     return await alternate(setting, value, reference, 5)
 
 
-def _forget_pages(file: str) -> None:
+def forget_pages(file: str) -> None:
     """Drop the file from the system's page cache; chunks are synced, so all of it can be dropped."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
@@ -102,7 +102,7 @@ def _forget_pages(file: str) -> None:
         os.close(descriptor)
 
 
-def _no_fadvise() -> str:
+def no_fadvise() -> str:
     return (
         ""
         if hasattr(os, "posix_fadvise")
@@ -174,7 +174,7 @@ BENCHMARKS = (
         "MB/s",
         0.8,
         historical_read,
-        missing=_no_fadvise,
+        missing=no_fadvise,
     ),
     Benchmark(
         "historical_read_warm",

@@ -84,6 +84,15 @@ class ListedChain:
             case Step.FOREIGN | Step.ROLLED_BACK as step:
                 raise mismatch(step, self, known, container)
 
+    def check_between(self, before: Known, after: Known, store: bytes, container: int) -> None:
+        """As ``check``, beside an owner at work: the chain was listed between two readings of its log.
+
+        An element that the log knew before exists, and one that exists is known to the log after. What only
+        one of the two readings contradicts, the owner did meanwhile."""
+        self.check_store(store)
+        if decide(before, self.position) is decide(after, self.position):
+            self.check(before, store, container)
+
     def check_store(self, store: bytes) -> None:
         """Raises ``StoreMismatch`` if long-term storage is another store's."""
         for other in self.stores - {store}:

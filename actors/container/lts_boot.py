@@ -17,7 +17,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.manifest.chain import StoredElement, element_name, list_elements
-from ...journal.manifest.element import Element, Kind, Owner, Pin
+from ...journal.manifest.element import NOTHING, Element, Kind, Owner, Pin, Progress
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.log_element import LogElement
@@ -63,7 +63,7 @@ class LtsBoot:
     """The targets of open transactions, and what is staged for them: these are always in memory."""
     records: Sequence[Row]
     pin: Pin | None = None
-    """The pin that keeps ``chosen``, if it is an earlier one."""
+    """The pin that keeps ``chosen``, if it is an earlier one; ``newest`` lists it (rule P6)."""
 
     @property
     def epoch(self) -> int:
@@ -90,8 +90,7 @@ class LtsBoot:
                     highest_version=history,
                 ),
                 runs=chosen.runs,
-                # P5: all backups, and a restored one that was copied here.
-                pins=tuple(dict.fromkeys((*newest.pins, *(() if self.pin is None else (self.pin,))))),
+                pins=newest.pins,  # P5
             )
         )
         state = ContainerState(self.container, epoch)
@@ -120,6 +119,23 @@ class LtsBoot:
             )
         await log_checkpoint(state, log, made[0])
         return claim
+
+
+def without_elements(store: bytes) -> StoredElement:
+    """What a container begins with that has no element: the head of an empty chain."""
+    nobody = Owner(store, bytes(16), bytes(16))
+    return StoredElement(
+        NOTHING,
+        Element(
+            n=0,
+            kind=Kind.OPEN,
+            epoch=0,
+            owner=nobody,
+            predecessor=NOTHING,
+            time_ms=0,
+            progress=Progress(),
+        ),
+    )
 
 
 async def read_boot(

@@ -83,7 +83,8 @@ def _logs(entries: Sequence[FolderEntry]) -> bool:
 
 def _has_logs(folder: StoreFolder) -> InvalidArgument:
     return InvalidArgument(
-        f"{folder.path} already has the logs of a store: restore into a folder without wal/"
+        f"{folder.path} already has the logs of a store: name a folder without wal/; `tierlog restore "
+        f"--replace` goes back to a backup in this one, and moves them away"
     )
 
 
@@ -176,10 +177,13 @@ async def check_long_term_storage(folder: StoreFolder, files: Files, config: Sto
 def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
     try:
         yield ListFolder(folder.chunks)
+    except NotADirectoryError:
+        yield from list_data_folder(folder)  # refuses that it is a file itself
+        raise
     except FileNotFoundError as error:
         raise InvalidArgument(
-            f"{folder.path} has no lts/: a restore needs the long-term storage of the store there, or the "
-            f"location of its bucket (--chunks)"
+            f"{folder.path} has no lts/: put the long-term storage of the store there, or name its bucket "
+            f"(--chunks)"
         ) from error
 
 

@@ -194,7 +194,7 @@ def _decoded(data: Buffer, name: str, magic: int, decoders: Mapping[int, Callabl
     return value
 
 
-async def list_backups(storage: ChunkStorage) -> list[str]:
+async def list_old_backups(storage: ChunkStorage) -> list[str]:
     """The names of the backups in ``storage``, sorted."""
     names = [backup_of(info.name) async for info in storage.list(OLD_BACKUPS)]
     return sorted(name for name in names if name is not None)
@@ -204,7 +204,7 @@ async def read_manifest(storage: ChunkStorage, name: str) -> Manifest:
     """The manifest of the backup ``name``. Raises ``BackupNotFound``."""
     file = old_manifest_name(name)
     if not await storage.exists(file):
-        known = await list_backups(storage)
+        known = await list_old_backups(storage)
         others = f"the latest are {', '.join(known[-_BACKUPS_SHOWN:])}" if known else "there are none"
         raise BackupNotFound(f"there is no backup {name!r}: {others}")
 

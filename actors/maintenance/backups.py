@@ -14,8 +14,7 @@ from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.table import Table
 from ..container.published_check import pages_of_rows
 from ..store.views import ContainerSnapshot
-from .backup_objects import list_backups as list_old_backups
-from .backup_objects import read_manifest
+from .backup_objects import list_old_backups, read_manifest
 
 _CACHE_BYTES = 16 << 20
 

@@ -57,9 +57,9 @@ from ..legacy_rolling.importing import Progress, no_progress
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..store.opening import StoreOpener, log_options
-from ..store.recover import RecoveredStore, recover_store
+from ..store.recover import Prepare, RecoveredStore, recover_store
 from ..store.store import SegmentStore
-from .backup_copy import CopiedBackup, copy_backup
+from .backup_copy import copy_for_restore
 from .backup_objects import Manifest, ReleasedFile, SegmentBackup, read_manifest, read_segments
 
 _WORKERS = 8
@@ -114,14 +114,10 @@ async def restore_backup(
 
     if options.deep or options.partial:
         raise InvalidArgument("--deep and --partial are for backups of an earlier version: leave them out")
-    prepare = None if source is None else partial(_copy_from, source, options.backup, progress)
+    prepare: Prepare | None = None
+    if source is not None:
+        prepare = partial(copy_for_restore, source, options.backup, progress=progress)
     return await recover_store(folder, config, files, world, options.backup, prepare)
-
-
-async def _copy_from(
-    source: ChunkStorage, backup: str, progress: Progress, target: ChunkStorage
-) -> CopiedBackup:
-    return await copy_backup(source, backup, target, progress, is_copy=True)
 
 
 async def _is_old(

@@ -1,10 +1,10 @@
 """The read-only view of long-term storage alone: what the newest element of each container's chain and the
 sorted runs that it names describe. It needs no logs, and nothing of the store's process or disk.
 
-It shows what was flushed and published, and nothing newer. A full cycle publishes the image of a segment as
-of a later moment than the segment's record: of each segment the view shows what the record has, which is what
-can be read. What is set together with an append may be ahead of that (``LtsSnapshot``). Open transactions are
-in the logs only; ended ones are shown.
+It shows what was flushed and published, and nothing newer: each segment as of one moment (rule F10). Earlier
+versions published images as of a later moment than records: so of each segment the view shows what the record
+has, which is what can be read, and what was set together with an append may be ahead of that
+(``LtsSnapshot``). Of transactions those that ended are shown.
 
 Guarantees: nothing is written, and no owner is fenced or disturbed. Of a living store each container is as of
 the element that was the newest when the view first read it; ``refresh`` reads on, and so does a read that
@@ -215,9 +215,9 @@ class LtsView(SegmentView[LtsContainer]):
     """What long-term storage alone shows of a store. ``open_lts`` makes it; use it inside the ``async with``
     body.
 
-    Lengths, starts and seals are those that were flushed: what an info shows can be read. Attributes are
-    those of the newest full flush, and may include some that were set with appends which were not flushed
-    yet. Of transactions only those that ended are known.
+    Each segment is as of one moment, that of the newest full flush that it was in: what an info shows can be
+    read. If an earlier version flushed it, attributes may include some that were set with appends which were
+    not flushed yet. Of transactions only those that ended are shown.
     """
 
     def __init__(self, place: StoragePlace, record: StoreRecord, chunks: ChunkStorage) -> None:

@@ -27,7 +27,6 @@ from ...journal.manifest.chain import ChainReport, element_name, read_chain
 from ...journal.manifest.element import Kind
 from ...journal.manifest.pin_record import (
     PinRecord,
-    missing_pins,
     pin_of,
     pin_record_name,
     read_pinned,
@@ -41,13 +40,13 @@ from ...journal.manifest.store_record import (
 )
 from ...journal.operations.log_element import LogElement
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import BackupIncomplete, DataCorruption
+from ...storage_backends.base.errors import BackupIncomplete, ChunkNotFound, DataCorruption
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ..container.listed_chain import ListedChain
-from ..container.lts_boot import LtsBoot, claim_chain, read_boot
+from ..container.lts_boot import LtsBoot, claim_chain, read_boot, without_elements
 from ..container.owner import Identity
 from ..folder.chunk_location import make_chunk_storage, resolve_location
 from ..folder.fingerprint import read_fingerprint
@@ -70,7 +69,7 @@ _SHOWN_MAX = 3
 class RecoveredContainer:
     container: int
     element: int = 0
-    """The number of the element that it begins with; 0 if no owner ever opened the container."""
+    """The number of the element that it begins with; 0 if there was none."""
     cycle: int = 0
     """The full flush that it is as of; 0 if there was none."""
     completed_ms: int = 0
@@ -101,7 +100,8 @@ async def recover_store(
     prepare: Prepare | None = None,
 ) -> RecoveredStore:
     """Make the logs of the store in ``folder``, or in the bucket that ``config`` names, from its long-term
-    storage alone; with ``backup`` as of that. ``prepare`` copies the backup there first.
+    storage alone; with ``backup`` as of that, which the newest elements keep. ``prepare`` copies the backup
+    there first.
 
     Raises ``InvalidArgument`` (there are logs, no long-term storage, or no complete backup), ``Unavailable``
     (another restore into the folder is under way, or long-term storage does not answer), ``DataCorruption``
@@ -117,9 +117,7 @@ async def recover_store(
             if prepare is not None:
                 await prepare(chunks)
             pins = await require_pin_record(chunks, backup) if backup else None
-            recovery = _Recovery(folder, building, chunks, config, files, world, pins)
-            # What was copied is there, whether the chain keeps it or not.
-            return await recovery.run(is_copied=prepare is not None)
+            return await _Recovery(folder, building, chunks, config, files, world, pins).run()
         finally:
             await chunks.close()
 
@@ -172,15 +170,15 @@ class _Recovery:
         self._files = files
         self._world = world
 
-    async def run(self, *, is_copied: bool) -> RecoveredStore:
+    async def run(self) -> RecoveredStore:
         record = await require_store_record(self._chunks)
         if self._pins is not None:
-            await self._check_pins(self._pins, record, is_copied=is_copied)
+            _check_record(self._pins, record)
         boots: list[LtsBoot] = []
         containers: list[RecoveredContainer] = []
         for index in range(record.containers):
             boot, described = await self._read(record, index)
-            boots += () if boot is None else (boot,)
+            boots.append(boot)
             containers.append(described)
         # Everything is checked: from here on only in the temporary folder, until the chains are claimed.
         claims = await self._write(record, boots)
@@ -194,34 +192,28 @@ class _Recovery:
         backup = "" if self._pins is None else self._pins.name
         return RecoveredStore(record.store.hex(), tuple(containers), backup)
 
-    async def _check_pins(self, pins: PinRecord, record: StoreRecord, *, is_copied: bool) -> None:
-        if pins.store != record.store:
-            raise other_store(pins.store, record.store)
-        if len(pins.elements) != record.containers:
-            raise DataCorruption(
-                f"it has {len(pins.elements)} containers, and the store {record.containers}",
-                file=pin_record_name(pins.name),
-                offset=0,
-            )
-        # P3: otherwise its chunks may be deleted already.
-        if not is_copied and (missing := await missing_pins(self._chunks, pins)):
-            raise BackupIncomplete(
-                f"backup {pins.name!r} is not complete: container {missing[0]} does not keep it, because it "
-                f"was given up while it was made, or is being removed"
-            )
-
-    async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot | None, RecoveredContainer]:
-        """What the container begins with; None if no owner ever opened it."""
+    async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot, RecoveredContainer]:
+        """What the container begins with."""
         chain = await read_chain(self._chunks, index)
         newest = await LtsContainer(index, self._chunks, record.store).newest()
         if newest is None:
-            return None, RecoveredContainer(index)
+            if self._pins is not None:
+                raise _not_kept(self._pins.name, index)
+            # R4: an owner of the lost logs may have opened it, and acked appends, in an outage.
+            runs = RunReader(StoredRuns(self._chunks), BlockCache(_CACHE_BYTES))
+            nothing = without_elements(record.store)
+            return await read_boot(index, nothing, nothing.element, runs), RecoveredContainer(index)
 
         chosen, pin = newest.element, None
         if self._pins is not None:
-            pinned = await read_pinned(self._chunks, self._pins, index)
+            try:
+                pinned = await read_pinned(self._chunks, self._pins, index)
+            except ChunkNotFound as error:
+                raise _not_kept(self._pins.name, index) from error
             chosen, pin = pinned.element, pin_of(self._pins.name, pinned)
             check_readable(chosen, pin_record_name(self._pins.name))
+            if pin not in newest.element.pins:
+                raise _not_kept(self._pins.name, index)
 
         # What is unreadable below the newest element may as well have been deleted (rule J8).
         for problem in chain.problems:
@@ -263,6 +255,25 @@ class _Recovery:
                 with anyio.CancelScope(shield=True):
                     await log.close(clean=is_complete)
         return claims
+
+
+def _check_record(pins: PinRecord, record: StoreRecord) -> None:
+    if pins.store != record.store:
+        raise other_store(pins.store, record.store)
+    if len(pins.elements) != record.containers:
+        raise DataCorruption(
+            f"it has {len(pins.elements)} containers, and the store {record.containers}",
+            file=pin_record_name(pins.name),
+            offset=0,
+        )
+
+
+def _not_kept(backup: str, container: int) -> BackupIncomplete:
+    """P6: as of the element above which the chain is claimed, so what the backup needs was never garbage."""
+    return BackupIncomplete(
+        f"backup {backup!r} is not complete: container {container} does not keep it, because it was given up "
+        f"while it was made, or is being removed"
+    )
 
 
 def _describe(boot: LtsBoot, chain: ChainReport) -> RecoveredContainer:

@@ -108,9 +108,11 @@ async def read_newest(
 
         # In place: the caller goes on with the numbers that the element was found by.
         numbers[:] = await list_elements(chunks, container)
-    raise Unavailable(
-        f"element {numbers[-1]} of container {container} is listed and cannot be read: try again"
-    )
+    raise _vanished(container, numbers[-1])
+
+
+def _vanished(container: int, n: int) -> Unavailable:
+    return Unavailable(f"element {n} of container {container} is listed and cannot be read: try again")
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -151,9 +153,18 @@ class ChainReport(Value):
 
 async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
     """Read all elements and check that each continues the one before, if that is still there."""
+    numbers: list[int] = []
+    for _ in range(_ATTEMPTS_MAX):
+        numbers = await list_elements(chunks, container)
+        chain = await _read_listed(chunks, container, numbers)
+        if not numbers or (chain.listed and chain.listed[0].n == numbers[-1]):
+            return chain
+    raise _vanished(container, numbers[-1])
+
+
+async def _read_listed(chunks: ChunkStorage, container: int, numbers: list[int]) -> ChainReport:
     elements: list[StoredElement] = []
     problems: list[ChainProblem] = []
-    numbers = await list_elements(chunks, container)
     # Thousands, if none could be deleted for long: one after the other they would take minutes.
     reads = [partial(_read_or_problem, chunks, container, n) for n in reversed(numbers)]
     for start in range(0, len(reads), _PART):

@@ -112,7 +112,7 @@ def remove_backup(name: str, containers: int) -> Steps:
     for container in range(containers):
         found |= (yield BackupStep(container, StepKind.DROP, name)).found
     if not found:
-        raise BackupNotFound(f"there is no backup {name!r}: list them")
+        raise BackupNotFound(f"there is no backup {name!r}: `tierlog backup ls` lists them")
 
 
 async def take_steps(steps: Steps, take: Callable[[BackupStep], Awaitable[StepAnswer]]) -> None:

@@ -43,6 +43,9 @@ BLOCK = 1 << 20
 _ENTRY = struct.Struct(">II")
 _BLOCKS_MAX = 8192
 _TABLE_BYTES = _BLOCKS_MAX * _ENTRY.size
+FILE_OVERHEAD = 8192
+"""Bytes of disk blocks, at most, that a small file takes besides its data: a page of the table, and the rest
+of the last page."""
 _SUFFIX = ".blocks"
 _FILE_NAME_MAX = 255
 

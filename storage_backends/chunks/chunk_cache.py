@@ -26,6 +26,7 @@ from ..base.files import Files
 from ..base.os_errors import explain
 from ..base.values import Value
 from .cached_blocks import (
+    FILE_OVERHEAD,
     Block,
     CachedFile,
     Found,
@@ -85,7 +86,7 @@ class ChunkCache:
         self._report = report
         self._step = options.size // 32
         self._added = 0
-        """Bytes written since the folder was last listed."""
+        """Bytes of disk blocks, at most, written since the folder was last listed."""
         self._held = 0
         """Bytes in it then."""
         self._is_trimming = False
@@ -214,7 +215,7 @@ class ChunkCache:
                 self._failed(error)
             return False
 
-        self._added += written
+        self._added += written + FILE_OVERHEAD
         self._filled_bytes += written
         if self._bypassed_until is not None:
             self._bypassed_until = None
@@ -249,16 +250,21 @@ class ChunkCache:
 
         self._is_trimming = True
         try:
-            self._added = 0
-            held, free = await self._list()
-            total = sum(file.size for file in held)
-            is_full = total + self._step > self.options.size
-            excess = max(self.options.spare - free, total - self.options.size // 16 * 15 if is_full else 0)
-            evicted = _oldest(held, excess)
-            self._evicted += await self._remove(evicted)
-            self._held = total - sum(file.size for file in evicted)
+            await self._trim_once()
+            while self._added >= self._step:  # meanwhile
+                await self._trim_once()
         finally:
             self._is_trimming = False
+
+    async def _trim_once(self) -> None:
+        self._added = 0
+        held, free = await self._list()
+        total = sum(file.size for file in held)
+        is_full = total + self._step > self.options.size
+        excess = max(self.options.spare - free, total - self.options.size // 16 * 15 if is_full else 0)
+        evicted = _oldest(held, excess)
+        self._evicted += await self._remove(evicted)
+        self._held = total - sum(file.size for file in evicted)
 
     async def _remove(self, files: Sequence[CachedFile]) -> int:
         removed = 0

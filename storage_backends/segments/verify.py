@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import attrs
 
 from ..base.checksum import crc32c
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import ChunkNotFound
+from ..base.parallel import in_parallel
 from .records import BLOCK, ChunkRecord
 
+_READS = 16
+"""Reads of one chunk that are begun together."""
+_AT_ONCE = 2
+"""One read is checked during the next."""
 _READ_BYTES = 4 * BLOCK
 
 
@@ -31,11 +37,13 @@ async def find_flaws(chunks: ChunkStorage, record: ChunkRecord, advance: Callabl
         advance(record.length)
         return [flaw]
 
-    return [
-        flaw
-        for start in range(0, record.length, _READ_BYTES)
-        for flaw in await _check(chunks, record, start, advance)
-    ]
+    flaws: list[Flaw] = []
+    for first in range(0, record.length, _READS * _READ_BYTES):
+        starts = range(first, min(first + _READS * _READ_BYTES, record.length), _READ_BYTES)
+        checks = [partial(_check, chunks, record, start, advance) for start in starts]
+        for found in await in_parallel(_AT_ONCE, checks):
+            flaws += found
+    return flaws
 
 
 async def find_missing(chunks: ChunkStorage, record: ChunkRecord) -> Flaw | None:

@@ -58,7 +58,7 @@ EXEMPT = {
     "actors/store/opening.py StoreOpener._disk": "reads the id of an opening that this process has just made",
     "actors/store/opening.py identify": "reads ids that this process has just made",
     "actors/maintenance/restore.py _Restore._make_folder": "as above",
-    "actors/maintenance/recover.py _Recovery._write": "as above",
+    "actors/store/recover.py _Recovery._write": "as above",
     "journal/operations/operation.py _Record.decode": "a protocol's signature, without a body",
     "actors/store/runtime.py ContainerRuntime._local_container.make": "as above",
     "spark_bridge/events.py decode_arrow": "needs the extra `spark`; takes boundaries that `boundaries` has "

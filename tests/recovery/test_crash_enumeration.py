@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
@@ -31,12 +31,17 @@ from support.crash_world import Mode, changes_disk, missing_folders
 from support.fingerprints import fingerprint
 from support.oracle import Oracle
 from support.virtual import run_virtual
+from tierlog.actors.container import checkpoint
 from tierlog.actors.container.checkpoint import Checkpointer
+from tierlog.actors.container.closures import ClosureLog
+from tierlog.actors.container.snapshot import Snapshot
 from tierlog.journal.log import local_open
 from tierlog.journal.log.frames import FileId
 from tierlog.journal.log.local_history import History
 from tierlog.journal.log.local_open import TakenOver, take_over
 from tierlog.journal.log.local_writer import LogContext, trim_sealed
+from tierlog.journal.operations.checkpoint_closures import CheckpointClosures
+from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import FileHandle, IoCall, MakeFolder, Program, Write
 from tierlog.storage_backends.chunks.filesystem_programs import Folders
@@ -252,6 +257,18 @@ async def only_the_begin(checkpointer: Checkpointer, default: int) -> int:
     return default
 
 
+def each_for_itself(log: ClosureLog, segments: Iterable[int], to: int) -> Generator[None, None, set[int]]:
+    yield from ()
+    return set(segments)
+
+
+manifest_of = checkpoint._manifest
+
+
+def without_closures(number: int, snapshot: Snapshot) -> Iterator[tuple[Operation, int]]:
+    return (each for each in manifest_of(number, snapshot) if type(each[0]) is not CheckpointClosures)
+
+
 @pytest.mark.parametrize(
     "scenario, place, name, planted, step",
     [
@@ -259,12 +276,14 @@ async def only_the_begin(checkpointer: Checkpointer, default: int) -> int:
         ("flush", Folders, "_make", make_without_sync, -3),
         ("roll", Checkpointer, "_oldest_unflushed", only_the_begin, -3),
         ("container", local_open, "take_over", trim_and_take_over, 1),
+        ("held-back", ClosureLog, "closure", each_for_itself, -3),
+        ("held-back", checkpoint, "_manifest", without_closures, -3),
     ],
 )
 def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object, step: int) -> None:
     """No sync of a file, no sync of a new folder, a log truncated up to the checkpoint although bytes below
-    it are needed, a file trimmed before its seal is durable. ``step``: from the end that is nearer to a crash
-    that shows it."""
+    it are needed, a file trimmed before its seal is durable; a merge published without its target, closures
+    that a checkpoint leaves out. ``step``: from the end that is nearer to a crash that shows it."""
     with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
         instants = run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants
         crash_all(scenario, 0, [(at, mode) for at in instants[::step] for mode in modes(at, 2)])

@@ -85,6 +85,16 @@ class CutNotes:
         self.images: dict[tuple[int, int], set[bytes | None]] = {}
         """By container and segment: what its image was at any cut."""
 
+    def and_of(self, *others: CutNotes) -> CutNotes:
+        """What is noted up to now, and what ``others`` have."""
+        both = CutNotes()
+        for notes in (self, *others):
+            for cut, noted in notes.cuts.items():
+                both.cuts.setdefault(cut, []).extend(noted)
+            for segment, images in notes.images.items():
+                both.images.setdefault(segment, set()).update(images)
+        return both
+
     @contextmanager
     def noting(self) -> Iterator[None]:
         original: Callable[[CycleCut, ContainerState], None] = CycleCut.__init__

@@ -20,6 +20,7 @@ from tierlog.storage_backends.base.transactions import is_staged
 
 from .backups import Backups
 from .beside import BesideTheWriter
+from .chunk_caches import ChunkCacheFaults
 from .clients import list_staged, list_transactions, observe_family
 from .compound_faults import CompoundFaults
 from .disk import Keep
@@ -64,6 +65,7 @@ class Nemesis:
             **LocalRunFaults(run, tasks, self).acts,
             **self.backups.acts,
             **FullStorage(run, tasks).acts,
+            **ChunkCacheFaults(run.site).acts,
         }
         self.beside = BesideTheWriter(run, tasks, acts)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {

@@ -104,6 +104,8 @@ BACKUP_SHARE = 0.15
 """The share of the seeds without any of these with backups."""
 FULL_SHARE = 0.15
 """The share of the seeds without any of these in which users' data finds no room for a while."""
+CACHE_SHARE = 0.4
+"""The share of the seeds with objects, and without what would be delayed, with a chunk cache."""
 SLOW_SHARE = 0.15
 """The share of the seeds without either with slow lookups of cold segments."""
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
@@ -150,6 +152,7 @@ class FaultKind(StrEnum):
     SLOW_RUNS = "slow reads of runs for a while"
     BACKUP = "backup that is made or removed"
     USERS_FULL = "no room for users' data, for longer than garbage waits"
+    CHUNK_CACHE = "loss, damage or failure of the chunk cache"
 
 
 QUIET = (FaultKind.ADVANCE,)
@@ -182,8 +185,8 @@ RUNS = (
     FaultKind.UNREADABLE_RUNS,
 )
 """Carried out by themselves, in some other seeds (``local_runs.py``)."""
-BY_THEMSELVES = (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP, FaultKind.USERS_FULL)
-ALL = tuple(kind for kind in FaultKind if kind not in BY_THEMSELVES)
+APART = (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP, FaultKind.CHUNK_CACHE, FaultKind.USERS_FULL)
+ALL = tuple(kind for kind in FaultKind if kind not in APART)
 
 
 @attrs.frozen
@@ -288,7 +291,8 @@ class _Planner:
         plan = _with_local_runs(plan, Random(f"local runs {self._seed}"))
         plan = _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
         plan = _with_backups(plan, Random(f"backups {self._seed}"))
-        return _with_full_storage(plan, Random(f"full storage {self._seed}"))
+        plan = _with_full_storage(plan, Random(f"full storage {self._seed}"))
+        return _with_chunk_cache(plan, Random(f"chunk cache {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -500,6 +504,30 @@ def _with_full_storage(plan: Plan, random: Random) -> Plan:
         for number in range(1, random.choice((3, 6)))
     )
     return attrs.evolve(plan, beside=faults)
+
+
+def _with_chunk_cache(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with a chunk cache in front of its objects, and faults of it. Also beside backups and
+    faults of local runs; otherwise as ``_with_beside``."""
+    kinds = {fault.kind for fault in plan.beside}
+    is_checked = not kinds.isdisjoint((*BESIDE, FaultKind.SLOW_RUNS))
+    if is_checked or plan.site.chunks is not ChunksKind.OBJECTS or random.random() >= CACHE_SHARE:
+        return plan
+
+    last = plan.numbers[-1]
+    faults = tuple(
+        PlannedFault(
+            last + number,
+            kind=FaultKind.CHUNK_CACHE,
+            count=random.randint(1, plan.actions[-1].number),
+            seconds=random.choice((0.1, 1.0, 5.0, 20.0)),
+            chance=random.getrandbits(32),
+        )
+        for number in range(1, random.choice((2, 6, 15)))
+    )
+    size = random.choice((64, 64, 256, 1 << 10)) << 10
+    site = attrs.evolve(plan.site, chunk_cache=size)
+    return attrs.evolve(plan, site=site, beside=(*plan.beside, *faults))
 
 
 def _with_slow_runs(plan: Plan, random: Random) -> Plan:

@@ -13,6 +13,7 @@ from tierlog.actors.container.lts_boot import claim_chain, read_boot
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.store.lts_view import LtsContainer
 from tierlog.journal.log.memory import MemoryLogService
+from tierlog.journal.manifest.pin_record import missing_pins, pin_of, read_pinned, require_pin_record
 from tierlog.journal.manifest.store_record import require_store_record
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.names import container_of
@@ -105,7 +106,10 @@ class RecoveredRun(CopiesRun):
         assert process is not None
         for name, data in lost.acked.items():
             most = data + lost.doubts.get(name, b"")
-            found, start = await process.call(lambda store, name=name: read_all(store, name))  # type: ignore[misc]
+            try:
+                found, start = await process.call(lambda store, name=name: read_all(store, name))  # type: ignore[misc]
+            except TierlogError as error:
+                raise Broken(f"it does not hold that what is recovered can be read\n{error!r}") from error
             end = start + len(found)
             if not (
                 starts[name] <= start <= lost.starts_sent.get(name, 0)
@@ -132,19 +136,26 @@ class RecoveredRun(CopiesRun):
         ):
             folder.acked[name] += folder.doubts.pop(name)
 
-    async def _recovered(self, lost: Folder, name: str) -> Folder:
-        """Folder ``name``: the store of ``lost`` without its logs and local copies. What it should have is
-        not known."""
+    async def _recovered(self, lost: Folder, name: str, backup: str = "") -> Folder:
+        """Folder ``name``: the store of ``lost`` without its logs and local copies, as of now or of a backup.
+        What it should have is not known."""
         chunks = MemoryChunkStorage(self.site.chunk_state, append=self.site.kind.chunks is ChunksKind.APPEND)
         await chunks.open()
         logs = MemoryLogService()
         try:
             record = await require_store_record(chunks)
+            pins = await require_pin_record(chunks, backup) if backup else None
+            if pins is not None and (missing := await missing_pins(chunks, pins)):
+                raise Broken(f"it does not hold that a backup stays complete\n{backup}: {missing}")
             for index in range(record.containers):
                 newest = await LtsContainer(index, chunks, record.store).newest()
                 assert newest is not None
                 runs = RunReader(StoredRuns(chunks), BlockCache(_CACHE_BYTES))
-                boot = await read_boot(index, newest, newest.element, runs)
+                chosen, pin = newest, None
+                if pins is not None:
+                    chosen = await read_pinned(chunks, pins, index)
+                    pin = pin_of(backup, chosen)
+                boot = await read_boot(index, newest, chosen.element, runs, pin)
                 if boot.published.inconsistencies:
                     raise Broken(f"it does not hold that every flush can be recovered\n{boot.published}")
                 log = logs.log(str(index))

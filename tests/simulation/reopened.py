@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 
 import anyio
 import trio
 
+from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.chunks.memory import MemoryChunk
@@ -23,6 +25,7 @@ from .copies import DELAY, FIRST, NAMES, CopiesRun
 from .faults import Fault, Kind, Target, Window
 from .invariants import Broken
 from .process import Process, ProcessDied
+from .published import names_kept_by
 from .trace import Trace
 
 FIRST_REOPENED = FIRST + (2 << 32)
@@ -65,11 +68,7 @@ class ReopenedRun(CopiesRun):
     async def _put_storage_back(self, folder: Folder) -> None:
         """It lacks what was flushed since: the folder is refused, and nothing is changed, until the newest
         state is back in place."""
-        await self._flush(folder)
-        earlier = self.site.chunk_contents()
-        await self._work(folder, self._random.randint(1, 12), disturbed=False)
-        await self._append(folder, NAMES[0])
-        await self._flush(folder)
+        earlier, backups = await self._live_on_after_a_copy(folder)
         await self._end(folder)
         await trio.sleep(1.0)  # a call of a killed process may still take effect
         newest = self.site.chunk_contents()
@@ -81,24 +80,69 @@ class ReopenedRun(CopiesRun):
             self._set_storage(newest)
             await self._open(folder)
             await self._check(folder)
+            await self._check_backups(folder, backups)
             await self._end(folder)
             await trio.sleep(1.0)
             newest = self.site.chunk_contents()
+        await self._open(folder)
+        await self._remove_backups(folder)
+
+    async def _live_on_after_a_copy(self, folder: Folder) -> tuple[dict[str, bytes], set[str]]:
+        """What long-term storage has, before the folder is used on and backups are made and removed; then the
+        backups that there are. What is deleted in between, garbage and what only a backup needed, is missing
+        if the copy is put in place."""
+        await self._flush(folder)
+        backups = {f"b{number}" for number in range(self._random.randint(0, 2))}
+        for name in sorted(backups):
+            await self._must(folder, lambda store, name=name: store.backup(name))  # type: ignore[misc]
+            await self._work(folder, self._random.randint(0, 3), disturbed=False)
+        earlier = self.site.chunk_contents()
+        for name in sorted(backups):
+            if self._random.random() < 0.5:
+                await self._must(folder, lambda store, name=name: store.remove_backup(name))  # type: ignore[misc]
+                backups.remove(name)
+        await self._work(folder, self._random.randint(1, 12), disturbed=False)
+        if self._random.random() < 0.5:
+            await self._must(folder, lambda store: store.backup("later"))
+            backups.add("later")
+        await trio.sleep(self._random.choice((0.0, 3 * DELAY)))
+        await self._append(folder, NAMES[0])
+        await self._flush(folder)
+        return earlier, backups
+
+    async def _check_backups(self, folder: Folder, names: set[str]) -> None:
+        assert folder.process is not None
+        found = {backup.name: backup for backup in await folder.process.call(lambda store: store.backups())}
+        contents = self.site.chunk_contents()
+        for container in folder.process.containers():
+            for pin in container.pins.known:
+                if missing := await names_kept_by(container, pin) - contents.keys():
+                    raise Broken(f"it does not hold that a backup keeps what it needs\n{pin}: {missing}")
+        if found.keys() != names or any(backup.problem for backup in found.values()):
+            raise Broken(f"it does not hold that backups are as they were\n{found}, and there were {names}")
+
+    async def _remove_backups(self, folder: Folder) -> None:
+        assert folder.process is not None
+        for backup in await folder.process.call(lambda store: store.backups()):
+            await self._must(folder, lambda store, name=backup.name: store.remove_backup(name))  # type: ignore[misc]
+        await self._flush(folder)
 
     async def _put_storage_back_below(self, folder: Folder) -> None:
         """Its owner answers no flush any more, deletes nothing, and ends at its next check of the chain. What
         it wrote until then is kept when the newest state is put in place."""
-        await self._flush(folder)
-        earlier = self.site.chunk_contents()
-        await self._work(folder, self._random.randint(1, 12), disturbed=False)
-        await self._append(folder, NAMES[0])
-        await self._flush(folder)
+        earlier, backups = await self._live_on_after_a_copy(folder)
         newest = self.site.chunk_contents()
         self._set_storage(earlier)
-        for _ in range(self._random.randint(0, 8)):
-            match self._random.choice(("append", "append", "flush", "wait")):
+        for number in range(self._random.randint(0, 8)):
+            backup = partial(SegmentStore.backup, name=f"n{number}")
+            match self._random.choice(("append", "append", "flush", "back up", "remove", "wait")):
                 case "append":
                     await self._append(folder, self._random.choice(NAMES))
+                case "back up":
+                    await self._expect_no_answer(folder, backup)
+                case "remove":
+                    name = self._random.choice(("b0", "b1", "later"))
+                    await self._expect_no_answer(folder, lambda store, name=name: store.remove_backup(name))  # type: ignore[misc]
                 case "flush":
                     await self._expect_no_flush(folder)
                 case _:
@@ -117,6 +161,14 @@ class ReopenedRun(CopiesRun):
         self._set_storage({name: data for name, data in merged.items() if name not in gone})
         await self._open(folder)
         await self._check(folder)
+        await self._check_backups(folder, backups)
+        await self._remove_backups(folder)
+
+    async def _expect_no_answer(
+        self, folder: Folder, verb: Callable[[SegmentStore], Awaitable[object]]
+    ) -> None:
+        if await self._call(folder, verb):
+            raise Broken("it does not hold that no backup is made or removed while storage is put back")
 
     async def _expect_no_flush(self, folder: Folder) -> None:
         """Of bytes that are not flushed yet: without any, nothing is asked of storage."""

@@ -19,8 +19,9 @@ import trio
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
-from . import copies, recovered, reopened
+from . import copies, pinned, recovered, reopened
 from . import plan as plans
+from .chunk_caches import check_cache, leave_unlisted, small_blocks
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
 from .faults import Fault, Kind, Nth, Target
@@ -53,7 +54,9 @@ SHORT_LEASE = 30.0
 TOMBSTONE_SECONDS = 30.0
 FLUSHES = 20
 LOOKS = 8
-ROUNDS_AT_ONE_TIME = 20_000
+ROUNDS_AT_ONE_TIME = 100_000
+"""More than an opening needs on a full disk without delays, where each lookup reads 25 runs from long-term
+storage."""
 ROUNDS_AT_LEAST = 400_000
 ROUNDS_PER_ACTION = 1000
 """Bounds of a run's work: about twenty times of what runs need, and twice of what one needs whose small cache
@@ -90,6 +93,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
     make = reopened.ReopenedRun if seed >= reopened.FIRST_REOPENED else copies.CopiesRun
     if seed >= recovered.FIRST_RECOVERED:
         make = recovered.RecoveredRun
+    if seed >= pinned.FIRST_PINNED:
+        make = pinned.PinnedRun
 
     async def body() -> None:
         nonlocal run, seconds
@@ -100,7 +105,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
             seconds = trio.current_time()
 
     try:
-        run_virtual(body, seed, rounds=_rounds(1))
+        with small_blocks():
+            run_virtual(body, seed, rounds=_rounds(1))
     except BaseException as error:
         found = _violation(error)
         if found is None:
@@ -125,7 +131,7 @@ class _Run:
     def verdict(self) -> Verdict:
         violation, undecided = None, {}
         try:
-            with self._cuts.noting():
+            with self._cuts.noting(), small_blocks():
                 run_virtual(self._body, self._plan.seed, rounds=_rounds(len(self._plan.actions)))
         except BaseException as error:
             found = _violation(error)
@@ -221,8 +227,11 @@ class _Run:
         await self._check_alone()
         await self._check_idle()
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
+        leave_unlisted(self._site)
         await self._nemesis.restart()
         await self._observe()
+        await trio.sleep(SETTLE_SECONDS)
+        check_cache(self._site)
         await self._nemesis.close()
 
     async def _wait_for_copies(self) -> None:

@@ -197,6 +197,8 @@ class SiteKind:
     containers: int = 1
     limits: Limits = Limits()
     latency: Latency = Latency()
+    chunk_cache: int = 0
+    """Bytes of the local chunk cache; 0 for none."""
     capacity: int | None = None
     """Bytes that the host's disk holds; None for no limit."""
     interleave: bool = True

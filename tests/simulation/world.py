@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 import anyio.abc
@@ -32,6 +33,7 @@ from tierlog.journal.log.local_layout import log_folder
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.world import World
+from tierlog.storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOptions
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
@@ -48,6 +50,8 @@ from .trace import Trace
 __all__ = ["ChunksKind", "Latency", "Limits", "Process", "ProcessDied", "Site", "SiteKind", "WalKind"]
 
 FOLDER = StoreFolder("/data")
+CACHE = "/cache"
+"""The folder of the chunk cache, for all processes of the host."""
 _BEGIN = 1_700_000_000.0
 """Seconds since 1970 when a simulation begins."""
 
@@ -122,6 +126,7 @@ class Site:
             identity=identity,
             owner_id=owner_id,
             chunks=self._chunks(process, files, world),
+            chunk_cache=self._cache(process, files),
             make_disk=self._disk_maker(process, files, identity, owner_id, folder),
             options=self.kind.limits.serving(adopt=folder.adopt, layout=self.kind.layout),
             world=world,
@@ -160,6 +165,14 @@ class Site:
         return lambda index: LocalDisk(
             ServiceLog(folder.logs.log(str(index)), str(index), process.gate, faults),
             simulated_runs(files, f"{folder.runs}/{index}", self.stored_run),
+        )
+
+    def _cache(self, process: Process, files: GatedFiles) -> ChunkCache | None:
+        """All processes of the host share it."""
+        name, options = process.gate.name, ChunkCacheOptions(self.kind.chunk_cache)
+        report = partial(self.trace.note, name)
+        return (
+            ChunkCache(files, CACHE, options, lambda *what: report(" ".join(what))) if options.size else None
         )
 
     def _chunks(self, process: Process, files: GatedFiles, world: World) -> ChunkStorage:

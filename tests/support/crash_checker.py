@@ -1,7 +1,8 @@
 """Recovers the store after each crash of a scenario and checks the result.
 
-A recovered store is checked against the oracle, loses power with nothing unsynced kept, and must still be
-right; then it flushes, and its chunks must be exactly those its metadata names.
+Long-term storage alone must have one consistent state of the container, that of a cut (rule F10). A recovered
+store is checked against the oracle, loses power with nothing unsynced kept, and must still be right; then it
+flushes, and its chunks must be exactly those its metadata names.
 
 A recovery depends only on the answers to its calls, never on chance or time. This saves work in three places;
 each crash is still counted and checked against the oracle:
@@ -16,14 +17,16 @@ each crash is still counted and checked against the oracle:
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from random import Random
 from typing import Any
 
 import attrs
 from simulation.file_layer import OnCall, SimulatedDisk, SimulatedFiles, SimulatedHandle
+from simulation.lts_alone import CutNotes, check_alone
 
 from support.crash_enumeration import Instant, Recorder, RecordingFiles, Scenario
-from support.crash_world import Ending, Mode, after, check_chunks, live_and_end, opened
+from support.crash_world import Ending, Mode, after, check_chunks, live_and_end, opened, stored_objects
 from support.fingerprints import fingerprint, seen
 from support.oracle import Oracle, View, observe
 from support.virtual import run_virtual
@@ -121,6 +124,7 @@ class Observation:
     """None if the disk was too full for it to begin."""
     left: bytes = b""
     """What the disk showed when it ended."""
+    cuts: CutNotes = attrs.field(factory=CutNotes)
 
 
 @attrs.define
@@ -136,6 +140,8 @@ class CrashChecker:
     """Observations by what the first owner found, and whose state it asked for."""
     settled: set[Hashable] = attrs.field(factory=set)
     """What the last owners found so far."""
+    booted: set[Hashable] = attrs.field(factory=set)
+    """What long-term storage alone had so far."""
     crashes: int = 0
     crashes_of_recoveries: int = 0
     briefly: bool = False
@@ -144,36 +150,48 @@ class CrashChecker:
     def crash(self, instant: Instant, mode: Mode, random: Random) -> None:
         disk, oracle = after(instant.disk, mode, random), instant.oracle.after_crash()
         self.crashes += 1
+        self._boot(disk, instant.cuts)
         left = fingerprint(disk), oracle.known()
         if left in self.checked:
             return
 
         if self.scenario.twice and not self.briefly:
-            self._crash_the_recovery(disk, oracle)
+            self._crash_the_recovery(disk, oracle, instant.cuts)
+        cuts = instant.cuts
         if not self.briefly:
-            disk = self._recover(disk, oracle)
-        self._settle(disk, oracle)
+            disk, cuts = self._recover(disk, oracle, cuts)
+        self._settle(disk, oracle, cuts)
         self.checked.add(left)
 
-    def _recover(self, found: SimulatedDisk, oracle: Oracle) -> SimulatedDisk:
+    def _boot(self, disk: SimulatedDisk, cuts: CutNotes) -> None:
+        """From long-term storage alone."""
+        contents = stored_objects(disk)
+        key = frozenset(contents.items()), len(cuts.cuts)
+        if key not in self.booted:
+            run_virtual(partial(check_alone, 1, contents, cuts), 0)
+            self.booted.add(key)
+
+    def _recover(
+        self, found: SimulatedDisk, oracle: Oracle, cuts: CutNotes
+    ) -> tuple[SimulatedDisk, CutNotes]:
         """The first owner after the crash looks, then loses power: nothing that it saw may depend on what
         only the page cache held."""
         disk = found.copy()
         if oracle.has_repeatable():
             # What it sends again depends on the oracle.
-            self._observe(disk, oracle)
-            return after(disk, "none", disk.random)
+            observation = self._observe(disk, oracle)
+            return after(disk, "none", disk.random), cuts.and_of(observation.cuts)
 
         key = seen(found), frozenset(oracle.writers.items())
         known = self.observations.get(key)
         if known is None:
-            self.observations[key] = self._observe(disk, oracle)
+            self.observations[key] = known = self._observe(disk, oracle)
         else:
             repeat(known.trace, disk)
             assert seen(disk) == known.left
             if known.view is not None:
                 oracle.check(known.view)
-        return after(disk, "none", disk.random)
+        return after(disk, "none", disk.random), cuts.and_of(known.cuts)
 
     def _observe(self, disk: SimulatedDisk, oracle: Oracle) -> Observation:
         observation, ending = Observation(), Ending()
@@ -192,11 +210,12 @@ class CrashChecker:
                 # On a full disk an owner may refuse to begin; it has changed nothing that counts.
                 assert self.scenario.capacity is not None
 
-        run_virtual(life, 0)
+        with observation.cuts.noting():
+            run_virtual(life, 0)
         observation.left = seen(disk)
         return observation
 
-    def _settle(self, disk: SimulatedDisk, oracle: Oracle) -> None:
+    def _settle(self, disk: SimulatedDisk, oracle: Oracle, cuts: CutNotes) -> None:
         disk.capacity = None  # an operator frees space on a full disk at some time
         key = seen(disk), oracle.known()
         if key in self.settled:
@@ -209,11 +228,13 @@ class CrashChecker:
                 await check_chunks(store, disk)
                 oracle.check(await observe(store, oracle.writers))
 
-        run_virtual(life, 0)
+        with (noted := cuts.and_of()).noting():
+            run_virtual(life, 0)
+        self._boot(disk, noted)
         self.settled.add(key)
 
-    def _crash_the_recovery(self, found: SimulatedDisk, oracle: Oracle) -> None:
-        recorder = self._record_recovery(found.copy(), oracle)
+    def _crash_the_recovery(self, found: SimulatedDisk, oracle: Oracle, cuts: CutNotes) -> None:
+        recorder = self._record_recovery(found.copy(), oracle, cuts)
         inner = CrashChecker(self.scenario, self.checked_second, settled=self.settled, briefly=True)
         for instant in recorder.instants:
             for mode in extremes(instant):
@@ -226,13 +247,14 @@ class CrashChecker:
                     raise
         self.crashes_of_recoveries += inner.crashes
 
-    def _record_recovery(self, disk: SimulatedDisk, oracle: Oracle) -> Recorder:
-        recorder = Recorder(oracle.after_crash())
+    def _record_recovery(self, disk: SimulatedDisk, oracle: Oracle, cuts: CutNotes) -> Recorder:
+        recorder = Recorder(oracle.after_crash(), cuts=cuts.and_of())
 
         async def life() -> None:
             async with opened(RecordingFiles(disk, recorder), 100, self.scenario.limits):
                 pass
 
-        run_virtual(life, 0)
+        with recorder.cuts.noting():
+            run_virtual(life, 0)
         recorder.end(disk)
         return recorder

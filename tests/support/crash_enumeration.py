@@ -19,6 +19,7 @@ import anyio
 import attrs
 from simulation.disk import SECTOR
 from simulation.file_layer import SimulatedDisk, SimulatedFiles
+from simulation.lts_alone import CutNotes
 
 from support.crash_scripts import Session, play
 from support.crash_world import (
@@ -84,6 +85,8 @@ class Instant:
     call: str
     disk: SimulatedDisk
     oracle: Oracle
+    cuts: CutNotes
+    """What long-term storage alone may show."""
     killed_only: bool = False
     """A write that ends in the middle of a sector: a dying process may leave it, a power loss does not."""
 
@@ -139,6 +142,7 @@ class Recorder:
     oracle: Oracle
     every_byte: bool = False
     instants: list[Instant] = attrs.field(factory=list)
+    cuts: CutNotes = attrs.field(factory=CutNotes)
     events: list[str] = attrs.field(factory=list)
     """In order: each state-changing call as ``Verb path``, each operation as ``Logged Kind`` before the write
     that logs it, and what processes do: ``Begin n``, ``Freeze n``, ``Resume n``, ``Refused``."""
@@ -161,15 +165,17 @@ class Recorder:
         return self._snapshot
 
     def _note(self, before: SimulatedDisk, call: IoCall) -> None:
-        oracle = self.oracle.after_crash()
+        oracle, cuts = self.oracle.after_crash(), self.cuts.and_of()
         self.events += [*logged(call), describe(call)]
         for done, killed_only in [(0, False), *partial_effects(before, call, every_byte=self.every_byte)]:
             image = image_within(before, call, done)
-            self.instants.append(Instant(self.calls, done, describe(call), image, oracle, killed_only))
+            self.instants.append(Instant(self.calls, done, describe(call), image, oracle, cuts, killed_only))
         self.calls += 1
 
     def end(self, disk: SimulatedDisk) -> None:
-        self.instants.append(Instant(self.calls, 0, "the end", disk.copy(), self.oracle.after_crash()))
+        self.instants.append(
+            Instant(self.calls, 0, "the end", disk.copy(), self.oracle.after_crash(), self.cuts.and_of())
+        )
 
 
 def logged(call: IoCall) -> list[str]:
@@ -275,7 +281,8 @@ class Life:
 async def live(scenario: Scenario, schedule: int, *, every_byte: bool = False) -> Recorder:
     """Live the scenario; the recorder has everything that follows from it."""
     recorder = Recorder(Oracle(), every_byte)
-    await Life(scenario, recorder, SimulatedDisk(Random(schedule), scenario.capacity)).live()
+    with recorder.cuts.noting():
+        await Life(scenario, recorder, SimulatedDisk(Random(schedule), scenario.capacity)).live()
     return recorder
 
 

@@ -13,6 +13,7 @@ from simulation.model_calls import Append, Delete, Merge, Op, Seal, Truncate
 from simulation.model_transactions import Abort, Begin, Commit, Stage
 
 from support.crash_enumeration import Scenario
+from support.crash_held import HELD_SCENARIOS
 from support.crash_scenarios_tier2 import TIER2_SCENARIOS
 from support.crash_scripts import Flush, Session, alone, append, create, events, merge, set_attribute
 from support.crash_tables import TABLE_SCENARIOS
@@ -411,5 +412,6 @@ SCENARIOS = {
     "zombie": ZOMBIE,
     "recovery": RECOVERY,
     **TABLE_SCENARIOS,
+    **HELD_SCENARIOS,
     **TIER2_SCENARIOS,
 }

@@ -39,7 +39,7 @@ from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import restore as restore_module
 from tierlog.actors.maintenance.backup_objects import (
-    list_backups,
+    list_old_backups,
 )
 from tierlog.actors.maintenance.defrag import defrag_segment
 from tierlog.actors.maintenance.transfer import chunks_of, export_segment
@@ -202,7 +202,7 @@ class Backup(Unseen):
 
     async def send(self, store: SegmentStore) -> Any:
         chunks = await chunks_of(store)
-        if BACKUP not in await list_backups(chunks):
+        if BACKUP not in await list_old_backups(chunks):
             record = await read_store_record(chunks)
             assert record is not None
             await back_up_store(

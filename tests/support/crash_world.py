@@ -361,13 +361,17 @@ async def eventually(condition: Callable[[], bool], explain: Callable[[], str]) 
     raise AssertionError(explain())
 
 
+def stored_objects(disk: SimulatedDisk) -> dict[str, bytes]:
+    """The content of everything in long-term storage, and of temporary objects."""
+    root = f"{FOLDER}/lts/"
+    return {path.removeprefix(root): disk.content(path) for path in disk.files_below(root)}
+
+
 def stored(disk: SimulatedDisk) -> dict[str, bytes]:
     """The content of all data chunks on the disk, of the system, and of temporary objects."""
-    root = f"{FOLDER}/lts/"
-    found = {path.removeprefix(root): disk.content(path) for path in disk.files_below(root)}
     return {
         name: data
-        for name, data in found.items()
+        for name, data in stored_objects(disk).items()
         if not name.startswith(NOT_CHUNKS) and not name.endswith(HEADER_SUFFIX)
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from simulation.copies import FIRST, FIRST_LATER
 from simulation.mutants.catalogue import CATALOGUE
+from simulation.pinned import FIRST_PINNED
 from simulation.recovered import FIRST_RECOVERED
 from simulation.reopened import FIRST_REOPENED
 from simulation.run import run_seed
@@ -59,6 +60,13 @@ def test_worlds_of_hard_openings_find_nothing(worlds: Sequence[int]) -> None:
 @pytest.mark.parametrize("worlds", [range(8), pytest.param(range(40), marks=pytest.mark.extended)])
 def test_worlds_that_lose_all_but_long_term_storage_find_nothing(worlds: Sequence[int]) -> None:
     verdicts = [run_seed(FIRST_RECOVERED + number) for number in worlds]
+
+    assert [verdict.violation for verdict in verdicts if verdict.violation] == []
+
+
+@pytest.mark.parametrize("worlds", [range(8), pytest.param(range(60), marks=pytest.mark.extended)])
+def test_worlds_of_backups_that_are_made_removed_and_restored_find_nothing(worlds: Sequence[int]) -> None:
+    verdicts = [run_seed(FIRST_PINNED + number) for number in worlds]
 
     assert [verdict.violation for verdict in verdicts if verdict.violation] == []
 

@@ -225,6 +225,42 @@ async def test_p3_a_call_that_is_never_finished_is_given_up_by_a_living_owner() 
         await drain(world, owner)
 
 
+async def test_p3_a_pin_is_not_dropped_because_a_mount_is_missing() -> None:
+    """There is no record below the folder of a mount either."""
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner:
+        await step(owner, StepKind.PUT, positions=(await step(owner, StepKind.PIN),))
+        await anyio.sleep(FRESH_SECONDS - 1)
+        mounted = dict(world.memory.chunks)
+        world.memory.chunks.clear()
+        await anyio.sleep(100)
+        assert not owner.ended.is_set()
+        assert not world.memory.chunks
+        world.memory.chunks.update(mounted)
+        await anyio.sleep(100)
+        await owner.store.delete_segment("a")
+        await settle(owner)
+        await check_kept(world, owner, ["one"])
+        await step(owner, StepKind.KEEP)
+
+
+async def test_p3_no_record_is_made_of_elements_that_do_not_list_the_pin() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner:
+        n, crc = await step(owner, StepKind.PIN)
+        await step(owner, StepKind.DROP)
+        head = owner.container.state.manifest.head
+        assert head is not None
+        assert not head.element.pins
+        # Of its number, as another history has it; and one behind it.
+        for position in ((n, crc ^ 1), tuple(head.position)):
+            with pytest.raises(BackupIncomplete, match="make it again"):
+                await step(owner, StepKind.PUT, positions=(position,))
+        assert await list_pins(world.chunks) == []
+
+
 async def test_p1_a_step_that_is_repeated_pins_nothing_else() -> None:
     world = ContainerWorld(QUICK)
     await first_owner(world, "a")

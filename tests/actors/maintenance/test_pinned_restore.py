@@ -9,31 +9,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from support.folders import chunk_files, flip_bit
+from support.folders import chunk_files, fingerprint, flip_bit
+from support.patience import scaled
 from support.stores_of_all_kinds import during_a_flush, fill
 from tierlog import (
+    BackupIncomplete,
     DataCorruption,
     InvalidArgument,
     SegmentStore,
     StoreConfig,
     StoreMismatch,
+    Unavailable,
     open_lts,
     open_store,
 )
 from tierlog.actors.container.container import Container
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import check_path
-from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup
+from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup, copy_for_restore
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
+from tierlog.journal.manifest.chain import ChainReport, read_chain
 from tierlog.storage_backends.base.backups import make_backup, take_steps
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
-from .test_recover import contents
+from .test_recover import contents, other_owner
 
 pytestmark = pytest.mark.anyio
 
@@ -58,12 +63,8 @@ async def restored(folder: Path, name: str, place: Path | None = None) -> Recove
         return await recover_store(check_path(folder), QUIET, LocalFiles(), system_world(), name)
 
     async with reader(place) as source:
-        prepare = partial(copied_from, source, name)
+        prepare = partial(copy_for_restore, source, name)
         return await recover_store(check_path(folder), QUIET, LocalFiles(), system_world(), name, prepare)
-
-
-async def copied_from(source: FileSystemChunkReader, name: str, chunks: Any) -> CopiedBackup:
-    return await copy_backup(source, name, chunks, is_copy=True)
 
 
 @asynccontextmanager
@@ -238,10 +239,85 @@ async def test_p7_a_copy_opens_and_is_restored_elsewhere(tmp_path: Path) -> None
         await confirm(store)
         await change(store, "c")
         assert [each.name for each in await store.backups()] == ["one"]
-    shutil.rmtree(other / "wal")
-    await restored(other, "two", place)
-    async with opened(other) as store:
+    later = tmp_path / "later"
+    await restored(later, "two", place)
+    async with opened(later) as store:
         assert await contents(store) == two
+
+
+async def test_p6_a_copy_repairs_the_long_term_storage_that_keeps_its_backup(tmp_path: Path) -> None:
+    folder, place = tmp_path / "data", tmp_path / "place"
+    one, _, _ = await two_backups(folder)
+    await copied(folder, "one", place)
+    lost = next(path for path in chunk_files(folder) if (place / path.relative_to(folder / "lts")).exists())
+    lost.unlink()
+    await restored(folder, "one", place)
+    async with opened(folder) as store:
+        assert await contents(store) == one
+
+
+async def test_p6_a_copy_is_not_restored_where_its_backup_was_removed(tmp_path: Path) -> None:
+    """What it needs is garbage there, which may be deleted at any time."""
+    folder, place = tmp_path / "data", tmp_path / "place"
+    one, _, _ = await two_backups(folder)
+    await copied(folder, "one", place)
+    async with opened(folder) as store:
+        await store.remove_backup("one")
+    before = fingerprint(folder / "lts")
+    with pytest.raises(BackupIncomplete, match="restore it into another folder"):
+        await restored(folder, "one", place)
+    assert fingerprint(folder / "lts") == before
+    await restored(tmp_path / "other", "one", place)
+    async with opened(tmp_path / "other") as store:
+        assert await contents(store) == one
+
+
+async def test_p6_a_copy_is_restored_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
+    one, _, _ = await two_backups(folder)
+    await copied(folder, "one", place)
+    for failing in ("read_boot", "ensure_store_record", "claim_chain"):
+        with monkeypatch.context() as broken:
+            broken.setattr(f"tierlog.actors.store.recover.{failing}", refuse)
+            with pytest.raises(Unavailable):
+                await restored(other, "one", place)
+        assert not (other / "wal").exists()
+    await restored(other, "one", place)
+    async with opened(other) as store:
+        assert await contents(store) == one
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["", "whose record a dead call creates late"])
+async def test_p6_a_backup_that_is_removed_during_its_restore_is_not_restored(
+    tmp_path: Path, is_late: bool
+) -> None:
+    """The chain is claimed above an element that keeps it, or not at all."""
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    await two_backups(folder)
+    record = folder / "lts/_system/pins/one"
+    content = record.read_bytes()
+    kept.mkdir()
+    (folder / "wal").rename(kept / "wal")
+
+    async def after_the_removal(*arguments: Any) -> ChainReport:
+        patched.undo()
+        async with other_owner(folder, kept) as owner:
+            await owner.remove_backup("one")
+        if is_late:
+            record.write_bytes(content)
+        return await read_chain(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tierlog.actors.store.recover.read_chain", after_the_removal)
+        with pytest.raises(BackupIncomplete, match="container 0 does not keep it"):
+            await restored(folder, "one")
+    assert not (folder / "wal").exists()
+
+
+async def refuse(*arguments: Any) -> None:
+    raise Unavailable("killed")
 
 
 async def test_p7_a_copy_is_verified_and_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -266,3 +342,54 @@ async def test_p7_a_place_of_another_store_is_refused(tmp_path: Path) -> None:
         await store.flush()
     with pytest.raises(StoreMismatch):
         await copied(tmp_path / "data", "one", tmp_path / "other/lts")
+
+
+@pytest.mark.parametrize("life", ["recovered", "flushed", "backed up"])
+async def test_p7_a_place_that_was_brought_to_life_is_refused(tmp_path: Path, life: str) -> None:
+    """A copied element would break the chain of the store that lives there."""
+    folder, other = tmp_path / "data", tmp_path / "other"
+    await two_backups(folder)
+    await copied(folder, "one", other / "lts")
+    await recover_store(check_path(other), QUIET, LocalFiles(), system_world())
+    if life != "recovered":
+        async with opened(other) as store:
+            await confirm(store)
+            await change(store, "c")
+    if life == "backed up":
+        journals = [other / f"lts/_system/containers/000{index}/journal" for index in range(2)]
+        async with opened(other) as store:
+            # Then all elements are those of backups there.
+            with anyio.fail_after(scaled(60)):
+                number = 0
+                while any(len(list(journal.iterdir())) > 2 for journal in journals) or number < 3:
+                    number += 1
+                    await store.backup(f"its-own-{number}")
+    before = fingerprint(other)
+    with pytest.raises(StoreMismatch, match="Copy to another place"):
+        await copied(folder, "two", other / "lts")
+    assert fingerprint(other) == before
+
+
+async def test_p7_a_copy_that_was_cut_short_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of another backup; so whatever was written last is known to be copied."""
+    folder, place = tmp_path / "data", tmp_path / "place"
+    await two_backups(folder)
+    put = FileSystemChunkStorage.create_with_content
+    for name in ("_system/store", "_system/pins/one", "_system/containers/0000", "_system/containers/0001"):
+
+        async def fail(self: FileSystemChunkStorage, chunk: str, data: Any, name: str = name) -> int:
+            if chunk.startswith(f"{name}/journal") or chunk == name:
+                raise Unavailable("killed")
+            return await put(self, chunk, data)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(FileSystemChunkStorage, "create_with_content", fail)
+            with pytest.raises(Unavailable):
+                await copied(folder, "one", place)
+        shutil.copytree(place, tmp_path / "cut")
+        await copied(folder, "two", tmp_path / "cut")
+        shutil.rmtree(tmp_path / "cut")
+    await copied(folder, "one", place)
+    await copied(folder, "two", place)

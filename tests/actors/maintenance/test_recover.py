@@ -32,7 +32,8 @@ from tierlog import (
     Unavailable,
     open_store,
 )
-from tierlog.actors.container.lts_boot import read_boot
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.lts_boot import claim_chain, read_boot
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.paths import check_path, run_program
@@ -45,6 +46,7 @@ from tierlog.journal.manifest.store_record import ensure_store_record
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -234,6 +236,24 @@ def newest_element(folder: Path) -> Element:
     return Element.decode(name.read_bytes())
 
 
+async def test_r4_an_owner_of_the_lost_logs_is_refused_where_there_was_no_element(tmp_path: Path) -> None:
+    """It may have served while long-term storage was down, so its numbers are not used again."""
+    folder, kept, name = tmp_path / "data", tmp_path / "kept", "s#2"
+    async with opened(folder) as store:
+        await store.create_segment(name)
+        old = (await store.segment_info(name)).segment_id
+    shutil.rmtree(folder / "lts/_system/containers")
+    lose_logs(folder, "kept")
+    done = await recovered(folder)
+    assert [each.element > 0 for each in done.containers] == [False, False]
+    with pytest.raises(StoreMismatch, match="claimed with element 1"):
+        async with other_owner(folder, kept) as zombie:
+            await zombie.flush()
+    async with opened(folder) as store:
+        await store.create_segment(name)
+        assert epoch_of((await store.segment_info(name)).segment_id) > epoch_of(old) + JUMP
+
+
 async def test_a_container_that_was_never_flushed_is_recovered_empty(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.create_segment("a")
@@ -264,6 +284,22 @@ async def test_r4_epochs_and_versions_are_far_above_all_that_the_lost_logs_used(
         assert (await store.table("table").changes()).version > seen + JUMP // 2
         with pytest.raises(ChangesIncomplete):
             await store.table("table").changes(since=seen)
+
+
+async def test_r6_the_containers_are_unconfirmed_until_an_operator_confirms(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    await recovered(tmp_path)
+    for _ in range(2):
+        async with opened(tmp_path) as store:
+            for index in range(store.containers):
+                record = await store.on_container(index, unconfirmed)
+                assert record is not None
+                assert record.reason is Reason.RESTORED
+
+
+async def unconfirmed(container: Container) -> UnconfirmedRecord | None:
+    return container.confirmation.unconfirmed
 
 
 async def test_r6_nothing_is_deleted_that_only_the_lost_logs_knew_until_an_operator_confirms(
@@ -297,10 +333,10 @@ async def test_r6_nothing_is_deleted_that_only_the_lost_logs_knew_until_an_opera
 
 
 @asynccontextmanager
-async def other_owner(folder: Path, kept: Path) -> AsyncIterator[SegmentStore]:
+async def other_owner(folder: Path, kept: Path, **arguments: Any) -> AsyncIterator[SegmentStore]:
     """Somebody who has the lost logs opens them beside the same long-term storage."""
     chunks = FileSystemChunkStorage(LocalFiles(), f"{folder}/lts", system_world())
-    async with open_store(kept, config=QUIET, storage=chunks) as store:
+    async with open_store(kept, config=QUIET, storage=chunks, **arguments) as store:
         yield store
 
 
@@ -342,6 +378,38 @@ async def test_r5_a_recovery_ends_if_an_owner_of_the_lost_logs_goes_on_meanwhile
     await recovered(folder)
     async with opened(folder) as store:
         assert (await store.read("s#2", 0, 1000)).endswith(b"newer")
+
+
+async def test_r5_an_owner_that_ended_a_recovery_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shut out of the containers that were claimed before: its folder can be adopted."""
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    await make_store(folder)
+    lose_logs(folder, "kept")
+    async with other_owner(folder, kept) as owner:
+
+        async def after_the_owner(chunks: Any, index: int, claim: Any) -> None:
+            if index == 1:
+                await owner.on_container(1, prove)
+            await claim_chain(chunks, index, claim)
+
+        monkeypatch.setattr("tierlog.actors.store.recover.claim_chain", after_the_owner)
+        with pytest.raises(StoreMismatch, match="an owner of the store is alive"):
+            await recovered(folder)
+        before = await contents(owner)
+        with pytest.raises((StoreMismatch, Unavailable)):
+            await owner.on_container(0, prove)
+    with pytest.raises(StoreMismatch):
+        async with other_owner(folder, kept):
+            pass
+    async with other_owner(folder, kept, adopt=True) as owner:
+        assert await contents(owner) == before
+        await owner.flush()
+
+
+async def prove(container: Container) -> None:
+    await container.ownership.prove_anew()
 
 
 async def test_r7_a_recovery_that_fails_at_its_end_leaves_no_store_and_can_be_repeated(

@@ -86,6 +86,26 @@ async def test_a_chain_is_read_as_far_as_it_stands() -> None:
     assert (await read_chain(chunks, 3)).problems == ()
 
 
+async def test_a_chain_whose_newest_element_is_deleted_meanwhile_is_read_again() -> None:
+    """Two newer ones exist by then (rule J8): what is left of the listing is not the chain."""
+    elements = chain(1, 4)
+
+    class Advancing(MemoryChunkStorage):
+        async def _read(self, name: str, offset: int, size: int) -> bytes:
+            if name == element_name(3, 2):
+                await self.delete(name)
+                for each in elements[2:]:
+                    await self.create_with_content(element_name(3, each.n), [each.encode()])
+            return await super()._read(name, offset, size)
+
+    chunks = Advancing(MemoryChunkState())
+    await chunks.open()
+    for each in elements[:2]:
+        await chunks.create_with_content(element_name(3, each.n), [each.encode()])
+
+    assert [each.n for each in (await read_chain(chunks, 3)).elements] == [4, 3, 1]
+
+
 async def test_the_elements_of_a_long_chain_are_read_many_at_a_time() -> None:
     """Nothing could be deleted for long: one after the other, 10,000 take six minutes from S3."""
 

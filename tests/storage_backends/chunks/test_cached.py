@@ -277,6 +277,17 @@ async def test_k3_the_blocks_used_longest_ago_go_first(tmp_path: Path) -> None:
     assert one.remote_reads == 0
 
 
+async def test_k3_files_of_few_bytes_count_with_the_disk_blocks_that_they_take(tmp_path: Path) -> None:
+    size = 2 * BLOCK
+    one = await opened(tmp_path, options=ChunkCacheOptions(size, prefix=""))
+    for number in range(600):
+        await one.storage.create_with_content(f"c/{number}", [CONTENT[:100]])
+        if number % 10 == 0:
+            held = sum(path.stat().st_blocks * 512 for path in cached_files(tmp_path / "cache"))
+            assert held <= size
+    assert one.cache.statistics().evicted
+
+
 async def test_k3_processes_that_share_the_folder_share_the_bound(tmp_path: Path) -> None:
     state, options = MemoryChunkState(), ChunkCacheOptions(32 * BLOCK, prefix="")
     both = [await opened(tmp_path, state, options) for _ in range(2)]

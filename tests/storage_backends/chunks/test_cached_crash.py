@@ -7,13 +7,15 @@ import errno
 from collections.abc import Collection, Sequence
 from random import Random
 
+import anyio
 import pytest
+from simulation.disk import BLOCK as DISK_BLOCK
 from simulation.disk import Keep, SimulatedDisk
-from simulation.file_layer import Fail, SimulatedFiles
+from simulation.file_layer import Fail, Pause, SimulatedFiles
 
 from support.chunk_caches import CachedStorage, cached
 from support.power_loss import ends_before_power_loss
-from tierlog.storage_backends.base.files import IoCall
+from tierlog.storage_backends.base.files import IoCall, ListFolder
 from tierlog.storage_backends.chunks.cached_blocks import BLOCK
 from tierlog.storage_backends.chunks.chunk_cache import ChunkCacheOptions
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
@@ -96,6 +98,35 @@ async def test_k3_after_a_crash_at_every_call_the_bound_is_kept() -> None:
         call += 1
 
     assert call > 80
+
+
+async def test_k3_what_is_cached_while_the_folder_is_listed_counts_as_well() -> None:
+    disk, listed, go_on = SimulatedDisk(Random(0)), anyio.Event(), anyio.Event()
+    calls: list[IoCall] = []
+
+    def pause(number: int, call: IoCall) -> Pause | None:
+        """Behind the first list of a cache that is nearly full."""
+        calls.append(call)
+        is_list = len(calls) > 1 and isinstance(calls[-2], ListFolder)
+        if is_list and len(disk.files_below(FOLDER)) >= 20 and not listed.is_set():
+            listed.set()
+            return Pause(go_on)
+        return None
+
+    size = 24 * 26 * DISK_BLOCK
+    one = on_disk(SimulatedFiles(disk, pause), MemoryChunkState(), ChunkCacheOptions(size, prefix=""))
+    await one.storage.open()
+
+    async def fill(first: int, last: int) -> None:
+        for number in range(first, last):
+            await one.storage.create_with_content(f"c/{number}", [bytes(40_000)])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fill, 0, 20)
+        await listed.wait()
+        await fill(30, 40)
+        go_on.set()
+    assert sum(disk.find(path).blocks * DISK_BLOCK for path in disk.files_below(FOLDER)) <= size
 
 
 async def test_k6_every_call_may_fail_and_no_read_or_write_does() -> None:

@@ -1,0 +1,143 @@
+"""Copying a backup while storage fails: what is verified, copied again, and left alone (rule P7)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import attrs
+import pytest
+
+from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
+from support.stores import make
+from tierlog.actors.gc.collector import CollectorOptions
+from tierlog.actors.maintenance.backup_copy import copy_backup, copy_for_restore
+from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+QUICK = attrs.evolve(OPTIONS, collector=CollectorOptions(delay=1))
+grows = pytest.mark.parametrize("grows", [True, False], ids=["chunks grow there", "chunks cannot grow there"])
+
+
+def is_chunk(call: Call) -> bool:
+    return call.name.startswith("containers/")
+
+
+async def place_of_copies(*, grows: bool = True) -> FaultyChunkStorage:
+    place = MemoryChunkStorage(MemoryChunkState(), append=grows)
+    await place.open()
+    return FaultyChunkStorage(place)
+
+
+def contents(storage: FaultyChunkStorage) -> dict[str, bytes]:
+    return {name: bytes(chunk.data) for name, chunk in state_of(storage).chunks.items()}
+
+
+def state_of(storage: FaultyChunkStorage) -> MemoryChunkState:
+    assert isinstance(storage.inner, MemoryChunkStorage)
+    return storage.inner.state
+
+
+def flip(storage: FaultyChunkStorage, name: str, offset: int) -> None:
+    state_of(storage).chunks[name].data[offset] ^= 1
+
+
+@asynccontextmanager
+async def backed_up() -> AsyncIterator[tuple[ContainerWorld, Owner, str]]:
+    """A store with a backup ``one`` of a segment in one chunk, which has this name."""
+    world = ContainerWorld(QUICK)
+    async with world.owner() as owner:
+        await make(owner.store, "a", b"a" * 1000, flushed=True)
+        await owner.store.backup("one")
+        [name] = world.chunk_names
+        yield world, owner, name
+
+
+@grows
+async def test_p7_what_a_call_that_was_killed_has_copied_is_verified(grows: bool) -> None:
+    place = await place_of_copies(grows=grows)
+    async with backed_up() as (world, _, name):
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.FLIP, bit=5) if call.verb == "read" and is_chunk(call) else None
+        )
+        place.script = lambda call: Fault(FaultKind.HANG) if call.verb == "read" and is_chunk(call) else None
+        with anyio.move_on_after(10) as killed:
+            await copy_backup(world.chunks, "one", place)
+        assert killed.cancelled_caught
+        right = contents(world.chunks)[name]
+        assert contents(place)[name] != right
+
+        world.chunks.script = place.script = None
+        await copy_backup(world.chunks, "one", place)
+        assert contents(place)[name] == right
+
+
+async def test_p7_what_a_complete_copy_has_is_not_read_again() -> None:
+    place = await place_of_copies()
+    async with backed_up() as (world, owner, name):
+        await copy_backup(world.chunks, "one", place)
+        await make(owner.store, "b", b"b" * 1000, flushed=True)
+        await owner.store.backup("two")
+        for backup, new in (("one", 0), ("two", 1)):
+            world.chunks.calls.clear()
+            place.calls.clear()
+            done = await copy_backup(world.chunks, backup, place)
+            assert done.copied_objects >= new
+            calls = [call.name for call in (*world.chunks.calls, *place.calls) if call.verb == "read"]
+            assert len({each for each in calls if each.startswith("containers/")}) == new
+            assert name not in calls
+
+
+@grows
+async def test_p7_a_damaged_source_does_not_harm_what_earlier_backups_have(grows: bool) -> None:
+    place = await place_of_copies(grows=grows)
+    async with backed_up() as (world, owner, name):
+        await copy_backup(world.chunks, "one", place)
+        before = contents(place)[name]
+        await owner.store.append("a", b"more")
+        await owner.store.backup("two")
+        assert len(contents(world.chunks)[name]) > len(before)
+        flip(world.chunks, name, 1001)
+        for _ in range(2):
+            with pytest.raises(DataCorruption, match="checksum"):
+                await copy_backup(world.chunks, "two", place)
+            assert contents(place)[name] == before
+        flip(world.chunks, name, 1001)
+        done = await copy_backup(world.chunks, "two", place)
+        assert contents(place)[name] == contents(world.chunks)[name]
+        assert done.copied_bytes < done.bytes
+
+
+async def test_p6_a_restore_replaces_what_is_damaged_and_refuses_with_a_damaged_copy() -> None:
+    place = await place_of_copies()
+    async with backed_up() as (world, _, name):
+        await copy_backup(world.chunks, "one", place)
+        right = contents(place)[name]
+        damaged = bytes([right[0] ^ 1]) + right[1:]
+        flip(world.chunks, name, 0)
+        flip(place, name, 0)
+        with pytest.raises(DataCorruption, match="checksum"):
+            await copy_for_restore(place, "one", world.chunks)
+        assert contents(world.chunks)[name] == damaged
+        flip(place, name, 0)
+        done = await copy_for_restore(place, "one", world.chunks)
+        assert (done.copied_objects, done.copied_bytes) == (1, len(right))
+        assert contents(world.chunks)[name] == right
+
+
+async def test_p6_a_restore_replaces_no_damaged_chunk_that_is_longer_than_its_copy() -> None:
+    """Another backup may need the rest."""
+    place = await place_of_copies()
+    async with backed_up() as (world, owner, name):
+        await copy_backup(world.chunks, "one", place)
+        await owner.store.append("a", b"more")
+        await owner.store.backup("two")
+        flip(world.chunks, name, 0)
+        before = contents(world.chunks)[name]
+        with pytest.raises(DataCorruption, match="checksum"):
+            await copy_for_restore(place, "one", world.chunks)
+        assert contents(world.chunks)[name] == before
