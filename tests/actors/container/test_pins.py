@@ -4,6 +4,7 @@ refused (rules P1 to P5)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 
 import anyio
@@ -488,6 +489,64 @@ async def test_a_store_without_room_for_rows_makes_no_backup() -> None:
             await owner.store.backup("one")
         world.chunks.script = None
         await owner.store.backup("one")
+
+
+async def test_p4_what_a_backup_keeps_does_not_hold_up_other_garbage() -> None:
+    """It is more than the queue has room for."""
+    options = attrs.evolve(QUICK, collector=attrs.evolve(QUICK.collector, names_max=8))
+    world = ContainerWorld(options)
+    names = [f"kept{number}" for number in range(10)]
+    await first_owner(world, *names)
+    async with world.owner() as owner:
+        await owner.store.backup("one")
+        for name in names:
+            await owner.store.delete_segment(name)
+        await settle(owner)
+        assert owner.container.statistics().collector.queued == 0
+        await fill(owner, "x", "y")
+        await owner.store.delete_segment("x")
+        await owner.store.delete_segment("y")
+        await settle(owner)
+        await check_kept(world, owner, ["one"])
+        await owner.store.remove_backup("one")
+        await settle(owner)
+        await check_kept(world, owner, ())
+
+
+@pytest.mark.parametrize("kind", [FaultKind.BEFORE, FaultKind.AFTER])
+@pytest.mark.parametrize("part", ["/runs/", "/journal/"])
+async def test_p4_what_a_removed_backup_kept_is_deleted_although_storage_failed_then(
+    part: str, kind: FaultKind
+) -> None:
+    """Runs that only the backup needs cannot be read, or the element without it has an unknown outcome. The
+    store is idle: the same owner finds what is garbage."""
+    world = ContainerWorld(attrs.evolve(MERGED, table_cache=BlockCache(1)))
+    async with world.owner() as owner:
+        await owner.store.create_segment(TICK)
+        await fill(owner, "a")
+        await owner.store.backup("one")
+        await owner.store.delete_segment("a")
+        await owner.store.flush()
+    async with world.owner() as owner:
+        for number in range(4):
+            await fill(owner, f"x{number}")
+        await anyio.sleep(SETTLED)
+        kept = await kept_chunks(world, "one")
+        verb = "read" if part == "/runs/" else "create_with_content"
+
+        def script(call: Call) -> Fault | None:
+            return Fault(kind) if call.verb == verb and part in call.name else None
+
+        world.chunks.script = script
+        with suppress(TierlogError):
+            await owner.store.remove_backup("one")
+        await anyio.sleep(5)
+        world.chunks.script = None
+        await anyio.sleep(300)
+        assert not await owner.store.backups()
+        assert owner.container.state.manifest.pins == ()
+        assert not kept & (world.chunk_names - referenced_chunks(owner.container))
+        await check_kept(world, owner, ())
 
 
 async def test_a_backup_that_storage_refuses_raises_its_error_and_can_be_made_again() -> None:
