@@ -47,7 +47,7 @@ async def warm_read(setting: Setting) -> Sequence[Pair]:
     async with store_in(folder, config=CACHED) as store:
         blocks = [block async for block in read_segment(store, size, BLOCK)]
         check(blocks, expected)
-    return await alternate(setting, lambda: read(CACHED), lambda: read(SMALL_CACHE), 6)
+    return await alternate(setting, lambda: read(CACHED), lambda: read(SMALL_CACHE), 15)
 
 
 async def cache_reconcile(setting: Setting) -> Sequence[Pair]:

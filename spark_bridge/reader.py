@@ -18,6 +18,7 @@ from ..storage_backends.base.errors import (
     InvalidArgument,
     SegmentNotFound,
     SegmentTruncated,
+    WrongSegmentKind,
 )
 from ..storage_backends.base.segment_layout import StoragePlace
 from ..storage_backends.base.segments import SegmentInfo
@@ -68,7 +69,8 @@ class TierlogReader(DataSourceReader):
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition)
+        if not isinstance(partition, RangePartition):
+            return iter(())  # Spark makes a task of its own where there is nothing to read.
         if partition.chunks is not None:
             return read_chunks(partition.chunks, self.columns, partition.range)
 
@@ -86,9 +88,13 @@ def _ranges(client: ReadClient, options: Options) -> list[Range]:
 
 
 def segments(client: ReadClient, options: Options) -> list[SegmentInfo]:
-    """All segments that the options name, as they are now, ordered by name."""
+    """All segments that the options name, as they are now, ordered by name. Of a prefix these may be tables,
+    which have no bytes. Raises ``SegmentNotFound`` and ``WrongSegmentKind`` for the only one."""
     if options.segment is not None:
-        return [client.segment_info(options.segment)]
+        info = client.segment_info(options.segment)
+        if info.is_table:
+            raise WrongSegmentKind.of(info.name, is_table=True)
+        return [info]
 
     found = []
     for name in client.list_segments(options.segment_prefix):

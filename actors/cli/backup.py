@@ -15,9 +15,10 @@ from ...storage_backends.base.errors import DataCorruption
 from . import output
 from .agreement import check_agreed
 from .copy_place import check_copy_place, opened_place
+from .interrupts import end_at_once
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Service, TakeOver
 from .recover import show_containers
-from .running import FAILED, USE_URL, Hints, execute, owning, read_settings, viewing, writing
+from .running import FAILED, RUN_AGAIN, USE_URL, Hints, execute, owning, read_settings, writing
 
 if TYPE_CHECKING:
     from ...storage_backends.base.backups import Backup
@@ -93,7 +94,7 @@ def make(
         with output.progress("copying", None) as advance:
             return await _copy_to(data, config, name, copy_to, advance)
 
-    copied = execute(command, hints=_HINTS)
+    copied = execute(command, hints=_HINTS, interrupted=RUN_AGAIN if copy_to is not None else "")
     if json:
         output.print_json({"name": name} if copied is None else {"name": name, **output.as_json(copied)})
     elif copied is None:
@@ -119,6 +120,7 @@ def ls(
     """
 
     async def command() -> list[Backup]:
+        end_at_once()
         if url is not None:
             async with writing(data, config, take_over=False, url=url) as store:
                 return await store.backups()
@@ -199,7 +201,11 @@ def restore(
     if replace and not yes:
         check_agreed(f"Move the logs of {data} away, and lose what is newer than {name}?", asks=not json)
     options = RestoreOptions(name, deep, partial)
-    done = execute(lambda: _restore(data, config, chunks, place, options, replaces=replace), hints=_HINTS)
+    done = execute(
+        lambda: _restore(data, config, chunks, place, options, replaces=replace),
+        hints=_HINTS,
+        interrupted=RUN_AGAIN,
+    )
     if json:
         output.print_json(output.as_json(done))
         lost = getattr(done, "lost", ())
@@ -242,8 +248,11 @@ async def _with_location(settings: StoreConfig, folder: StoreFolder) -> StoreCon
 
     from ...storage_backends.files.local import LocalFiles
     from ..folder.chunk_location import recorded_location
+    from ..folder.paths import list_data_folder, run_program
 
-    recorded = await recorded_location(LocalFiles(), folder)
+    files = LocalFiles()
+    await run_program(files, list_data_folder(folder), folder.path)  # refuses that it is a file
+    recorded = await recorded_location(files, folder)
     if settings.chunks or not recorded.chunks:
         return settings
     return attrs.evolve(settings, chunks=recorded.chunks, s3=recorded.s3)
@@ -258,11 +267,13 @@ async def _own_storage(data: Path, config: Path | None) -> AsyncIterator[ChunkSt
     from ..folder.chunk_location import ChunkLocation, make_chunk_reader
     from ..folder.paths import check_path
     from ..store.opening import system_world
+    from ..store.read_only import open_reader
 
     folder, settings = check_path(data), read_settings(config, None)
     is_found = settings.chunks or await anyio.Path(folder.chunks).is_dir()
     if await anyio.Path(folder.wal).exists() or not is_found:
-        async with viewing(data) as view:
+        # Not ``viewing``: a command that copies from here does not end at once.
+        async with open_reader(data) as view:
             yield view.chunks
         return
 

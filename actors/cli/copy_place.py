@@ -113,7 +113,9 @@ async def _check_folder_of_copy(place: str) -> None:
     if not place:
         raise typer.BadParameter("it is empty: name a folder")
     if not await anyio.Path(place).is_dir():
-        raise InvalidArgument(f"there is no folder {place}: {meaning}")
+        is_file = await anyio.Path(place).exists()
+        problem = f"{place} is a file" if is_file else f"there is no folder {place}"
+        raise InvalidArgument(f"{problem}: {meaning}")
     if not await anyio.Path(place, "_system").is_dir():
         raise InvalidArgument(f"{place} holds no backups: {meaning}")
 

@@ -121,8 +121,8 @@ def _show(report: StoreReport) -> None:
     for container in report.containers:
         if container.unconfirmed:
             screen.print(
-                f"container {container.index} deletes no chunks: {container.unconfirmed}; `tierlog chunks "
-                f"confirm` allows it",
+                f"container {container.index} deletes no chunks: {container.unconfirmed}; `tierlog gc sweep "
+                f"--confirm` allows it",
                 style="yellow",
                 soft_wrap=True,
             )

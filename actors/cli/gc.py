@@ -9,8 +9,19 @@ import typer
 
 from . import output
 from .agreement import check_agreed
-from .options import DEFAULT_DATA, DEFAULT_URL, Config, Data, Json, Service, TakeOver, Url
-from .running import ask_service, check_no_take_over, execute, owning, viewing
+from .options import (
+    DEFAULT_DATA,
+    DEFAULT_URL,
+    Config,
+    Data,
+    Json,
+    Service,
+    TakeOver,
+    Url,
+    container_option,
+    number_option,
+)
+from .running import ask_service, check_no_take_over, execute, fail, owning, viewing
 
 if TYPE_CHECKING:
     from ..gateway.wire.bodies import GcAction
@@ -20,13 +31,8 @@ if TYPE_CHECKING:
 _COUNT_SECONDS = 600.0
 """For a service to list the chunks of one container."""
 
-Limit = Annotated[
-    int, typer.Option("--limit", min=1, max=1000, help="At most so many tasks of each container.")
-]
-OnlyContainer = Annotated[
-    int | None,
-    typer.Option("--container", min=0, help="Only this container; default: all.", show_default=False),
-]
+Limit = Annotated[int, number_option("--limit", "At most so many tasks of each container.", 1, 1000)]
+OnlyContainer = Annotated[int | None, container_option("garbage")]
 
 
 def status(json: Json = False, data: Data = DEFAULT_DATA, url: Service = None) -> None:
@@ -61,8 +67,8 @@ def ls(
     waits for: steps, which flush cycles do; its delay; an element that no longer names the object; the
     confirmation of an adopted, restored or moved store; or the listing of the next owner.
     """
-    found = execute(lambda: _reports(data, url, limit))
-    _show_tasks([(each, each.tasks) for each in found if container in (None, each.container)], json=json)
+    found = _of_container(execute(lambda: _reports(data, url, limit)), container)
+    _show_tasks([(each, each.tasks) for each in found], json=json)
 
 
 def failed(
@@ -73,20 +79,18 @@ def failed(
     It is tried again in rounds: after five minutes, then ever more rarely, up to once an hour. The list is in
     the memory of the container's owner; the next owner begins again.
     """
-    found = execute(lambda: _reports(DEFAULT_DATA, url, limit))
-    _show_tasks(
-        [(each, each.failed_tasks) for each in found if container in (None, each.container)], json=json
-    )
+    found = _of_container(execute(lambda: _reports(DEFAULT_DATA, url, limit)), container)
+    _show_tasks([(each, each.failed_tasks) for each in found], json=json)
 
 
 def retry(container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Try to delete now what failed repeatedly."""
-    _order("retry", url, container, json=json)
+    _order("retry", url, container, "tried again", json=json)
 
 
 def purge(container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Forget what failed repeatedly. The objects stay; a later sweep or opening finds them again."""
-    _order("purge", url, container, json=json)
+    _order("purge", url, container, "forgotten", json=json)
 
 
 def pause(container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
@@ -124,6 +128,9 @@ def sweep(
     itself after it has been open for 24 hours. `tierlog chunks ls --unreferenced` shows the names.
     """
     from ..container.container import Container
+
+    if yes and not confirm:
+        raise typer.BadParameter("--yes answers the question of --confirm: add that, or leave --yes out")
 
     # Read-only, so that a "no" to the question has fenced nobody.
     found = execute(lambda: _find_garbage(data, url, take_over=take_over))
@@ -182,18 +189,21 @@ def _show_garbage(found: list[ContainerGarbage], *, is_last: bool, json: bool, a
         (each.container, each.chunks, output.show_bytes(each.bytes), each.reason or "-") for each in found
     ]
     output.print_table(("container", "unreferenced", "size", "waits for confirmation because"), rows)
-    output.print_lines(_endangered(found, asks_service=asks_service))
+    output.print_lines(_endangered(found, is_last=is_last, asks_service=asks_service))
     if not found:
         output.print_lines(["nothing to sweep"])
 
 
-def _endangered(found: list[ContainerGarbage], *, asks_service: bool) -> list[str]:
-    """What is known of the backups that need what would be deleted."""
+def _endangered(found: list[ContainerGarbage], *, is_last: bool, asks_service: bool) -> list[str]:
+    """What is known of the backups that need what would be deleted, and before the question what is not."""
     if not any(each.reason for each in found):
         return []
 
     backups = sorted({backup for each in found for backup in each.backups})
     lines = [f"backup {each} needs some of this, and cannot be restored without it" for each in backups]
+    if is_last:
+        return lines
+
     where = "" if asks_service else " in other folders"
     warning = (
         f"Backups of an earlier version{where} are not looked at: those newer than a restored one need some "
@@ -230,6 +240,12 @@ async def _reports(data: Path, url: str | None, limit: int) -> list[GcReport]:
         return await reports_of(view, limit)
 
 
+def _of_container(reports: list[GcReport], container: int | None) -> list[GcReport]:
+    if container is not None and container >= len(reports):
+        fail(f"there is no container {container}: the store has {len(reports)}")
+    return reports if container is None else [reports[container]]
+
+
 async def _count_containers(url: str) -> int:
     from ..gateway.wire.bodies import ContainerMap
 
@@ -247,8 +263,9 @@ async def _ask_report(url: str, index: int, limit: int) -> GcReport:
     return msgspec.convert(await ask_service(url, "GET", path, kind=GcQueue), GcReport)
 
 
-def _order(action: GcAction, url: str, container: int | None, *, json: bool) -> None:
-    """Give each container, or one, the order, and show to how many names it applies."""
+def _order(action: GcAction, url: str, container: int | None, counted: str = "", *, json: bool) -> None:
+    """Give each container, or one, the order. ``counted``: what happened to the names in its answer, for
+    those orders that are about names."""
 
     async def command() -> list[dict[str, object]]:
         from ..gateway.wire.bodies import GcDone
@@ -265,8 +282,13 @@ def _order(action: GcAction, url: str, container: int | None, *, json: bool) -> 
     if json:
         output.print_json(done)
     else:
-        rows = [(each["queue"], each["names"], "paused" if each["paused"] else "running") for each in done]
-        output.print_table(("queue", "names", "state"), rows)
+        states = ["paused" if each["paused"] else "running" for each in done]
+        if counted:
+            rows = [(each["queue"], each["names"], state) for each, state in zip(done, states, strict=True)]
+            output.print_table(("queue", counted, "state"), rows)
+        else:
+            queues = [(each["queue"], state) for each, state in zip(done, states, strict=True)]
+            output.print_table(("queue", "state"), queues)
 
 
 def _state(report: GcReport) -> str:

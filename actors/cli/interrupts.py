@@ -8,7 +8,8 @@ or in a finalizer, and the process may then hang. So no signal raises an excepti
 - a command that owns nothing ends at once, even while a full pipe blocks its output.
 
 All of them exit with 128 and the signal's number, 130 after Ctrl-C, and print nothing, but for ``segment
-append``, which reports what it appended. Signals arrive in the main thread; elsewhere this has no effect.
+append``, which reports what it appended, and ``backup --copy-to``, ``restore`` and ``recover``, which are to
+be run again. Signals arrive in the main thread; elsewhere this has no effect.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ _HINTS: Hints = {
     DataCorruption: "`tierlog lts verify` lists all damage",
     SegmentNotFound: "`tierlog lts ls` shows the names",
 }
+_NO_DOCTOR: Hints = {DataCorruption: ""}
+"""Which looks at a folder with logs."""
 
 
 def _checked(text: str) -> str:
@@ -91,7 +93,7 @@ def verify(place: Place, json: Json = False, config: Config = None) -> None:
             with output.progress("verifying", None) as advance:
                 return await verify_lts(view, progress=advance)
 
-    report = execute(command)
+    report = execute(command, hints=_NO_DOCTOR)
     if json:
         output.print_json(_fields(report))
     else:

@@ -9,7 +9,7 @@ import typer
 from ...storage_backends.base.errors import DataCorruption
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json
-from .running import Hints, execute, read_settings
+from .running import RUN_AGAIN, Hints, execute, read_settings
 
 if TYPE_CHECKING:
     from ..store.recover import RecoveredContainer, RecoveredStore
@@ -48,7 +48,7 @@ def recover(
         settings = read_settings(config, chunks)
         return await recover_store(check_path(data), settings, LocalFiles(), system_world())
 
-    recovered = execute(command, hints=_HINTS)
+    recovered = execute(command, hints=_HINTS, interrupted=RUN_AGAIN)
     if json:
         output.print_json(output.as_json(recovered))
     else:

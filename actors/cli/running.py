@@ -26,6 +26,7 @@ from ...storage_backends.base.errors import (
     TransactionNotFound,
     WrongSegmentKind,
 )
+from ...storage_backends.base.names import check_segment_name
 from ...storage_backends.base.os_errors import explain
 from ..telemetry.logging import is_logging, log_to_stderr
 from ..telemetry.printable import printable
@@ -53,6 +54,7 @@ _HINTS: Hints = {
     DataCorruption: "`tierlog doctor --deep` lists all damage and what to do",
     NotOwner: "`tierlog doctor` shows which process has opened the folder: run the command again after it",
 }
+RUN_AGAIN = "run the same command again to go on"
 NO_HINTS: Hints = MappingProxyType({})
 _REQUEST_SECONDS = 10.0
 _NOTICE_SECONDS = 1.0
@@ -77,10 +79,15 @@ def fail(message: str) -> NoReturn:
 
 
 def execute(
-    command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False, hints: Hints = NO_HINTS
+    command: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    uvloop: bool = False,
+    hints: Hints = NO_HINTS,
+    interrupted: str = "",
 ) -> T:
     """Run ``command`` in its own event loop. A failure becomes one line on stderr and an exit code. ``hints``
-    replace those that most commands give."""
+    replace those that most commands give. ``interrupted``: what to do after an interruption, if the user has
+    to know."""
     import anyio
 
     interrupts = Interrupts()
@@ -93,7 +100,9 @@ def execute(
     except BrokenPipeError:
         exit_broken_pipe()
     except KeyboardInterrupt:
-        # Without a message: the user asked for it.
+        # Most without a message: the user asked for it.
+        if interrupted:
+            sys.stderr.write(f"interrupted: {interrupted}\n")
         raise typer.Exit(interrupts.exit_code) from None
     except OSError as error:
         fail(explain(error))
@@ -175,13 +184,17 @@ async def writing(
     config_file: Path | None,
     *,
     take_over: bool,
-    create: bool = False,
+    creates: str | None = None,
     url: str | None = None,
     chunks: str | None = None,
 ) -> AsyncIterator[SegmentStore | Client]:
     """The store in a data folder, opened as its owner (see ``owning``), or a client of the service at
-    ``url``."""
+    ``url``. ``creates``: the name of the segment that the command creates, with a new folder if there is
+    none. Raises ``InvalidArgument`` for a bad one."""
+    if creates is not None:
+        check_segment_name(creates)  # first: a refused command leaves no new store
     if url is None:
+        create = creates is not None
         async with owning(
             data, config_file, take_over=take_over, create=create, chunks=chunks, remedy=USE_URL
         ) as store:

@@ -106,7 +106,7 @@ def create(
     """Create an empty segment, and the data folder if there is none."""
     size = None if rolling_size is None else _parse_size(rolling_size)
     check_chunks(context, url)
-    store = writing(data, config, take_over=take_over, create=True, url=url, chunks=chunks)
+    store = writing(data, config, take_over=take_over, creates=name, url=url, chunks=chunks)
     run_verb(store, lambda store: store.create_segment(name, rolling_size=size, exist_ok=exist_ok), json)
 
 

@@ -72,7 +72,7 @@ def create(
     A table is a segment with rows: `tierlog segment` lists, describes, seals and deletes it.
     """
     check_chunks(context, url)
-    store = writing(data, config, take_over=take_over, create=True, url=url, chunks=chunks)
+    store = writing(data, config, take_over=take_over, creates=name, url=url, chunks=chunks)
     run_verb(store, lambda store: store.create_table(name, exist_ok=exist_ok), json)
 
 

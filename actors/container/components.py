@@ -3,7 +3,7 @@ constructed, and none is replaced later."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -133,11 +133,10 @@ def _publishing(table_runs: TableRuns, collector: Collector) -> Callable[[CycleC
 
 
 def _garbage(container: Container) -> tuple[Pins, Collector]:
-    async def release(names: Sequence[str]) -> None:
-        needed = await source.referenced.among(names)
-        collector.release([name for name in names if name not in needed])
+    def pin_ended() -> None:
+        collector.list_own()
 
-    pins = Pins(container, release)
+    pins = Pins(container, pin_ended)
     source = ContainerCollectorSource(container, pins)
     collector = Collector(container.chunks, source, container.options.collector)
     return pins, collector

@@ -50,7 +50,6 @@ from ...storage_backends.sorted_runs.compaction_policy import FAN_OUT
 from ...storage_backends.sorted_runs.local_copies import LocalCopies
 from ...storage_backends.sorted_runs.lookup import find_cached
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
-from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.tail import Tail
 from ..flush.writer import WriterOptions
 from ..gc.collector import Collector, CollectorOptions
@@ -217,9 +216,8 @@ class Container:
     def table_runs(self) -> TableRuns:
         return self._components.table_runs
 
-    def is_short_of_room(self, row: Row) -> bool:
-        """Whether the record belongs to a segment whose data did not fit into long-term storage."""
-        sid = self.state.closures.segment_of(row.version)
+    def is_short_of_room(self, sid: int) -> bool:
+        """Whether the segment's data did not fit into long-term storage."""
         return isinstance(self._components.writer.failures.errors.get(sid), StorageFull)
 
     @property

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from ...journal.manifest.chain import StoredElement, element_name, journal_prefix, list_elements, read_newest
+from ...journal.manifest.chain import (
+    StoredElement,
+    check_end,
+    element_name,
+    journal_prefix,
+    list_elements,
+    read_newest,
+)
 from ...journal.manifest.element import NOTHING, Element, Position
 from ...journal.manifest.rules import Known, Step, decide
 from ...journal.manifest.store_record import other_store
@@ -84,6 +91,15 @@ class ListedChain:
             case Step.FOREIGN | Step.ROLLED_BACK as step:
                 raise mismatch(step, self, known, container)
 
+    def check_between(self, before: Known, after: Known, store: bytes, container: int) -> None:
+        """As ``check``, beside an owner at work: the chain was listed between two readings of its log.
+
+        An element that the log knew before exists, and one that exists is known to the log after. What only
+        one of the two readings contradicts, the owner did meanwhile."""
+        self.check_store(store)
+        if decide(before, self.position) is decide(after, self.position):
+            self.check(before, store, container)
+
     def check_store(self, store: bytes) -> None:
         """Raises ``StoreMismatch`` if long-term storage is another store's."""
         for other in self.stores - {store}:
@@ -99,9 +115,12 @@ class ListedChain:
 
 
 async def list_chain(chunks: ChunkStorage, container: int) -> ListedChain:
-    """The chain as it is now, for those who do not own the container."""
+    """The chain as it is now, for those who do not own the container. Raises ``DataCorruption`` if what has
+    the name of an element, the newest one or the one above it, is none."""
     numbers = await list_elements(chunks, container)
     newest = await read_newest(chunks, container, numbers)
+    if newest is not None:
+        await check_end(chunks, container, newest.n)
     return ListedChain(newest, numbers, () if newest else await list_claims(chunks, container))
 
 

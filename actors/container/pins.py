@@ -13,8 +13,7 @@ next one. Until then it keeps what it needs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,11 +38,9 @@ from ...storage_backends.base.errors import (
     BackupIncomplete,
     ChunkExists,
     ChunkNotFound,
-    DataCorruption,
     InvalidArgument,
     StorageFull,
     TierlogError,
-    Unavailable,
 )
 from ...storage_backends.base.statistics import gauge
 from ...storage_backends.base.values import Value
@@ -53,7 +50,6 @@ from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table
 from ..telemetry.logging import get_logger
-from .published_check import pages_of_rows
 
 if TYPE_CHECKING:
     from .container import Container
@@ -79,10 +75,10 @@ class _Fresh:
 
 
 class Pins:
-    def __init__(self, container: Container, release: Callable[[Sequence[str]], Awaitable[object]]) -> None:
-        """``release`` hands those of the names over to the collector that nothing needs any more."""
+    def __init__(self, container: Container, ended: Callable[[], None]) -> None:
+        """``ended()`` is called when a pin has ended: what only it kept is garbage from then on."""
         self._container = container
-        self._release = release
+        self._ended = ended
         self._chunks = container.chunks
         self._ownership = container.ownership
         self._state = container.state
@@ -90,6 +86,8 @@ class Pins:
         """What each pin keeps; of those that are not here yet the record must be read first."""
         self._times: dict[Pin, int] = {}
         """When those whose record is known to exist were made."""
+        self._noted: frozenset[Pin] = frozenset()
+        """Those that were known when the pins were looked at last: one that is gone since has ended."""
         self._fresh: dict[str, _Fresh] = {}
         self._making: str | None = None
         """The backup whose pin is being made."""
@@ -128,6 +126,7 @@ class Pins:
                 self._fresh[name] = _Fresh(token, element, anyio.current_time() + FRESH_SECONDS)
             finally:
                 self._making = None
+                self._note()
                 self._wake.set()
             return element
 
@@ -151,8 +150,9 @@ class Pins:
         others = [pin for pin in pins if pin.name != name]
         if len(others) >= PINS_MAX:
             raise InvalidArgument(
-                f"there are {len(others)} backups, and room for {PINS_MAX}: remove one with `tierlog backup "
-                f"rm`"
+                f"there are {len(others)} backups, those that are being made included, and room for "
+                f"{PINS_MAX}: remove one with `tierlog backup rm`; what a client began that is gone is given "
+                f"up {FRESH_SECONDS / 60:.0f} minutes later"
             )
         pin = Pin(name, progress.cycle)
         # In this step, so that nothing of it is ever unprotected (rule P4).
@@ -212,12 +212,13 @@ class Pins:
                 return False
 
             self._end_fresh(name)
-            names = await self._resolve(name)
-        if names is None:
-            return False
-
-        await self._release(names)
-        return True
+            for pin in self.known:
+                if pin.name == name:
+                    self._times.pop(pin, None)
+            try:
+                return await self._resolve(name)
+            finally:
+                self._wake.set()  # ``run`` goes on with what did not come to its end
 
     async def act(self, step: BackupStep) -> StepAnswer:
         """Take one step of ``make_backup`` or ``remove_backup``."""
@@ -253,44 +254,36 @@ class Pins:
         except ChunkNotFound:
             return None
 
-    async def _resolve(self, name: str) -> list[str] | None:
-        """Keep the pin that the record of that name was made for, and drop the others. Returns the chunks and
-        runs that these kept, as far as they are known; None if none was dropped."""
+    async def _resolve(self, name: str) -> bool:
+        """Keep the pin that the record of that name was made for, and drop the others. Returns whether any
+        was dropped."""
         # First: of a mount that is missing, no record can be read either.
         await self._ownership.prove()
+        self._note()
         found = await self._find(name)
         kept = None if found is None else pin_of(name, found)
         if found is not None and kept in self.known:
             self._settle(pin_of(name, found), found.element)
         dropped = [pin for pin in self.known if pin.name == name and pin != kept and name != self._making]
         if not dropped:
-            return None
+            return False
 
-        # While they are kept: afterwards the runs may be deleted at any time.
-        names = [kept for pin in dropped for kept in await self._names_of(pin)]
         await self._ownership.change_pins(
             lambda pins, progress: [pin for pin in pins if pin not in dropped or name == self._making]
         )
-        for pin in dropped:
+        self._note()
+        return True
+
+    def _note(self) -> None:
+        """Look at which pins there are. One may also end later than it was dropped: if the outcome of its
+        element was unknown, or with another one of its name."""
+        known = frozenset(self.known)
+        gone, self._noted = self._noted - known, known
+        for pin in gone:
             self._times.pop(pin, None)
             self._runs.pop(pin, None)
-        return names
-
-    async def _names_of(self, pin: Pin) -> list[str]:
-        """The chunks and runs that the pin keeps. What cannot be read now is found by the next opening, if it
-        is garbage then."""
-        run_list = self._runs.get(pin, RunList())
-        names = [run.name for run in run_list]
-        try:
-            with Table(run_list).view() as view:
-                async with aclosing(
-                    pages_of_rows(view, self._container.runs, CHUNK_PREFIX.encode())
-                ) as pages:
-                    async for rows in pages:
-                        names += [_chunk_of(row.key) for row in rows]
-        except (Unavailable, DataCorruption) as error:
-            _log.warning("pin_unreadable", container=self._container.index, pin=pin.name, error=str(error))
-        return names
+        if gone:
+            self._ended()
 
     def _unresolved(self) -> list[str]:
         """The names of pins that are neither fresh nor known to have a record."""
@@ -301,6 +294,7 @@ class Pins:
         """Resolve pins until cancelled."""
         while True:
             self._wake = anyio.Event()
+            self._note()
             now = anyio.current_time()
             for name in [name for name, fresh in self._fresh.items() if fresh.deadline <= now]:
                 _log.warning("backup_given_up", container=self._container.index, backup=name)
@@ -309,8 +303,7 @@ class Pins:
             try:
                 for name in self._unresolved():
                     async with self._lock:
-                        names = await self._resolve(name)
-                    await self._release(names or ())
+                        await self._resolve(name)
                 self._has_failed = False
             except CLAIM_REFUSED:
                 raise
@@ -325,10 +318,25 @@ class Pins:
     # --- garbage ---------------------------------------------------------------------------------
 
     async def among(self, chunks: Collection[str], runs: Collection[str]) -> set[str]:
-        """Which of these chunks and runs a pin needs (rule P4). Raises ``Unavailable``, ``DataCorruption`` if
-        that cannot be read now."""
+        """Which of these chunks and runs a pin needs, or may need that is being made (rule P4). Raises
+        ``Unavailable``, ``DataCorruption`` if that cannot be read now."""
+        kept = await self._kept()
+        manifest = self._state.manifest
+        if self._making is not None:
+            # P4: the pin will have the runs that count when it is recorded.
+            kept += [manifest.runs, manifest.intended_runs]
+        return await self._needed(kept, chunks, runs)
+
+    async def kept_among(self, chunks: Collection[str], runs: Collection[str]) -> set[str]:
+        """Which of them a pin needs at whose end ``ended()`` is called. Raises as ``among``."""
+        self._note()
+        return await self._needed(await self._kept(), chunks, runs)
+
+    async def _needed(
+        self, kept: Iterable[RunList], chunks: Collection[str], runs: Collection[str]
+    ) -> set[str]:
         found: set[str] = set()
-        for run_list in await self._kept():
+        for run_list in kept:
             found.update(run.name for run in run_list if run.name in runs)
             with Table(run_list).view() as view:
                 rows = await find_rows(view, self._container.runs, _keys(chunks))
@@ -341,12 +349,7 @@ class Pins:
                 for pin in unresolved:
                     if pin not in self._runs and pin in self.known:
                         await self._resolve(pin.name)
-        manifest = self._state.manifest
-        kept = [self._runs[pin] for pin in self.known if pin in self._runs]
-        if self._making is not None:
-            # P4: the pin will have the runs that count when it is recorded.
-            kept += [manifest.runs, manifest.intended_runs]
-        return kept
+        return [self._runs[pin] for pin in self.known if pin in self._runs]
 
     def statistics(self) -> PinStatistics:
         times = [self._times[pin] for pin in self.known if pin in self._times]

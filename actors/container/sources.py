@@ -19,6 +19,7 @@ from ...storage_backends.segments.records.claim import ClaimRecord
 from ...storage_backends.segments.records.released import RELEASED_PREFIX
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.segments.transaction import decode_record
+from ...storage_backends.sorted_runs.rows import Row
 from ..flush.aggregation import FlushableSegment
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
@@ -28,6 +29,7 @@ from .manifest_state import ManifestState
 from .metadata_store import LoggedMetadataStore
 from .pins import Pins
 from .state import ContainerState
+from .truncated_chunks import TruncatedChunks
 
 if TYPE_CHECKING:
     from .container import Container
@@ -53,6 +55,46 @@ class ReferencedNames:
         _, found = await self._store.look_up(map(chunk_key, chunks))
         named = self._state.manifest.runs_among(runs)
         return {key.removeprefix(CHUNK_PREFIX) for key in found}.union(pinned, named)
+
+
+class PinnedNames:
+    """The objects that pins keep: once one of them ends, the collector lists what there is."""
+
+    def __init__(self, container: Container, pins: Pins) -> None:
+        self._pins = pins
+        self._runs = runs_prefix(container.index)
+
+    async def among(self, names: Sequence[str]) -> set[str]:
+        """Raises ``Unavailable``, ``DataCorruption`` if that cannot be read."""
+        runs = {name for name in names if name.startswith(self._runs)}
+        return await self._pins.kept_among([name for name in names if name not in runs], runs)
+
+
+class UnpublishedNames:
+    """The chunks that long-term storage alone may still need, because no element that counts has the removal
+    of their records (rule G6)."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._state = container.state
+        self._truncated = TruncatedChunks(container)
+
+    async def among(self, names: Sequence[str]) -> set[str]:
+        held: dict[int, list[str]] = {}
+        for name in names:
+            # A segment whose data does not fit is held back, and its truncation, which makes room, with it.
+            if (row := self._row(name)) is not None and self._container.is_short_of_room(
+                sid := self._state.closures.segment_of(row.version)
+            ):
+                held.setdefault(sid, []).append(name)
+        truncated: set[str] = set()
+        for sid, some in held.items():
+            truncated |= await self._truncated.among(sid, some)
+        # As of now: what was published meanwhile wakes nobody again.
+        return {name for name in names if name not in truncated and self._row(name) is not None}
+
+    def _row(self, name: str) -> Row | None:
+        return self._state.table.find_in_memory(chunk_key(name).encode())
 
 
 class ReleasedRecords:
@@ -191,15 +233,11 @@ class ContainerCollectorSource:
         self.epoch = container.state.epoch
         self.prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
         self.referenced = ReferencedNames(container.state, container.metadata, pins)
+        self.pinned = PinnedNames(container, pins)
+        self.unpublished = UnpublishedNames(container)
         self.released = ReleasedRecords(container.metadata)
-        self._table = container.state.table
         self._confirmation = container.confirmation
         self._history = container.history
-
-    def is_unpublished(self, name: str) -> bool:
-        row = self._table.find_in_memory(chunk_key(name).encode())
-        # G6: a segment whose data does not fit is held back, and its truncation, which makes room, with it.
-        return row is not None and not self._container.is_short_of_room(row)
 
     @property
     def is_confirmed(self) -> bool:

@@ -116,11 +116,11 @@ def _is_same_process(one: Owner, other: Owner) -> bool:
     return (one.pid, one.host, one.start) == (other.pid, other.host, other.start)
 
 
-def describe_opening(folder: str, owners: Sequence[Owner], *, take_over: str, use_service: str) -> str:
+def describe_opening(folder: str, owners: Sequence[Owner], *, take_over: str = "", use_service: str) -> str:
     """That ``owners`` have ``folder`` open, or that it is being opened if there are none, and what to do.
 
-    ``take_over`` is how the caller opens it all the same, ``use_service`` what to do about a service, whose
-    URL replaces ``{url}`` in it."""
+    ``take_over`` is how the caller opens it all the same, if it can, ``use_service`` what to do about a
+    service, whose URL replaces ``{url}`` in it."""
     if not owners:
         return (
             f"{folder} is being opened, in this process or another: open it in one place at a time, or fence "
@@ -133,6 +133,9 @@ def describe_opening(folder: str, owners: Sequence[Owner], *, take_over: str, us
     if shown.url:
         return f"{folder} is served by {where} at {shown.url}: {use_service.format(url=shown.url)}"
 
+    if shown.role and not take_over:
+        return f"{folder} is open in {where}, a host of a service whose supervisor has ended: stop it first"
+
     if shown.role:
         return (
             f"{folder} is open in {where}, a host of a service whose supervisor has ended: start `tierlog "
@@ -140,7 +143,8 @@ def describe_opening(folder: str, owners: Sequence[Owner], *, take_over: str, us
             f"{take_over}"
         )
 
-    return f"{folder} is open in {where}: stop that process, or fence it with {take_over}"
+    fence = f", or fence it with {take_over}" if take_over else " first"
+    return f"{folder} is open in {where}: stop that process{fence}"
 
 
 class OpenElsewhere(NotOwner):

@@ -12,7 +12,13 @@ from contextlib import suppress
 
 import attrs
 
-from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StorageFull, Unavailable
+from ...storage_backends.base.errors import (
+    ConfigError,
+    DataCorruption,
+    InvalidArgument,
+    StorageFull,
+    Unavailable,
+)
 from ...storage_backends.base.files import (
     FULL,
     NOT_A_FILE,
@@ -72,6 +78,20 @@ def chunk_cache_folder(folder: StoreFolder, path: str, identity: StoreIdentity) 
     """The folder of the local chunk cache: one of this store alone in ``path``, which is relative to the data
     folder and by default its ``cache/``."""
     return f"{os.path.join(folder.path, path or 'cache')}/{identity.store_id.hex()}"
+
+
+def check_chunk_cache(folder: StoreFolder, path: str) -> None:
+    """Raises ``ConfigError`` if the local chunk cache would lie among the files of the store, or beside the
+    data folder."""
+    cache, data = os.path.realpath(os.path.join(folder.path, path or "cache")), os.path.realpath(folder.path)
+    inner = (os.path.realpath(folder.wal), os.path.realpath(folder.chunks))
+    if os.path.commonpath((cache, data)) == cache or any(
+        os.path.commonpath((cache, each)) == each for each in inner
+    ):
+        raise ConfigError(
+            f"chunk_cache.path: {path!r} is the folder {cache}, where the store or others have files: name a "
+            f"folder of its own, such as 'cache', outside of wal/ and lts/"
+        )
 
 
 def check_path(path: object) -> StoreFolder:

@@ -35,7 +35,7 @@ from ...storage_backends.base.files import (
 )
 from ..settings.configuration import StoreConfig
 from .paths import RESTORE_FOLDER, StoreFolder, list_data_folder, run_program
-from .process_lock import LOCK_FILE, remove_lock, take_lock
+from .process_lock import LOCK_FILE, lock_holder, remove_lock, take_lock
 
 _REMADE = ".remaking-wal"
 """The name of ``wal`` while its own is made again."""
@@ -54,7 +54,8 @@ def restore_lane(files: Files, folder: StoreFolder) -> Files:
 def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
     """Begin the only restore into ``folder``, and remove what others left that ended early. Returns its lock.
 
-    Raises ``Unavailable`` if another restore is under way, ``InvalidArgument`` if there are logs."""
+    Raises ``Unavailable`` if another restore is under way, ``InvalidArgument`` if there are logs, or if a
+    service is alive whose logs were moved away."""
     entries = yield from list_data_folder(folder)
     if not any(entry.name.startswith(RESTORE_FOLDER) for entry in entries):
         yield from refuse_logs(folder)  # and nothing is made there
@@ -66,6 +67,7 @@ def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
             if entry.is_folder and entry.name.startswith(f"{RESTORE_FOLDER}-"):
                 yield from _remove(f"{folder.path}/{entry.name}")
         yield from refuse_logs(folder)
+        yield from _refuse_service(folder)
     except (OSError, TierlogError):
         yield from end_restore(folder, lock)
         raise
@@ -77,13 +79,24 @@ def refuse_logs(folder: StoreFolder) -> Program[None]:
         raise _has_logs(folder)
 
 
+def _refuse_service(folder: StoreFolder) -> Program[None]:
+    """Who moved ``wal`` away under a service took the lock files of its hosts along: its supervisor's is
+    elsewhere. The hosts would go on to ack what the recovered store does not have, until their next check."""
+    if (pid := (yield from lock_holder(f"{folder.path}/supervisor"))) is not None:
+        raise InvalidArgument(
+            f"{folder.path} is served by process {pid}, whose logs were moved away: put wal/ back, or stop "
+            f"that service first"
+        )
+
+
 def _logs(entries: Sequence[FolderEntry]) -> bool:
     return any(entry.name == "wal" for entry in entries)
 
 
 def _has_logs(folder: StoreFolder) -> InvalidArgument:
     return InvalidArgument(
-        f"{folder.path} already has the logs of a store: restore into a folder without wal/"
+        f"{folder.path} already has the logs of a store: name a folder without wal/; `tierlog restore "
+        f"--replace` goes back to a backup in this one, and moves them away"
     )
 
 
@@ -166,10 +179,13 @@ async def check_long_term_storage(folder: StoreFolder, files: Files, config: Sto
 def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
     try:
         yield ListFolder(folder.chunks)
+    except NotADirectoryError:
+        yield from list_data_folder(folder)  # refuses that it is a file itself
+        raise
     except FileNotFoundError as error:
         raise InvalidArgument(
-            f"{folder.path} has no lts/: a restore needs the long-term storage of the store there, or the "
-            f"location of its bucket (--chunks)"
+            f"{folder.path} has no lts/: put the long-term storage of the store there, or name its bucket "
+            f"(--chunks)"
         ) from error
 
 

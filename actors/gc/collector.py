@@ -5,14 +5,14 @@ Owns: the queue of garbage in memory, its delay, and the names of transactions u
 
 The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. A listing
 counts only after a check of the chain: long-term storage may not be mounted (rule G5). The listing is
-repeated twice, for chunks that a dead owner's late put creates after the first one (rule G5), and whenever
-names found no room in the queue, which is bounded (rule G2). Files outside
-the container's prefix are not in that listing. A durable record names each of them that was released (rules
-G3, S19); the collector deletes the file and then its record, one commit per batch.
+repeated twice, for chunks that a dead owner's late put creates after the first one (rule G5), whenever names
+found no room in the queue, which is bounded (rule G2), and when a backup ends: what it keeps is not queued
+(rule P4). Files outside the container's prefix are not in that listing. A durable record names each of them
+that was released (rules G3, S19); the collector deletes the file and then its record, one commit per batch.
 
-A chunk is deleted only when long-term storage alone does not name it any more: no row of its record is left
-in memory, so the newest element that counts has its removal (rule G6). Those that wait for this ask for an
-element.
+A chunk is deleted only when long-term storage alone does not need it any more: the newest element that counts
+has the removal of its record, or all that it names of the chunk was truncated (rule G6). Those that wait for
+this ask for an element.
 
 Order (rules G1, J9): decide by durable state; create an element of the chain, because of a folder and
 its copy neither may delete what the other needs (if each name had its element at an earlier attempt, check
@@ -29,13 +29,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from itertools import islice
-from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 import attrs
 
-from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
+from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, NotOwner, StorageFull, TierlogError
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
@@ -46,6 +45,7 @@ from .garbage_queue import GarbageQueue
 from .garbage_total import GarbageTotal, count_garbage, list_parts
 from .retry_later import RetryLater
 from .rules import Garbage, creator_of, is_ready, is_run, orphans
+from .source import CollectorSource
 from .tasks import GcTask, TaskState, task_of
 
 _log = get_logger("gc")
@@ -111,69 +111,6 @@ class CollectorStatistics(Value):
     )
 
 
-class KnownNames(Protocol):
-    async def among(self, names: Sequence[str]) -> Collection[str]:
-        """Which of ``names`` are known. Raises ``Unavailable`` if that cannot be read now."""
-        ...
-
-
-class ReleasedFiles(KnownNames, Protocol):
-    """The durable records of released files that no listing finds (rule S19)."""
-
-    async def names(self) -> Sequence[str]:
-        """The names in records that can be read."""
-        ...
-
-    async def forget(self, names: Sequence[str]) -> None:
-        """Remove the records of these files, which are deleted; returns once that is durable."""
-
-
-class CollectorSource(Protocol):
-    """What the collector needs of its container."""
-
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def prefixes(self) -> Sequence[str]:
-        """The prefixes of the container's chunks, and of its runs."""
-        ...
-
-    @property
-    def referenced(self) -> KnownNames:
-        """The names of chunks in metadata, and of runs in elements."""
-        ...
-
-    def is_unpublished(self, name: str) -> bool:
-        """Whether the chunk's record changed and no element that counts has the change (rule G6)."""
-        ...
-
-    @property
-    def released(self) -> ReleasedFiles: ...
-
-    @property
-    def is_confirmed(self) -> bool: ...
-
-    async def wait_confirmed(self) -> None:
-        """Returns once the container may delete what it does not know (rule G4)."""
-
-    async def check_history(self, chunks: Sequence[ChunkInfo]) -> None:
-        """The container is unconfirmed, durably, if one of these chunks of dead owners proves that its log
-        is older than long-term storage (rule G4)."""
-
-    def history_checked(self) -> None:
-        """All of them were given to ``check_history``."""
-
-    async def check_chain(self) -> None:
-        """Returns if long-term storage has this owner's element, read again, and no other history's is newer
-        (rule J7)."""
-
-    async def prove_anew(self) -> None:
-        """Returns once an element counts that this owner has recorded since the call (rule J9)."""
-
-    async def barrier(self) -> object:
-        """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
-
-
 class Collector:
     def __init__(self, chunks: ChunkStorage, source: CollectorSource, options: CollectorOptions) -> None:
         self._chunks = chunks
@@ -193,9 +130,12 @@ class Collector:
         self._listings: list[float] = []
         """When the next listings are due."""
         self._has_left_out = False
-        """Whether names found no room in the queue since the last listing began."""
+        """Whether there are names to be found besides: since the last listing began some found no room in
+        the queue, or a backup ended."""
         self._lists_own = False
-        """Whether listings include this owner's names too, because some found no room once."""
+        """Whether listings include this owner's names too, because they may be the only trace of some."""
+        self._lists_at = 0.0
+        """When a listing that failed may be tried again."""
         self._is_history_checked = False
         self._waits_for_room = False
         self._lacks_records = False
@@ -228,6 +168,10 @@ class Collector:
             self._queue.put(garbage)
         else:
             self._has_left_out = self._lists_own = True
+
+    def _forget(self, name: str) -> None:
+        self._queue.drop(name)
+        self._attempts.pop(name, None)
 
     def doubt(self, names: Sequence[str]) -> None:
         """A commit of unknown outcome ends this ownership. Its names stay in ``_open``; the next owner finds
@@ -267,9 +211,10 @@ class Collector:
         return len(self._retry_later)
 
     def purge_failed(self) -> int:
-        """Forget what failed; returns how many names. A listing finds those that are still there."""
+        """Forget what failed; returns how many names. A later listing finds those that are still there."""
         count = len(self._retry_later)
         self._given_up += count
+        self._lists_own |= count > 0
         self._retry_later.clear()
         return count
 
@@ -284,6 +229,12 @@ class Collector:
     def list_soon(self) -> None:
         """List long-term storage now, and once more as later listings are due (rule G5)."""
         self._listings.insert(0, anyio.current_time())
+        self._wake.set()
+
+    def list_own(self) -> None:
+        """List long-term storage soon, this owner's names included: some became garbage and were not
+        released."""
+        self._has_left_out = self._lists_own = True
         self._wake.set()
 
     # --- collecting ------------------------------------------------------------------------------
@@ -307,9 +258,11 @@ class Collector:
                 continue
 
             # If long-term storage does not answer, the end of a later cycle is the moment to list it.
-            if self._is_listing_due() and await self._find_orphans():
-                now = anyio.current_time()
-                self._listings = [at for at in self._listings if at > now]
+            if self._is_listing_due():
+                is_listed, now = await self._find_orphans(), anyio.current_time()
+                if is_listed:
+                    self._listings = [at for at in self._listings if at > now]
+                self._lists_at = 0.0 if is_listed else now + self._pause
             await self._begin_round()
             if ready := await self._ready():
                 await self._collect(ready)
@@ -356,11 +309,15 @@ class Collector:
         while len(found) < self._options.batch and self._queue.next_due() <= now:
             taken = self._queue.take(now, min(_TAKEN, self._options.batch - len(found)))
             referenced = await self._referenced_among([garbage.name for garbage in taken])
+            pinned = await self._pinned_among(referenced)
+            # G6: what a boot from long-term storage alone still needs must be there.
+            unpublished = await self._source.unpublished.among([garbage.name for garbage in taken])
             for garbage in taken:
-                if is_ready(garbage, now=now, referenced=referenced, in_transaction=self._open):
-                    # G6: what a boot from long-term storage alone still names must be there.
-                    is_unpublished = self._source.is_unpublished(garbage.name)
-                    (self._unpublished if is_unpublished else found).append(garbage)
+                if garbage.name in pinned:
+                    # P4: they would fill the queue. The listing at the end of the backup finds them again.
+                    self._forget(garbage.name)
+                elif is_ready(garbage, now=now, referenced=referenced, in_transaction=self._open):
+                    (self._unpublished if garbage.name in unpublished else found).append(garbage)
                 else:
                     self._postponed += 1
                     # Referenced or of a transaction under way, for now. Dropped, it would be found by the
@@ -389,6 +346,19 @@ class Collector:
         self._lacks_records = False
         return referenced
 
+    async def _pinned_among(self, referenced: Collection[str]) -> Collection[str]:
+        """Which of these names a backup keeps; none of them if that cannot be read now."""
+        if not referenced:
+            return ()
+
+        try:
+            return await self._source.pinned.among([*referenced])
+        except NotOwner:
+            raise
+        except TierlogError as error:
+            self._warn_of_records(error)
+            return ()
+
     def _warn_of_records(self, error: TierlogError) -> None:
         if not self._lacks_records:  # once until they can be read (rule S7)
             _log.warning("gc_records_unreadable", prefix=self._source.prefixes[0], error=str(error))
@@ -402,7 +372,8 @@ class Collector:
     def _is_listing_due(self) -> bool:
         if self._has_left_out:
             # Not as soon as one name has room: each listing goes through the whole prefix.
-            return len(self._queue) <= self._options.names_max // 2
+            has_room = len(self._queue) <= self._options.names_max // 2
+            return has_room and self._lists_at <= anyio.current_time()
 
         return bool(self._listings) and self._listings[0] <= anyio.current_time()
 
@@ -422,6 +393,8 @@ class Collector:
         times = [at for at in self._listings if at > now]
         if self._unpublished:
             times.append(self._asks_at)
+        if self._has_left_out and self._lists_at > now:
+            times.append(self._lists_at)
         return max(0.0, min([self._retry_later.due, self._queue.next_due(), *times]) - now)
 
     async def _find_orphans(self) -> bool:
@@ -463,7 +436,8 @@ class Collector:
         for part in in_slices(names):
             for name in part:
                 # G2: else each of many brief ownerships would leave the runs that it merged.
-                due = now if is_run(name) else now + self._options.delay
+                is_due = is_run(name) and self._is_older(name)
+                due = now if is_due else now + self._options.delay
                 self._add(Garbage(name, due, now))
             await anyio.lowlevel.checkpoint()
         self._wake.set()
@@ -599,8 +573,7 @@ class Collector:
             else:
                 self._deleted += 1
                 self._seconds += now - garbage.since
-            self._queue.drop(garbage.name)
-            self._attempts.pop(garbage.name, None)
+            self._forget(garbage.name)
             done.append(garbage.name)
 
     async def _delete_chunks(self, names: Sequence[str]) -> Collection[str]:
@@ -616,8 +589,7 @@ class Collector:
     def _retry(self, garbage: Garbage, error: TierlogError) -> None:
         attempts = self._attempts.get(garbage.name, 0) + 1
         if attempts >= self._options.attempts:
-            self._queue.drop(garbage.name)
-            self._attempts.pop(garbage.name, None)
+            self._forget(garbage.name)
             failed = attrs.evolve(garbage, error=str(error))
             self._keep_for_retry(failed, error, is_first=attempts == self._options.attempts)
             return

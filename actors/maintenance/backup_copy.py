@@ -22,7 +22,6 @@ from ...journal.manifest.chain import (
     list_elements,
     read_element,
     read_newest,
-    runs_prefix,
 )
 from ...journal.manifest.pin_record import (
     PINS,
@@ -263,16 +262,13 @@ class _Copy:
     async def run(self) -> CopiedBackup:
         record, totals = self._record, self._totals
         elements = [await read_pinned(self._source, record, index) for index in range(len(record.elements))]
-        for index, element in enumerate(elements):
-            for run in element.element.runs:
-                self._check_name(run.name, run.name.startswith(runs_prefix(index)))
+        for element in elements:
             await self._check_published(element)
         for index, element in enumerate(elements):
             await work_through(element.element.runs, _WORKERS, self._copy_run)
             async with aclosing(self._chunks_of(element)) as pages:
                 async for chunks in pages:
-                    for chunk in chunks:
-                        self._check_name(chunk.name, _is_chunk_name(chunk.name, index))
+                    self._check_names(chunks, index)
                     known = {} if self._verified is None else await self._verified.lengths(index, chunks)
                     await work_through(chunks, _WORKERS, partial(self._copy_chunk, known))
         await self._put(STORE_RECORD, [(await require_store_record(self._source)).encode()])
@@ -284,13 +280,15 @@ class _Copy:
                 await self._put(element_name(index, element.n), [element.element.encode()])
         return CopiedBackup(record.name, record.time_ms, **attrs.asdict(totals))
 
-    def _check_name(self, name: str, is_right: bool) -> None:
+    def _check_names(self, chunks: Sequence[ChunkRecord], container: int) -> None:
         """A record that somebody forged may name any object there, such as one of another container, which
-        would be replaced."""
-        if not is_right:
-            raise DataCorruption(
-                f"it names {name}, which is none of its container's", file=pin_record_name(self._record.name)
-            )
+        would be replaced. Those of runs are checked as they are read."""
+        for chunk in chunks:
+            if not _is_chunk_name(chunk.name, container):
+                raise DataCorruption(
+                    f"it names {chunk.name}, which is no chunk of container {container}",
+                    file=pin_record_name(self._record.name),
+                )
 
     async def _check_published(self, element: StoredElement) -> None:
         """A copy that could not be restored is not made (rule R3)."""

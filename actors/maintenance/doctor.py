@@ -17,7 +17,7 @@ from ...journal.log.local_layout import LogLayout
 from ...journal.manifest.chain import element_name, list_elements, read_chain, runs_prefix
 from ...journal.manifest.rules import Known
 from ...journal.manifest.store_record import STORE_RECORD
-from ...storage_backends.base.backups import Backup
+from ...storage_backends.base.backups import Backup, is_backup_name
 from ...storage_backends.base.errors import (
     DataCorruption,
     InvalidArgument,
@@ -65,6 +65,7 @@ _ADVICE_BACKUP = (
     "put its record back from a copy of long-term storage, or remove the backup with `tierlog backup rm`; "
     "while it is damaged, nothing is deleted"
 )
+_ADVICE_NO_BACKUP = "no backup has such a name: remove the object, which nothing needs"
 _ADVICE_OBJECT = "put this object back from a copy of long-term storage; nothing else repairs it"
 _ADVICE_STORE = "remove this object: the journals are this store's, and the next opening creates it again"
 _WITHOUT_COPY = (
@@ -210,7 +211,11 @@ async def _backups(view: StoreView) -> tuple[tuple[Backup, ...], list[Problem]]:
 
     damaged = [each for each in backups if each.problem]
     return tuple(backups), [
-        Problem(f"backup {each.name} cannot be restored: {each.problem}", _ADVICE_BACKUP) for each in damaged
+        Problem(
+            f"backup {each.name} cannot be restored: {each.problem}",
+            _ADVICE_BACKUP if is_backup_name(each.name) else _ADVICE_NO_BACKUP,
+        )
+        for each in damaged
     ]
 
 

@@ -14,6 +14,7 @@ from ...storage_backends.segments.records.deferred_work import is_of_newer_kind
 from ...storage_backends.segments.transaction import decode_record
 from ..gc.tasks import GcReport, GcTask, TaskState, deferred_tasks, kind_of
 from ..store.read_only import StoreView
+from ..store.views import ContainerSnapshot, on_snapshot
 from .report import ChunkUse, find_unconfirmed, pages_of_chunks
 
 
@@ -25,14 +26,8 @@ async def reports_of(view: StoreView, limit: int) -> list[GcReport]:
             unreferenced += (each.name for each in page if each.use is ChunkUse.UNREFERENCED)
     reports: list[GcReport] = []
     for container in view.containers:
-        record, snapshot = await find_unconfirmed(view, container)
-        work: list[DeferredWorkRecord] = []
-        for key, (_, value) in (await snapshot.metadata.records(DEFERRED_WORK_PREFIX)).items():
-            if not is_of_newer_kind(value):
-                work.append(decode_record(DeferredWorkRecord, key, value))
-        released = [
-            key.removeprefix(RELEASED_PREFIX) for key in await snapshot.metadata.scan(RELEASED_PREFIX)
-        ]
+        record = await find_unconfirmed(view, container)
+        work, released = await on_snapshot(container, _tasks_in_records)
         prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
         found = {name for name in unreferenced if name.startswith(prefixes)}.union(released)
         state = TaskState.LISTING if record is None else TaskState.CONFIRMATION
@@ -51,3 +46,15 @@ async def reports_of(view: StoreView, limit: int) -> list[GcReport]:
             )
         )
     return reports
+
+
+async def _tasks_in_records(snapshot: ContainerSnapshot) -> tuple[list[DeferredWorkRecord], list[str]]:
+    """The deferred work, and the names of released files."""
+    records = await snapshot.metadata.records(DEFERRED_WORK_PREFIX)
+    work = [
+        decode_record(DeferredWorkRecord, key, value)
+        for key, (_, value) in records.items()
+        if not is_of_newer_kind(value)
+    ]
+    keys = await snapshot.metadata.scan(RELEASED_PREFIX)
+    return work, [key.removeprefix(RELEASED_PREFIX) for key in keys]

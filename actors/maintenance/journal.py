@@ -25,9 +25,6 @@ from ...storage_backends.base.errors import DataCorruption, InvalidArgument, Sto
 from ..container.listed_chain import ListedChain
 from ..store.read_only import StoreView
 
-_ATTEMPTS_MAX = 3
-"""Comparisons with one log. An owner that flushes all the time changes it during each of them."""
-
 
 @attrs.frozen
 class JournalReport:
@@ -54,7 +51,20 @@ def container_numbers(view: StoreView, container: int | None) -> Sequence[int]:
 
 async def read_journals(view: StoreView, container: int | None = None) -> JournalReport:
     """Read the chain of ``container``, or of all. Raises ``InvalidArgument`` for a number too high."""
-    chains = [await read_chain(view.chunks, index) for index in container_numbers(view, container)]
+    numbers = container_numbers(view, container)
+    return await _report(view, [await read_chain(view.chunks, index) for index in numbers])
+
+
+async def verify_journals(view: StoreView, container: int | None = None) -> JournalReport:
+    """``read_journals``, and compare the newest elements with those that the logs know (rule J6)."""
+    if not view.has_logs:
+        return await read_journals(view, container)
+
+    numbers = container_numbers(view, container)
+    return await _report(view, [await _read_and_compare(view, index) for index in numbers])
+
+
+async def _report(view: StoreView, chains: Sequence[ChainReport]) -> JournalReport:
     problems = [
         *await _record_problems(view, is_needed=any(chain.listed for chain in chains)),
         *(problem for chain in chains for problem in _check(chain, view)),
@@ -62,41 +72,35 @@ async def read_journals(view: StoreView, container: int | None = None) -> Journa
     return JournalReport(view.identity.store_id.hex(), tuple(chains), tuple(problems))
 
 
-async def verify_journals(view: StoreView, container: int | None = None) -> JournalReport:
-    """``read_journals``, and compare the newest elements with those that the logs know (rule J6)."""
-    report = await read_journals(view, container)
-    if not view.has_logs:
-        return report
-
-    problems = [problem for chain in report.chains for problem in await _compare(chain, view)]
-    return attrs.evolve(report, problems=(*report.problems, *problems))
-
-
-async def _compare(chain: ChainReport, view: StoreView) -> list[ChainProblem]:
-    """What the log of a container says of its chain, unless the newest element is damaged or another
-    store's, which was reported."""
-    index, log = chain.container, view.containers[chain.container]
-    problems: list[ChainProblem] = []
-    for _ in range(_ATTEMPTS_MAX):
-        newest = next(iter(chain.listed), None)
-        if isinstance(newest, ChainProblem) or _is_other_store(newest, view):
-            return []
-
-        name = journal_prefix(index) if newest is None else element_name(index, newest.n)
-        try:
-            known = (await log.snapshot()).state.manifest.known
-            ListedChain(newest).check(known, view.identity.store_id, index)
-        except DataCorruption as error:
-            return [ChainProblem(name, f"it cannot be compared with the log: {error}")]
-        except (StoreMismatch, Unavailable) as error:
-            problems = [ChainProblem(name, str(error))]
-        else:
-            return []
-
-        if not await log.refresh():
-            break  # else an owner has changed both meanwhile
+async def _read_and_compare(view: StoreView, index: int) -> ChainReport:
+    """A container's chain, with what its log says against it."""
+    log = view.containers[index]
+    try:
+        before = (await log.snapshot()).state.manifest.known
+    except (DataCorruption, StoreMismatch, Unavailable) as error:
         chain = await read_chain(view.chunks, index)
-    return problems
+        return _with_problem(chain, journal_prefix(index), f"it cannot be compared with the log: {error}")
+
+    chain = await read_chain(view.chunks, index)
+    newest = next(iter(chain.listed), None)
+    if isinstance(newest, ChainProblem) or _is_other_store(newest, view):
+        return chain  # which is reported anyway
+
+    name = journal_prefix(index) if newest is None else element_name(index, newest.n)
+    try:
+        await log.refresh()  # an owner at work changes both
+        after = (await log.snapshot()).state.manifest.known
+        ListedChain(newest).check_between(before, after, view.identity.store_id, index)
+    except DataCorruption as error:
+        return _with_problem(chain, name, f"it cannot be compared with the log: {error}")
+    except (StoreMismatch, Unavailable) as error:
+        return _with_problem(chain, name, str(error))
+
+    return chain
+
+
+def _with_problem(chain: ChainReport, name: str, message: str) -> ChainReport:
+    return attrs.evolve(chain, problems=(*chain.problems, ChainProblem(name, message)))
 
 
 async def check_record(view: StoreView, *, is_needed: bool) -> None:

@@ -10,6 +10,7 @@ import attrs
 
 from ...journal.manifest.chain import ChainProblem, journal_prefix, read_chain
 from ...journal.manifest.element import Element
+from ...journal.manifest.pin_record import find_lost_element
 from ...storage_backends.base.errors import DataCorruption, StoreMismatch, Unavailable
 from ...storage_backends.sorted_runs.run_list import RunList
 from ..container.published_check import Inconsistency, check_published
@@ -84,6 +85,8 @@ async def _verify(view: LtsView, container: LtsContainer) -> LtsContainerReport:
     try:
         newest = await container.newest()
         element = None if newest is None else newest.element
+        lost = await find_lost_element(view.chunks, container.index, 0 if newest is None else newest.n)
+        problems += [] if lost is None else [lost]
         # First: without its runs a container has no snapshot.
         problems += await _damaged_runs(view, RunList() if element is None else element.runs)
         if not problems:

@@ -15,7 +15,7 @@ from ...storage_backends.base.files import Files, Program, Rename, SyncFolder
 from ...storage_backends.base.world import World
 from ..folder.lock_files import describe_opening
 from ..folder.paths import StoreFolder, existing_identity, list_data_folder, live_owners, run_program
-from ..folder.restore_folder import restore_lane
+from ..folder.restore_folder import finish_restore, restore_lane
 
 
 @asynccontextmanager
@@ -23,16 +23,16 @@ async def logs_moved_away(
     folder: StoreFolder, files: Files, world: World, *, is_wanted: bool = True
 ) -> AsyncIterator[None]:
     """The body restores into the folder. Raises ``InvalidArgument`` if a process has the folder open, or if
-    there is no store."""
+    there is no store, and ``Unavailable`` if another restore is under way, which has moved the logs away."""
     if not is_wanted:
         yield
         return
 
+    await finish_restore(files, folder)
     await existing_identity(files, folder)
     # For people: an owner that is missed here finds that its folder has moved (rule W1).
     if owners := await live_owners(files, folder):
-        stop = "stop that process first"
-        raise InvalidArgument(describe_opening(folder.path, owners, take_over=stop, use_service=stop))
+        raise InvalidArgument(describe_opening(folder.path, owners, use_service="stop that service first"))
     lane = restore_lane(files, folder)
     kept = f"{folder.path}/wal-before-{world.new_id()}"
     await run_program(lane, _move(folder.wal, kept, folder), folder.path)

@@ -483,7 +483,8 @@ class StoreConfig(Value):
             if self.chunks:
                 parse_location(self.chunks)
         except InvalidArgument as error:
-            raise ConfigError(f"chunks: {error}") from error
+            hint = "" if self.chunks.startswith("s3:") else ". A folder is always lts/ in the data folder"
+            raise ConfigError(f"chunks: {error}{hint}") from error
 
 
 _NOT_ABOVE = (

@@ -59,6 +59,7 @@ from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
     StoreFolder,
+    check_chunk_cache,
     check_folder,
     check_path,
     chunk_cache_folder,
@@ -330,6 +331,7 @@ async def open_store(
     if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
         raise InvalidArgument(f"containers must be an int from 1 to 1024, not {containers!r}")
 
+    check_chunk_cache(folder, config.chunk_cache.path)
     opener = StoreOpener(
         folder=folder,
         config=config,

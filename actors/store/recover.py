@@ -27,6 +27,8 @@ from ...journal.manifest.chain import ChainReport, element_name, read_chain
 from ...journal.manifest.element import Kind
 from ...journal.manifest.pin_record import (
     PinRecord,
+    check_store_of,
+    find_lost_element,
     pin_of,
     pin_record_name,
     read_pinned,
@@ -35,7 +37,6 @@ from ...journal.manifest.pin_record import (
 from ...journal.manifest.store_record import (
     StoreRecord,
     ensure_store_record,
-    other_store,
     require_store_record,
 )
 from ...journal.operations.log_element import LogElement
@@ -173,7 +174,7 @@ class _Recovery:
     async def run(self) -> RecoveredStore:
         record = await require_store_record(self._chunks)
         if self._pins is not None:
-            _check_record(self._pins, record)
+            check_store_of(self._pins, record)
         boots: list[LtsBoot] = []
         containers: list[RecoveredContainer] = []
         for index in range(record.containers):
@@ -196,6 +197,8 @@ class _Recovery:
         """What the container begins with."""
         chain = await read_chain(self._chunks, index)
         newest = await LtsContainer(index, self._chunks, record.store).newest()
+        if lost := await find_lost_element(self._chunks, index, 0 if newest is None else newest.n):
+            raise DataCorruption(lost.message, file=lost.name, offset=lost.offset)
         if newest is None:
             if self._pins is not None:
                 raise _not_kept(self._pins.name, index)
@@ -255,17 +258,6 @@ class _Recovery:
                 with anyio.CancelScope(shield=True):
                     await log.close(clean=is_complete)
         return claims
-
-
-def _check_record(pins: PinRecord, record: StoreRecord) -> None:
-    if pins.store != record.store:
-        raise other_store(pins.store, record.store)
-    if len(pins.elements) != record.containers:
-        raise DataCorruption(
-            f"it has {len(pins.elements)} containers, and the store {record.containers}",
-            file=pin_record_name(pins.name),
-            offset=0,
-        )
 
 
 def _not_kept(backup: str, container: int) -> BackupIncomplete:

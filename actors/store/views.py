@@ -182,7 +182,7 @@ class _ViewTables:
         return await self._on_snapshot(name, page)
 
 
-async def _on_snapshot(container: SnapshotSource, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
+async def on_snapshot(container: SnapshotSource, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
     """What ``act`` returns, of the newest snapshot if the one before does not do."""
     snapshot = await container.snapshot()
     try:
@@ -247,7 +247,7 @@ class SegmentView(Generic[C_co]):
         async def part(found: ContainerSnapshot) -> Part[str]:
             return await found.cold.page(asked.prefix, asked.start, share)
 
-        parts = [await _on_snapshot(container, part) for container in self.containers]
+        parts = [await on_snapshot(container, part) for container in self.containers]
         return SegmentPage(*asked.page(parts, str))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
@@ -279,7 +279,7 @@ class SegmentView(Generic[C_co]):
             known, stop = await known_page(found.state, found.runs, asked.prefix, asked.start, share)
             return [_without_clock(each) for each in known], stop
 
-        parts = [await _on_snapshot(container, part) for container in self.containers]
+        parts = [await on_snapshot(container, part) for container in self.containers]
         return TransactionPage(*asked.page(parts, text_of))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
@@ -301,7 +301,7 @@ class SegmentView(Generic[C_co]):
         return await self._on_snapshot(name, lambda snapshot: snapshot.read(name, sid, offset, size, history))
 
     async def _on_snapshot(self, name: str, act: Callable[[ContainerSnapshot], Awaitable[T]]) -> T:
-        return await _on_snapshot(self._container(name), act)
+        return await on_snapshot(self._container(name), act)
 
     async def refresh(self) -> bool:
         """Takes new snapshots of the containers that changed; returns whether any did."""

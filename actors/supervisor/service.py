@@ -26,7 +26,7 @@ from ...storage_backends.files.local import LocalFiles
 from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
-from ..folder.paths import StoreFolder, check_folder, live_owners, report_shared
+from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, live_owners, report_shared
 from ..folder.restore_folder import finish_restore
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
@@ -40,6 +40,7 @@ from ..store.opening import announced, identify, locate_chunks, system_world
 from ..store.recover import recover_if_lost
 from ..telemetry.logging import get_logger
 from ..telemetry.opentelemetry import tracing_of_process
+from ..telemetry.printable import printable
 from .admin import LIMITS, make_admin_app
 from .control.channel import control_path
 from .fleet import FleetOptions
@@ -141,6 +142,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     raise_file_limit()
     server = options.config.server
     check_advertised(options.address, server.advertise)
+    check_chunk_cache(options.folder, options.config.chunk_cache.path)
     limits = attrs.evolve(LIMITS, connections=server.connections)
     names = (options.address, server.advertise)
     # First of all: a port in use is reported before anything is locked or created.
@@ -161,7 +163,11 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
             orphans = await _find_orphans(files, options)
             supervisor = _make_supervisor(options, identity, term, orphans)
             tracing = tracing_of_process(SUPERVISOR)
-            facts = {"store": identity.store_id.hex(), "folder": options.folder.path, "pid": os.getpid()}
+            facts = {
+                "store": identity.store_id.hex(),
+                "folder": printable(options.folder.path),
+                "pid": os.getpid(),
+            }
             app = make_admin_app(supervisor, facts, world, limits=limits, tracing=tracing, names=names)
             async with serve_http(app, listener, stop_timeout=1) as served:
                 # A wildcard address would lead clients on other machines to themselves.

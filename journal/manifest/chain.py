@@ -24,6 +24,8 @@ _READS_MAX = 16
 """Elements that are read at a time."""
 _PART = 256
 """Elements that are read before they are checked."""
+_SHOWN = 100
+"""What a message shows of a name."""
 
 
 def journal_prefix(container: int) -> str:
@@ -53,6 +55,17 @@ async def list_elements(chunks: ChunkStorage, container: int, after: int = 0) ->
     return numbers
 
 
+def check_container(element: Element, container: int) -> None:
+    """Raises ``DecodeError`` if another container's owner created the element: below this one's name it was
+    copied by hand, its CRC holds, and the segments of this container would be gone without a word (J2)."""
+    prefix, other = runs_prefix(container), element.owner.container
+    for run in element.runs:
+        if not run.name.startswith(prefix):
+            raise DecodeError(f"it names {run.name[:_SHOWN]!r}, which is no run of this container")
+    if other is not None and other != container:
+        raise DecodeError(f"it is one of container {other}")
+
+
 @attrs.frozen
 class StoredElement:
     """An element in storage."""
@@ -79,6 +92,7 @@ async def read_element(
             return seen
 
         element = Element.decode(content)
+        check_container(element, container)
     except DecodeError as error:
         raise DataCorruption(
             f"element {n} of container {container} cannot be read: {error}",
@@ -108,9 +122,28 @@ async def read_newest(
 
         # In place: the caller goes on with the numbers that the element was found by.
         numbers[:] = await list_elements(chunks, container)
-    raise Unavailable(
-        f"element {numbers[-1]} of container {container} is listed and cannot be read: try again"
-    )
+    raise _vanished(container, numbers[-1])
+
+
+def _vanished(container: int, n: int) -> Unavailable:
+    return Unavailable(f"element {n} of container {container} is listed and cannot be read: try again")
+
+
+async def check_end(chunks: ChunkStorage, container: int, newest: int) -> None:
+    """Raises ``DataCorruption`` if something that is no file has the name of the element above the ``newest``
+    that was listed: listings leave it out, and a chain has no gaps (rules J1, R2)."""
+    name = element_name(container, newest + 1)
+    try:
+        # That it can be read is no problem: its owner has created it since the listing.
+        await chunks.read(name, 0, 1)
+    except ChunkNotFound as error:
+        if error.is_taken:
+            raise DataCorruption(
+                f"element {newest + 1} of container {container} cannot be read: what has its name is not a "
+                f"regular file",
+                file=name,
+                offset=0,
+            ) from error
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -151,9 +184,18 @@ class ChainReport(Value):
 
 async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
     """Read all elements and check that each continues the one before, if that is still there."""
+    numbers: list[int] = []
+    for _ in range(_ATTEMPTS_MAX):
+        numbers = await list_elements(chunks, container)
+        chain = await _read_listed(chunks, container, numbers)
+        if not numbers or (chain.listed and chain.listed[0].n == numbers[-1]):
+            return chain
+    raise _vanished(container, numbers[-1])
+
+
+async def _read_listed(chunks: ChunkStorage, container: int, numbers: list[int]) -> ChainReport:
     elements: list[StoredElement] = []
     problems: list[ChainProblem] = []
-    numbers = await list_elements(chunks, container)
     # Thousands, if none could be deleted for long: one after the other they would take minutes.
     reads = [partial(_read_or_problem, chunks, container, n) for n in reversed(numbers)]
     for start in range(0, len(reads), _PART):

@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import attrs
 
+from ...storage_backends.base.backups import is_backup_name
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
 from ...storage_backends.base.ids import EPOCH_MAX
@@ -47,6 +48,8 @@ RUN_LIST_BYTES_MAX = 240 << 10
 HELD_MAX = 1 << 17
 """The most segments that an element names as held back (rule F10). They take up to 1 MiB, so there is room
 for the pins and the folder's location."""
+CONTAINERS_MAX = 1024
+"""The most containers of a store."""
 _MAGIC = 0x544C454C  # "TLEL"
 _WITHOUT_RUNS, _WITH_RUNS, _CONSISTENT = 1, 2, 5
 _NEWEST = _CONSISTENT
@@ -57,8 +60,12 @@ that is consistent besides, and has ``rows_to`` and ``records_to`` of its own.""
 _NO_RUNS, _INLINE = 0, 2
 """Forms of the run list."""
 _VERSION_AT, _LOCATION_AT = 4, 86
+ELEMENT_HEAD_BYTES = 14
+"""Of an element, up to the end of its number."""
 NUMBER_MAX = (1 << 63) - 1
 """The highest of the numbers that count on from element to element."""
+_SHOWN = 100
+"""What a message shows of a name."""
 CRC_BYTES = 4
 """At the end of an element."""
 
@@ -112,6 +119,13 @@ class Owner:
     """The folder's fingerprint; zeros if it is unknown."""
     location: str = ""
     """``host:path``, for display."""
+
+    @property
+    def container(self) -> int | None:
+        """The container whose log it is, which the last four bytes of a log's id are; None if they are no
+        container's number."""
+        number = int.from_bytes(self.log[-4:], "big")
+        return number if number < CONTAINERS_MAX else None
 
 
 @attrs.frozen
@@ -229,6 +243,8 @@ class Element:
         fields.finish()
         if element.epoch > EPOCH_MAX or max(element.numbers) > NUMBER_MAX:
             raise DecodeError(f"no element has numbers like these: epoch {element.epoch}, {element.numbers}")
+        if bad := [pin.name for pin in element.pins if not is_backup_name(pin.name)]:
+            raise DecodeError(f"no backup has the name {bad[0][:_SHOWN]!r}")
         # One form for each value: an element that is created again must have the same bytes (J5).
         if (version == _WITHOUT_RUNS) != (element.runs == RunList()):
             raise DecodeError(f"an element of version {version} has another run list")
@@ -261,7 +277,12 @@ def check_crc(content: Buffer) -> None:
 
 def position_of(content: bytes) -> Position:
     """The position of a whole encoded element."""
-    return Position(int.from_bytes(content[6:14], "big"), int.from_bytes(content[-4:], "big"))
+    return Position(number_of(content), int.from_bytes(content[-4:], "big"))
+
+
+def number_of(content: bytes) -> int:
+    """The number of an element that begins with ``content``, not checked."""
+    return int.from_bytes(content[6:ELEMENT_HEAD_BYTES], "big")
 
 
 def runs_at(content: bytes) -> int:

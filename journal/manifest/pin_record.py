@@ -10,6 +10,7 @@ So a container reads its own element and no others."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing, suppress
 from itertools import accumulate
 
 import attrs
@@ -18,10 +19,27 @@ from ...storage_backends.base.backups import Backup, check_backup_name
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
-from ...storage_backends.base.errors import BackupNotFound, ChunkNotFound, DataCorruption
+from ...storage_backends.base.errors import (
+    BackupIncomplete,
+    BackupNotFound,
+    ChunkNotFound,
+    DataCorruption,
+    StoreMismatch,
+)
 from ...storage_backends.base.values import Value
-from .chain import StoredElement, list_elements, read_newest
-from .element import CRC_BYTES, ELEMENT_BYTES_MAX, Element, Pin, check_crc, position_of
+from .chain import ChainProblem, StoredElement, check_container, list_elements, read_newest
+from .element import (
+    CONTAINERS_MAX,
+    CRC_BYTES,
+    ELEMENT_BYTES_MAX,
+    ELEMENT_HEAD_BYTES,
+    Element,
+    Pin,
+    check_crc,
+    number_of,
+    position_of,
+)
+from .store_record import StoreRecord, other_store, require_store_record
 
 PINS = "_system/pins/"
 """The prefix of the names of all records of backups."""
@@ -29,7 +47,6 @@ OLD_BACKUPS = "_system/backups/"
 """The prefix of all objects of backups of the format before."""
 _MAGIC = 0x544C504E  # "TLPN"
 _VERSION = 1
-_CONTAINERS_MAX = 1024
 _HEAD_BYTES_MAX = 16 << 10
 """More than the head of a record with that many containers and the longest name."""
 _SHOWN_MAX = 5
@@ -77,7 +94,7 @@ class PinRecord(Value):
         if version != _VERSION:
             raise NewerFormat(f"record of version {version}")
         store, time_ms, written, count = bytes(fields.raw(16)), fields.u64(), fields.text(), fields.u32()
-        if not 1 <= count <= _CONTAINERS_MAX:
+        if not 1 <= count <= CONTAINERS_MAX:
             raise DecodeError(f"it has {count} containers")
         record = PinRecord(written, store, time_ms, tuple((fields.u32(), fields.u32()) for _ in range(count)))
         end = fields.position
@@ -128,6 +145,7 @@ async def read_pinned(chunks: ChunkStorage, record: PinRecord, container: int) -
         position, element = position_of(content), Element.decode(content)
         if position.crc != crc or element.owner.store != record.store:
             raise DecodeError("it is another element")
+        check_container(element, container)
     except DecodeError as error:
         raise DataCorruption(
             f"the element of container {container} in backup {record.name!r} cannot be read: {error}",
@@ -135,6 +153,30 @@ async def read_pinned(chunks: ChunkStorage, record: PinRecord, container: int) -
             offset=begin,
         ) from error
     return StoredElement(position, element)
+
+
+async def find_lost_element(chunks: ChunkStorage, container: int, newest: int) -> ChainProblem | None:
+    """A backup with an element of the container above the ``newest`` in its chain: what followed
+    there is lost (rules J8, R2). Records that are damaged show nothing."""
+    async with aclosing(chunks.list(PINS)) as infos:
+        async for info in infos:
+            name = info.name.removeprefix(PINS)
+            with suppress(ChunkNotFound, DataCorruption):
+                record = await read_pin_record(chunks, name)
+                begin = record.begins[container] if container < len(record.elements) else 0
+                # Its number first: an element may have a megabyte.
+                head = await chunks.read(info.name, begin, ELEMENT_HEAD_BYTES) if begin else b""
+                if not begin or number_of(head) <= newest:
+                    continue
+                if (lost := (await read_pinned(chunks, record, container)).n) > newest:
+                    return ChainProblem(
+                        info.name,
+                        f"the journal of container {container} ends with element {newest}, and backup "
+                        f"{name!r} has element {lost}: the newest elements are lost. Put them back; or "
+                        f"restore the backup into another folder (`tierlog restore {name} --from PLACE`)",
+                        begin,
+                    )
+    return None
 
 
 def pin_of(name: str, element: StoredElement) -> Pin:
@@ -154,6 +196,31 @@ async def require_pin_record(chunks: ChunkStorage, name: str) -> PinRecord:
         raise BackupNotFound(f"there is no backup {name!r}: {others}") from error
 
 
+def check_store_of(record: PinRecord, store: StoreRecord) -> None:
+    """Raises ``StoreMismatch``, ``DataCorruption`` if the backup is not one of the store."""
+    if record.store != store.store:
+        raise other_store(record.store, store.store)
+    if len(record.elements) != store.containers:
+        raise DataCorruption(
+            f"it has {len(record.elements)} containers, and the store {store.containers}",
+            file=pin_record_name(record.name),
+            offset=0,
+        )
+
+
+async def check_restorable(chunks: ChunkStorage, record: PinRecord, *, is_copy: bool) -> None:
+    """Raises why the backup cannot be restored, as far as the record of the store and the chains show it:
+    ``DataCorruption`` with the name of the object that is damaged or missing, ``StoreMismatch``,
+    ``BackupIncomplete``. ``is_copy``: what it needs was copied, whether the chains keep it or not."""
+    check_store_of(record, await require_store_record(chunks))
+    # P3: otherwise its chunks may be deleted already.
+    if not is_copy and (missing := await missing_pins(chunks, record)):
+        raise BackupIncomplete(
+            f"container {missing[0]} does not keep backup {record.name!r}, because it was given up while it "
+            f"was made, or is being removed: remove it"
+        )
+
+
 async def missing_pins(chunks: ChunkStorage, record: PinRecord) -> list[int]:
     """The containers that do not keep what the backup needs, as of their newest elements: it was given up
     while it was made, or removed (rule P3). Raises ``DataCorruption``."""
@@ -167,18 +234,18 @@ async def missing_pins(chunks: ChunkStorage, record: PinRecord) -> list[int]:
 
 
 async def list_pins(chunks: ChunkStorage, *, is_copy: bool = False) -> list[Backup]:
-    """The backups in long-term storage, sorted by name, damaged and incomplete ones too. ``is_copy``: it is a
-    copy, in which all are complete."""
+    """The backups in long-term storage, sorted by name, damaged and incomplete ones too. ``is_copy``: as in
+    ``check_restorable``."""
     found: list[Backup] = []
     for name in [info.name.removeprefix(PINS) async for info in chunks.list(PINS)]:
+        time_ms, containers, problem = 0, 0, ""
         try:
             record = await read_pin_record(chunks, name)
-            missing = [] if is_copy else await missing_pins(chunks, record)
+            time_ms, containers = record.time_ms, len(record.elements)
+            await check_restorable(chunks, record, is_copy=is_copy)
         except ChunkNotFound:
             continue  # removed meanwhile
-        except DataCorruption as error:
-            found.append(Backup(name, 0, 0, str(error)))
-            continue
-        problem = f"container {missing[0]} does not keep it: remove it" if missing else ""
-        found.append(Backup(name, record.time_ms, len(record.elements), problem))
+        except (DataCorruption, StoreMismatch, BackupIncomplete) as error:
+            problem = str(error)
+        found.append(Backup(name, time_ms, containers, problem))
     return found

@@ -80,7 +80,12 @@ async def require_store_record(chunks: ChunkStorage) -> StoreRecord:
     """The record, without which it is damage."""
     record = await read_store_record(chunks)
     if record is None:
-        raise DataCorruption("it is missing, or what has its name is no file", file=STORE_RECORD, offset=0)
+        raise DataCorruption(
+            "the record of the store is missing, or what has its name is no file: this is no long-term "
+            "storage of a store, or an unfinished copy of one",
+            file=STORE_RECORD,
+            offset=0,
+        )
 
     return record
 

@@ -124,14 +124,14 @@ class Events(Load):
         }
 
     async def send_again(self, store: tierlog.Client) -> None:
-        """A writer that repeats its last event adds nothing, and one that goes on behind lost events is
-        refused."""
-        before = (await store.segment_info(self.name)).length
+        """A writer that repeats its last event adds nothing, and none can leave a gap."""
+        info = await store.segment_info(self.name)
+        before, refusal = info.length, tierlog.HistoryLost if info.history else tierlog.OutOfOrder
         if self.acked:
             await self.step(store, self.acked - 1)
             try:
                 await self._append(store, self.acked + 1, self.acked + 2)
-            except tierlog.HistoryLost:
+            except refusal:
                 pass
             else:
                 raise self._refuse(f"event {self.acked + 1} of {self._writer.id} was acked after a gap")

@@ -20,11 +20,16 @@ NAME_PATTERN = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}"
 _NAME = re.compile(NAME_PATTERN)
 
 
+def is_backup_name(name: str) -> bool:
+    """Whether a backup can have it."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_backup_name(name: str) -> str:
     """``name`` if a backup can have it; otherwise raises ``InvalidArgument``."""
     if not isinstance(name, str):
         raise InvalidArgument(f"a backup's name is a str, not {type(name).__name__}")
-    if not _NAME.fullmatch(name):
+    if not is_backup_name(name):
         raise InvalidArgument(
             f"a backup's name has 1 to 100 letters, digits, '.', '_' and '-' and does not begin with '.'; "
             f"{name[:40]!r} is not one"
@@ -112,7 +117,7 @@ def remove_backup(name: str, containers: int) -> Steps:
     for container in range(containers):
         found |= (yield BackupStep(container, StepKind.DROP, name)).found
     if not found:
-        raise BackupNotFound(f"there is no backup {name!r}: list them")
+        raise BackupNotFound(f"there is no backup {name!r}: `tierlog backup ls` lists them")
 
 
 async def take_steps(steps: Steps, take: Callable[[BackupStep], Awaitable[StepAnswer]]) -> None:

@@ -82,11 +82,16 @@ NAME_BYTES_MAX = 512
 
 def check_chunk_name(name: str) -> None:
     """Raise ``InvalidArgument`` unless ``name`` follows the grammar above."""
-    if len(name) > NAME_BYTES_MAX or not all(_PART.fullmatch(part) for part in name.split("/")):
+    if not is_chunk_name(name):
         raise InvalidArgument(
             f"bad chunk name {name[:80]!r}: parts of letters, digits, '.', '_', '$', '#' and '-' joined by "
             f"'/', none starting with '.', {NAME_BYTES_MAX} bytes at most"
         )
+
+
+def is_chunk_name(name: str) -> bool:
+    """Whether ``name`` follows the grammar above."""
+    return len(name) <= NAME_BYTES_MAX and all(_PART.fullmatch(part) for part in name.split("/"))
 
 
 def can_begin_chunk_name(prefix: str) -> bool:

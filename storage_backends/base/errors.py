@@ -363,9 +363,13 @@ class ChunkError(TierlogError):
 
 
 class ChunkNotFound(ChunkError, LookupError):
-    """No chunk has that name."""
+    """No chunk has that name. ``is_taken``: something that is no chunk has it, as a link or a folder."""
 
     code = "chunk-not-found"
+
+    def __init__(self, message: str, *, chunk: str = "", is_taken: bool = False) -> None:
+        super().__init__(message, chunk=chunk)
+        self.is_taken = is_taken
 
 
 class ChunkExists(ChunkError):

@@ -225,6 +225,12 @@ class IsShared(_OnPath):
     ``FileNotFoundError`` if it is missing."""
 
 
+class IsGuarded(_OnPath):
+    """Whether nobody but this user and root can change what is in a folder, or put another one in its place:
+    it and its parent are theirs, and no other may write to them; to a parent with the sticky bit all may.
+    Result ``bool``; ``FileNotFoundError`` if it is missing."""
+
+
 class IsAsMade(_OnPath):
     """Whether a folder is as ``MakeFolder`` makes it: of this user, accessible to no other, and without
     extended attributes. One that somebody prepared is not. Result ``bool``; ``FileNotFoundError`` if it is

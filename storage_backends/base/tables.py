@@ -22,6 +22,8 @@ VERSION_MAX = (1 << 63) - 1
 ABSENT = 0
 """As an expected version: the key must have no row."""
 PAGE_ROWS_MAX = 1_000
+PAGE_BYTES = 1 << 20
+"""Bytes of the keys and values of a page. The row that reaches it is the last one."""
 FOREIGN_PAGE = "the token is not one that a page of this table, and of the same range, gave"
 
 

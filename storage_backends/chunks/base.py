@@ -363,7 +363,7 @@ class BaseChunkStorage(ChunkStorage):
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise ClosedError("the chunk storage is not open; open it first")
+            raise ClosedError("long-term storage is not open: use it inside the body of its `async with`")
 
     def _check_append(self, name: str) -> None:
         if not self.capabilities.append:

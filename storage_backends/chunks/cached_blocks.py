@@ -22,12 +22,13 @@ from typing import NamedTuple
 import attrs
 
 from ..base.checksum import Buffer, crc32c, crc32c_of
+from ..base.chunk_storage import is_chunk_name
 from ..base.files import (
     NOT_A_FILE,
     Close,
     FileHandle,
     FreeSpace,
-    IsShared,
+    IsGuarded,
     ListFolder,
     MakeFolder,
     Open,
@@ -215,25 +216,23 @@ def is_in_the_way(error: OSError) -> bool:
 
 
 def prepare_folder(folder: str) -> Program[bool]:
-    """Make the folder. Returns whether others may write to it."""
+    """Make the folder. Returns whether nobody else can change it."""
     yield MakeFolder(folder)
-    is_shared: bool = yield IsShared(folder)
-    return is_shared
+    is_guarded: bool = yield IsGuarded(folder)
+    return is_guarded
 
 
 def list_files(folder: str) -> Program[tuple[list[CachedFile], int]]:
-    """The cached chunks, and the bytes free on the disk. What has another name is somebody else's."""
+    """The cached chunks, and the bytes free on the disk. What has another name is somebody else's, and so is
+    what has a name that no chunk can have: nobody looks it up."""
     entries = yield ListFolder(folder)
     free = yield FreeSpace(folder)
     files = [
-        CachedFile(
-            f"{folder}/{entry.name}",
-            entry.name.removesuffix(_SUFFIX).replace("+", "/"),
-            entry.allocated,
-            entry.modified,
-        )
+        CachedFile(f"{folder}/{entry.name}", chunk, entry.allocated, entry.modified)
         for entry in entries
-        if not entry.is_folder and entry.name.endswith(_SUFFIX)
+        if not entry.is_folder
+        and entry.name.endswith(_SUFFIX)
+        and is_chunk_name(chunk := entry.name.removesuffix(_SUFFIX).replace("+", "/"))
     ]
     return files, free
 

@@ -100,11 +100,14 @@ class ChunkCache:
     # --- life ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Use the folder: make it, and remove what is above the bound. A folder in which others may write is
-        not used (rule K6)."""
+        """Use the folder: make it, and remove what is above the bound. A folder that others can change or
+        replace is not used (rule K6): whoever knows a chunk can make blocks that pass for it."""
         try:
-            if await self._files.run(prepare_folder(self.folder)):
-                self._bypass("other users may write to its folder: change that (chmod go-w), or name another")
+            if not await self._files.run(prepare_folder(self.folder)):
+                self._bypass(
+                    f"other users may change {self.folder}, because it is not this user's, or they may write "
+                    f"to it or to the folder that it is in: change that (chown, chmod go-w), or name another"
+                )
                 return
         except OSError as error:
             self._failed(error)

@@ -84,8 +84,9 @@ def mapped(error: OSError, name: str, path: str, progress: Progress) -> TierlogE
         return OutcomeUnknown(f"chunk {name} may have been changed: {reason_of(error)}")
 
     if error.errno in (errno.ENOENT, errno.ENOTDIR, *NOT_A_FILE):
-        why = ": what has its name is not a regular file" if error.errno in NOT_A_FILE else ""
-        return ChunkNotFound(f"there is no chunk {name}{why}", chunk=name)
+        is_taken = error.errno in NOT_A_FILE
+        why = ": what has its name is not a regular file" if is_taken else ""
+        return ChunkNotFound(f"there is no chunk {name}{why}", chunk=name, is_taken=is_taken)
 
     if error.errno == errno.EEXIST:
         return ChunkExists(f"chunk {name} exists already", chunk=name)

@@ -40,3 +40,14 @@ def is_as_made(folder: str) -> bool:
     return (stat.S_ISDIR(status.st_mode), status.st_uid, mode) == (True, os.geteuid(), FOLDER) and all(
         name.startswith("security.") for name in attributes
     )
+
+
+def is_guarded(folder: str) -> bool:
+    """Whether nobody but this user and root can change what is in the folder, or put another one in its
+    place."""
+    status, parent = os.stat(folder), os.stat(os.path.dirname(folder))
+    if not {status.st_uid, parent.st_uid} <= {os.geteuid(), 0}:
+        return False
+
+    is_sticky = bool(parent.st_mode & stat.S_ISVTX)
+    return not status.st_mode & WRITABLE_BY_OTHERS and (is_sticky or not parent.st_mode & WRITABLE_BY_OTHERS)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..base.checksum import Buffer
+from ..base.chunk_storage import NAME_BYTES_MAX
 from ..base.codec import DecodeError, Decoder, Encoder
 from .summary import RunSummary, decode_summary, encode_summary
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from .encoder import EncodedRun
 
 _VERSION = 1
+_LENGTH_MAX = 1 << 48
+"""More than a storage has room for in one object."""
+_SHOWN = 100
 
 
 @attrs.frozen
@@ -63,6 +67,7 @@ class RunEntry:
             extra=fields.rest(),
         )
         # A lookup trusts these before it reads a byte of the run.
-        if not entry.name or entry.tail_length >= entry.length or entry.first_cycle > entry.last_cycle:
-            raise DecodeError(f"the entry of the run {entry.name!r} contradicts itself")
+        is_bounded = 0 < len(entry.name) <= NAME_BYTES_MAX and entry.tail_length < entry.length <= _LENGTH_MAX
+        if not is_bounded or entry.first_cycle > entry.last_cycle:
+            raise DecodeError(f"no run has an entry like that of {entry.name[:_SHOWN]!r}")
         return entry

@@ -15,6 +15,7 @@ import attrs
 from anyio.lowlevel import checkpoint
 
 from ..base.errors import DataCorruption, TierlogError, Unavailable
+from ..base.tables import PAGE_BYTES
 from .memtable import Memtable
 from .merging import Merger
 from .reader import RunReader
@@ -52,7 +53,7 @@ seconds."""
 @attrs.frozen(eq=False, repr=False)
 class PageLimits:
     rows: int = 1000
-    size: int = 1 << 20
+    size: int = PAGE_BYTES
     """Bytes of keys and values. The row that reaches it is the page's last."""
     considered: int | None = None
     """Bytes of the rows that are considered, shown or not, each of which counts as 2 KiB at least. The row

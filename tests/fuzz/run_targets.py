@@ -12,6 +12,7 @@ from tierlog.actors.container import ended_rows
 from tierlog.actors.container.attribute_rows import attributes_prefix
 from tierlog.actors.container.attributes import decode_attribute
 from tierlog.actors.container.left_rows import mark_key, marked_sid
+from tierlog.actors.container.lost_histories import decode_histories, encode_histories
 from tierlog.actors.container.segment_rows import (
     NAME_PREFIX,
     encode_image_row,
@@ -177,6 +178,14 @@ RUN_TARGETS = (
         lambda data: ended_rows.ended_of_row(Row(ended_rows.ended_key("app/s", "t"), 1, data)),
         [encode_transaction(TransactionImage(7, "app/s", "t", TransactionStatus.ABORTED, None, 0))],
         encode=encode_transaction,
+    ),
+    Target(
+        "record of histories",
+        decode_histories,
+        [encode_histories(()), encode_histories((1 << 20, 1 << 21))],
+        encode=encode_histories,
+        values=st.sets(st.integers(0, (1 << 64) - 1), max_size=3).map(lambda epochs: tuple(sorted(epochs))),
+        hostile=[b"", b"\x01" + bytes(7), encode_histories((2, 1))],
     ),
     Target(
         "place in a listing of transactions",

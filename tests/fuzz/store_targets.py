@@ -15,7 +15,7 @@ from fuzz.file_targets import REFUSED, sealed
 from fuzz.target import Target
 from support.memory_files import run_on
 from support.old_backups import encode_manifest, encode_segment
-from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, elements
+from support.operations import CONSISTENT_ELEMENT, ELEMENT, consistent_elements, element_of, elements
 from tierlog.actors.container.cached_chunks import _epoch_of
 from tierlog.actors.container.claims import claim_name, claim_prefix, decode_claim, encode_claim, list_claims
 from tierlog.actors.container.closures import ClosureLog
@@ -291,9 +291,9 @@ _IDENTITIES = [
         lambda data: (
             _answer_of(read_element(_storage(element_name(3, ELEMENT.n), data), 3, ELEMENT.n)).element
         ),
-        [ELEMENT.encode()],
+        [element_of(3).encode()],
         errors=(DataCorruption,),
-        genuine=lambda found: found == ELEMENT,
+        genuine=lambda found: found == element_of(3),
     ),
     Target(
         "element name",

@@ -15,6 +15,7 @@ from tierlog.storage_backends.base.errors import BackupNotFound
 from .invariants import Broken
 from .plan import FaultKind, PlannedFault
 from .process import Process
+from .published import names_kept_by
 from .run_state import RunState
 
 _KEPT_MAX = 4
@@ -68,7 +69,7 @@ class Backups:
             for pin in container.pins.known:
                 await container.pins.among((), ())  # resolves what a crash has left
                 if pin in container.pins.known and (
-                    missing := set(await container.pins._names_of(pin)) - contents
+                    missing := await names_kept_by(container, pin) - contents
                 ):
                     raise Broken(
                         f"it does not hold that a backup keeps what it needs\n{pin}: {sorted(missing)}"

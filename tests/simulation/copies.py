@@ -35,6 +35,7 @@ from .faults import KINDS, Fault, Kind, Nth, Target, Window
 from .file_layer import SimulatedFiles
 from .invariants import Broken
 from .process import ProcessDied
+from .published import names_kept_by
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
 from .storage_invariants import left_over
 from .trace import Trace
@@ -532,8 +533,7 @@ class CopiesRun:
         assert process is not None
         for container in process.containers():
             for pin in container.pins.known:
-                missing = set(await container.pins._names_of(pin)) - self.site.chunk_contents().keys()
-                if missing:
+                if missing := await names_kept_by(container, pin) - self.site.chunk_contents().keys():
                     raise Broken(f"it does not hold that a backup keeps what it needs\n{sorted(missing)}")
         await self._must(survivor, lambda store: store.remove_backup(_BACKUP))
         await self._flush(survivor)

@@ -112,6 +112,8 @@ class Fault:
     """Only this process; None for any."""
     part: str = ""
     """Only calls about a name that contains this."""
+    start: str = ""
+    """Only calls about a name that begins with this."""
     keep: int = 0
     seconds: float = math.inf
     bit: int = 0
@@ -150,7 +152,7 @@ class _Waiting:
             or fault.process not in (None, process)
         ):
             return False
-        if fault.part not in name:
+        if fault.part not in name or not name.startswith(fault.start):
             return False
         if isinstance(fault.trigger, Window):
             return random.random() < fault.trigger.chance

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 
@@ -40,6 +41,7 @@ from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.table import Table
 
 from .invariants import Broken
+from .published import is_truncated
 
 _CACHE_BYTES = 1 << 20
 
@@ -114,8 +116,14 @@ class CutNotes:
             self.images.setdefault((state.container, sid), set()).add(image)
 
 
-async def check_alone(containers: int, contents: Mapping[str, bytes], notes: CutNotes) -> int:
-    """Check long-term storage with these ``contents``; returns how many containers have published a cycle."""
+async def check_alone(
+    containers: int,
+    contents: Mapping[str, bytes],
+    notes: CutNotes,
+    truncated_to: Callable[[int, int], int],
+) -> int:
+    """Check long-term storage with these ``contents``; returns how many containers have published a cycle.
+    ``truncated_to`` as for ``PublishedChunks``."""
     if STORE_RECORD not in contents:
         return 0
 
@@ -136,7 +144,8 @@ async def check_alone(containers: int, contents: Mapping[str, bytes], notes: Cut
             if newest is not None and newest.element.runs.schema >= CONSISTENT:
                 runs = RunReader(StoredRuns(chunks), BlockCache(_CACHE_BYTES))
                 boot = await read_boot(index, newest, newest.element, runs)
-                _check(boot, await _rows(newest.element.runs, runs), contents, notes)
+                rows = await _rows(newest.element.runs, runs)
+                _check(boot, rows, contents, notes, partial(truncated_to, index))
                 found += 1
     except TierlogError as error:
         raise _broken(index, f"it cannot be read: {error!r}") from error
@@ -168,7 +177,13 @@ def _broken(container: int, breach: str) -> Broken:
     )
 
 
-def _check(boot: LtsBoot, rows: Mapping[bytes, Row], contents: Mapping[str, bytes], notes: CutNotes) -> None:
+def _check(
+    boot: LtsBoot,
+    rows: Mapping[bytes, Row],
+    contents: Mapping[str, bytes],
+    notes: CutNotes,
+    truncated_to: Callable[[int], int],
+) -> None:
     container, runs = boot.container, boot.chosen.runs
     for each in boot.published.inconsistencies:
         raise _broken(container, f"{each.segment or 'the container'}: {each.message}")
@@ -176,7 +191,8 @@ def _check(boot: LtsBoot, rows: Mapping[bytes, Row], contents: Mapping[str, byte
         if key.startswith(CHUNK_PREFIX.encode()):
             assert row.value is not None
             chunk = decode_record(ChunkRecord, key.decode(), row.value)
-            if len(contents.get(chunk.name, b"")) < chunk.length:
+            is_there = len(contents.get(chunk.name, b"")) >= chunk.length
+            if not is_there and not is_truncated([rows], chunk.name, truncated_to):
                 raise _broken(container, f"{chunk.name} is named with {chunk.length} bytes, and is not there")
         if not is_record(key) and row.version > runs.rows_to:
             raise _broken(container, f"{row} is later than the cut {runs.rows_to}")

@@ -25,6 +25,7 @@ from .clients import list_staged, list_transactions, observe_family
 from .compound_faults import CompoundFaults
 from .disk import Keep
 from .faults import Fault, Kind, Nth, Target, Window, any_fault
+from .full_storage import FullStorage
 from .gates import Killed
 from .local_runs import LocalRunFaults
 from .loop import after_steps, waiting_tasks
@@ -63,6 +64,7 @@ class Nemesis:
         acts = {
             **LocalRunFaults(run, tasks, self).acts,
             **self.backups.acts,
+            **FullStorage(run, tasks).acts,
             **ChunkCacheFaults(run.site).acts,
         }
         self.beside = BesideTheWriter(run, tasks, acts)

@@ -102,6 +102,8 @@ RUNS_SHARE = 0.2
 """The share of the other seeds with faults of local runs."""
 BACKUP_SHARE = 0.15
 """The share of the seeds without any of these with backups."""
+FULL_SHARE = 0.15
+"""The share of the seeds without any of these in which users' data finds no room for a while."""
 CACHE_SHARE = 0.4
 """The share of the seeds with objects, and without what would be delayed, with a chunk cache."""
 SLOW_SHARE = 0.15
@@ -149,6 +151,7 @@ class FaultKind(StrEnum):
     UNREADABLE_RUNS = "runs that cannot be read while chunks are deleted"
     SLOW_RUNS = "slow reads of runs for a while"
     BACKUP = "backup that is made or removed"
+    USERS_FULL = "no room for users' data, for longer than garbage waits"
     CHUNK_CACHE = "loss, damage or failure of the chunk cache"
 
 
@@ -182,7 +185,7 @@ RUNS = (
     FaultKind.UNREADABLE_RUNS,
 )
 """Carried out by themselves, in some other seeds (``local_runs.py``)."""
-APART = (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP, FaultKind.CHUNK_CACHE)
+APART = (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP, FaultKind.CHUNK_CACHE, FaultKind.USERS_FULL)
 ALL = tuple(kind for kind in FaultKind if kind not in APART)
 
 
@@ -288,6 +291,7 @@ class _Planner:
         plan = _with_local_runs(plan, Random(f"local runs {self._seed}"))
         plan = _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
         plan = _with_backups(plan, Random(f"backups {self._seed}"))
+        plan = _with_full_storage(plan, Random(f"full storage {self._seed}"))
         return _with_chunk_cache(plan, Random(f"chunk cache {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
@@ -479,6 +483,25 @@ def _with_backups(plan: Plan, random: Random) -> Plan:
             chance=random.getrandbits(32),
         )
         for number in range(1, random.choice((5, 12, 25)))
+    )
+    return attrs.evolve(plan, beside=faults)
+
+
+def _with_full_storage(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with a long-term storage that is full for users' data. As ``_with_beside``."""
+    if plan.beside or random.random() >= FULL_SHARE:
+        return plan
+
+    last = plan.numbers[-1]
+    faults = tuple(
+        PlannedFault(
+            last + number,
+            kind=FaultKind.USERS_FULL,
+            count=random.randint(1, last),
+            seconds=random.choice((20.0, 40.0, 70.0)),
+            chance=random.getrandbits(32),
+        )
+        for number in range(1, random.choice((3, 6)))
     )
     return attrs.evolve(plan, beside=faults)
 

@@ -25,6 +25,7 @@ from .copies import DELAY, FIRST, NAMES, CopiesRun
 from .faults import Fault, Kind, Target, Window
 from .invariants import Broken
 from .process import Process, ProcessDied
+from .published import names_kept_by
 from .trace import Trace
 
 FIRST_REOPENED = FIRST + (2 << 32)
@@ -115,7 +116,7 @@ class ReopenedRun(CopiesRun):
         contents = self.site.chunk_contents()
         for container in folder.process.containers():
             for pin in container.pins.known:
-                if missing := set(await container.pins._names_of(pin)) - contents.keys():
+                if missing := await names_kept_by(container, pin) - contents.keys():
                     raise Broken(f"it does not hold that a backup keeps what it needs\n{pin}: {missing}")
         if found.keys() != names or any(backup.problem for backup in found.values()):
             raise Broken(f"it does not hold that backups are as they were\n{found}, and there were {names}")

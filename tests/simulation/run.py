@@ -200,7 +200,9 @@ class _Run:
     async def _check_alone(self) -> None:
         if not self._run.is_damaged:
             contents = dict(self._site.chunk_contents())
-            published = await check_alone(self._plan.site.containers, contents, self._cuts)
+            published = await check_alone(
+                self._plan.site.containers, contents, self._cuts, self._run.truncated_to
+            )
             self._run.counts["states of long-term storage alone"] += published
 
     # --- the end ---------------------------------------------------------------------------------

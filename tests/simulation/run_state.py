@@ -20,7 +20,6 @@ import trio
 from tierlog.actors.container.container import Container
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import TierlogError
-from tierlog.storage_backends.segments.records import chunk_key
 
 from .configuration import Pending
 from .faults import Kind, Target
@@ -78,8 +77,9 @@ class RunState:
             for family, checker in self.checkers.items()
         }
         self.watch = Watch()
-        published = PublishedChunks(site.chunk_names, site.stored_run)
-        self.book = ChunkHistory(lambda chunk: published.names(chunk) and not self._makes_room(chunk))
+        self._truncated: dict[tuple[int, int], int] = {}
+        published = PublishedChunks(site.chunk_names, site.stored_run, self.truncated_to)
+        self.book = ChunkHistory(published.needs)
         site.faults.on_chunk_call = self.book.note
         self.counts: Counter[str] = Counter()
         self.current: Process | None = None
@@ -108,12 +108,22 @@ class RunState:
         self.at_slow_runs: Callable[[], None] = lambda: None
         """Called when reads of runs become slow."""
 
-    def _makes_room(self, chunk: str) -> bool:
-        """Whether the data of the chunk's segment did not fit, so that what its truncation dropped goes,
-        though long-term storage alone names it (rule G6)."""
-        containers = [container for process in self.site.processes for container in process.containers()]
-        rows = [(each, each.state.table.find_in_memory(chunk_key(chunk).encode())) for each in containers]
-        return any(row is not None and each.is_short_of_room(row) for each, row in rows)
+    def truncated_to(self, container: int, sid: int) -> int:
+        """G6: on a full storage what was truncated makes room before an element shows it. It stays known of
+        owners that have died since."""
+        if not self.site.faults.met.get(f"{Target.CHUNKS} {Kind.FULL}"):
+            return 0
+
+        starts = (
+            segment.start_offset
+            for process in self.site.processes
+            if process.alive
+            for each in process.containers()
+            if each.index == container and (segment := each.state.segments.by_id.get(sid)) is not None
+        )
+        found = max(starts, default=0), self._truncated.get((container, sid), 0)
+        self._truncated[container, sid] = max(found)
+        return max(found)
 
     def _at_first(self, names: Sequence[str]) -> State:
         legacy = tuple(

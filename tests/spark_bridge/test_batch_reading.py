@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 
 import tierlog
+from support.live_service import SyncOwnService
 from support.spark import values
-from tierlog import SyncClient
+from tierlog import SyncClient, WrongSegmentKind
 from tierlog.spark_bridge import events
+from tierlog.spark_bridge.options import parse_options
+from tierlog.spark_bridge.reader import TierlogReader
 
 Read = Callable[..., Any]
 EVENTS = values(1_000)
@@ -188,3 +192,64 @@ def test_a_store_without_a_service_is_read(spark: Any, tmp_path: Path) -> None:
     assert [(row.segment, bytes(row.value)) for row in rows] == [
         (name, event) for name in ("app/a", "app/b") for event in EVENTS
     ]
+
+
+# --- nothing to read -----------------------------------------------------------------------------
+
+
+def make_empty_ones(store: SyncClient, prefix: str) -> None:
+    store.create_segment(f"{prefix}/empty")
+    store.create_segment(f"{prefix}/truncated")
+    store.append(f"{prefix}/truncated", events.encode([b"abc"]))
+    store.truncate_segment(f"{prefix}/truncated", 7)
+    store.create_table(f"{prefix}/table")
+    store.table(f"{prefix}/table").put(b"k", b"v")
+    store.flush()
+
+
+@pytest.fixture
+def sources(url: str, store: SyncClient, segment: str, tmp_path: Path) -> list[dict[str, str]]:
+    make_empty_ones(store, segment)
+    with (
+        SyncOwnService(tmp_path / "data", hosts=1, containers=1) as other,
+        tierlog.connect_sync(other.url) as client,
+    ):
+        make_empty_ones(client, segment)
+    return [{"endpoint": url}, {"lts": str(tmp_path / "data")}]
+
+
+def test_what_has_no_bytes_has_no_rows(spark: Any, sources: list[dict[str, str]], segment: str) -> None:
+    for source in sources:
+        read = spark.read.format("tierlog").options(**source)
+        for name in ("empty", "truncated"):
+            assert read.load(f"{segment}/{name}").collect() == []
+    for source in sources:
+        for prefix in (f"{segment}/", "no segment"):
+            read = spark.read.format("tierlog").options(**source, segmentPrefix=prefix)
+            assert read.load().collect() == []
+
+
+def test_a_table_is_no_segment_of_events(spark: Any, sources: list[dict[str, str]], segment: str) -> None:
+    from pyspark.errors import PySparkException
+
+    for source in sources:
+        with pytest.raises(PySparkException, match="is a table, which has rows and no bytes"):
+            spark.read.format("tierlog").options(**source).load(f"{segment}/table").collect()
+
+
+@pytest.mark.parametrize("name", ["empty", "truncated", ""])
+def test_the_task_of_an_empty_plan_reads_nothing(
+    sources: list[dict[str, str]], segment: str, name: str
+) -> None:
+    """Spark makes one, with a partition of its own."""
+    for source in sources:
+        given = {"path": f"{segment}/{name}"} if name else {"segmentPrefix": f"{segment}/"}
+        reader = TierlogReader(parse_options({**source, **given}), ())
+        assert reader.partitions() == []
+        assert list(reader.read(InputPartition(None))) == []
+
+
+def test_a_plan_refuses_a_table(sources: list[dict[str, str]], segment: str) -> None:
+    for source in sources:
+        with pytest.raises(WrongSegmentKind):
+            TierlogReader(parse_options({**source, "path": f"{segment}/table"}), ()).partitions()

@@ -69,6 +69,7 @@ from tierlog.journal.operations.transaction_image import TransactionImage, Trans
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.journal.operations.update_table import CreateTable, UpdateTable
+from tierlog.storage_backends.base.backups import NAME_PATTERN
 from tierlog.storage_backends.base.ids import EPOCH_MAX
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
@@ -109,6 +110,14 @@ ELEMENT = Element(
     ),
     pins=(Pin("daily", 2),),
 )
+
+
+def element_of(container: int, like: Element = ELEMENT) -> Element:
+    """``like``, with the names that the runs of that container have."""
+    prefix = f"_system/containers/{container:04d}/runs/"
+    runs = [attrs.evolve(run, name=prefix + run.name.replace("/", "-")) for run in like.runs]
+    return attrs.evolve(like, runs=attrs.evolve(like.runs, runs=runs))
+
 
 ELEMENT_WITH_SEGMENTS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=SEGMENTS))
 ELEMENT_WITH_TRANSACTIONS = attrs.evolve(ELEMENT, runs=attrs.evolve(ELEMENT.runs, schema=TRANSACTIONS))
@@ -269,6 +278,7 @@ def _run_lists(
 
 positions = st.builds(Position, _counts, u32)
 ids = st.binary(min_size=16, max_size=16)
+_backup_names = st.from_regex(NAME_PATTERN, fullmatch=True)
 elements = st.builds(
     Element,
     n=_counts,
@@ -279,7 +289,7 @@ elements = st.builds(
     time_ms=u64,
     progress=st.builds(Progress, _counts, _counts, _counts, _counts, _counts),
     runs=_run_lists(u64, st.sampled_from((0, SEGMENTS, TRANSACTIONS))),
-    pins=st.lists(st.builds(Pin, text, _counts), max_size=3).map(tuple),
+    pins=st.lists(st.builds(Pin, _backup_names, _counts), max_size=3).map(tuple),
 )
 consistent_elements = st.builds(
     lambda element, runs, more, held: attrs.evolve(

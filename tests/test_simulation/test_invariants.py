@@ -10,6 +10,7 @@ import pytest
 from simulation.invariants import ALL, Broken, Watch
 from simulation.loop import run_virtual
 from simulation.process import Process
+from simulation.published import is_truncated
 from simulation.records import broken_records, unfinished
 from simulation.storage_invariants import ChunkHistory, check_stored, left_over
 from simulation.trace import Trace
@@ -19,7 +20,13 @@ from simulation.world import ChunksKind, Site, SiteKind
 from support.table_rows import records_of, write_record
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.segments import SegmentState
-from tierlog.storage_backends.segments.records import ReleasedRecord, released_key
+from tierlog.storage_backends.segments.records import (
+    ChunkRecord,
+    ReleasedRecord,
+    SegmentRecord,
+    released_key,
+)
+from tierlog.storage_backends.sorted_runs.rows import Row
 
 Body = Callable[[Site, Process, Container], Awaitable[None]]
 
@@ -290,3 +297,22 @@ def test_g6_a_deletion_of_what_the_newest_element_names_is_a_breach() -> None:
     book.note(1, "delete", "containers/0000/1/1-0-a")
     with pytest.raises(Broken, match="long-term storage alone names"):
         book.check()
+
+
+def test_g6_what_a_full_storage_may_lack_ends_at_or_below_the_segments_start() -> None:
+    names = [f"containers/0000/1/1-{start:x}-a" for start in (0, 100, 200)]
+    chunks = [ChunkRecord(name, 100, after) for name, after in zip(names, [*names[1:], ""], strict=True)]
+    segment = SegmentRecord(
+        1, 300, first_chunk=names[0], last_chunk=names[2], last_chunk_start=200, chunk_count=3
+    )
+    records = {each.key.encode(): each.encode() for each in chunks}
+    records[segment.key.encode()] = segment.encode()
+    rows = {key: Row(key, 1, value) for key, value in records.items()}
+
+    def missing(start: int) -> list[bool]:
+        return [is_truncated([rows], name, lambda sid: start) for name in names]
+
+    assert missing(0) == [False, False, False]
+    assert missing(199) == [True, False, False]
+    assert missing(200) == [True, True, False]
+    assert not is_truncated([rows], "containers/0000/1/1-0-b", lambda sid: 300)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import attrs
 from msgspec import Meta
 
 from ....storage_backends.base.arguments import OFFSET_MAX
@@ -229,7 +230,14 @@ async def append_starts(call: Call) -> AppendStarts:
 async def layout(call: Call) -> SegmentLayout:
     """Which chunks of long-term storage have the flushed bytes of the range, with the checksum of each MiB:
     at most 1,000 chunks, and `next_start` if there are more."""
-    return await call.server.store.segment_layout(call.name, *_offsets(call))
+    found = await call.server.store.segment_layout(call.name, *_offsets(call))
+    try:
+        found.place.location.encode()
+    except UnicodeEncodeError:
+        # A folder's name may be any bytes, and JSON has text. Its readers use the service.
+        return attrs.evolve(found, place=attrs.evolve(found.place, location=""))
+
+    return found
 
 
 def _offsets(call: Call) -> tuple[int, int]:

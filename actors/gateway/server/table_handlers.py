@@ -23,6 +23,7 @@ from ..wire.bodies import Empty
 from ..wire.headers import parse_writer
 from ..wire.paths import Verb
 from ..wire.table_bodies import (
+    PAGE_BYTES_MAX,
     ROW_BYTES_MAX,
     ROWS_BYTES_MAX,
     ChangedRow,
@@ -95,6 +96,7 @@ async def get_rows(call: Call, body: GetRows) -> FoundRows:
 @verb(Verb.PAGE_OF_ROWS, DataCorruption, help="The answer.")
 async def page_of_rows(call: Call, body: PageOfRows) -> Page:
     """Rows in the order of their keys. With the `token` of a page the next one."""
+    await call.take_room(min(body.limit * ROW_BYTES_MAX, PAGE_BYTES_MAX))
     page = await call.server.store.tables.page(call.name, body.start, body.end, body.token, body.limit)
     return Page([_found(row) for row in page.rows], page.token)
 
@@ -103,6 +105,7 @@ async def page_of_rows(call: Call, body: PageOfRows) -> Page:
 async def page_of_changes(call: Call, body: PageOfChanges) -> Changes:
     """Rows that changed after version `since`, removed ones included. With the `token` of a page the next
     one; after the last one `version` is the next `since`."""
+    await call.take_room(min(body.limit * ROW_BYTES_MAX, PAGE_BYTES_MAX))
     page = await call.server.store.tables.changes(call.name, body.since, body.token, body.limit)
     return Changes([ChangedRow(*row) for row in page.rows], page.token, page.version)
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from ....storage_backends.base.page_tokens import TOKEN_MAX
 from ....storage_backends.base.tables import (
+    PAGE_BYTES,
     PAGE_ROWS_MAX,
     TABLE_BYTES_MAX,
     TABLE_KEY_BYTES_MAX,
@@ -22,6 +23,8 @@ ROWS_BYTES_MAX = TABLE_BYTES_MAX * 3 // 2
 JSON."""
 ROW_BYTES_MAX = (TABLE_VALUE_BYTES_MAX + TABLE_KEY_BYTES_MAX) * 3 // 2
 """The same for one row."""
+PAGE_BYTES_MAX = PAGE_BYTES * 3 // 2 + ROW_BYTES_MAX
+"""The same for the answer with a page of rows or of changes."""
 
 Version = Annotated[int, Meta(ge=0, le=VERSION_MAX)]
 _BASE64 = described("^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")

@@ -40,7 +40,7 @@ _PEER = struct.Struct("3i")
 def control_path(store_id: bytes, folder: str, environment: Mapping[str, str]) -> str:
     """The socket's path for the store in ``folder``. It is not in the data folder, because a socket's path
     has at most about 100 bytes. A runtime folder with a relative or a longer path is ignored."""
-    name = hashlib.blake2b(store_id + os.path.realpath(folder).encode(), digest_size=8).hexdigest()
+    name = hashlib.blake2b(store_id + os.fsencode(os.path.realpath(folder)), digest_size=8).hexdigest()
     bases = (environment.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # noqa: S108 - private below
     paths = [f"{base}/tierlog-{os.getuid()}/{name}" for base in bases if os.path.isabs(base)]
     # A path that is too long fails at ``bind`` with a message that names no path.

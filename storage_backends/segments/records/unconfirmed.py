@@ -24,7 +24,8 @@ class Reason(IntEnum):
     ADOPTED = 2
     """It was opened with ``adopt`` although long-term storage was claimed by another owner."""
     RESTORED = 3
-    """It was restored from a backup, or long-term storage shows that its log was."""
+    """It was restored from a backup or recovered from long-term storage, or long-term storage shows that its
+    log was."""
 
 
 @attrs.frozen
@@ -41,7 +42,9 @@ class UnconfirmedRecord:
         return {
             Reason.MOVED: f"the folder was moved{where}, or it is a copy",
             Reason.ADOPTED: f"the folder was adopted{where}: it is a copy or an old backup",
-            Reason.RESTORED: "the store or its log was restored from a backup",
+            Reason.RESTORED: (
+                "the store was restored from a backup or recovered from long-term storage, or its log was"
+            ),
         }[self.reason]
 
     def encode(self) -> bytes:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,14 @@ import pytest
 from support.command_line import NAME, Run, is_one_line, make_store
 from support.folders import flip_bit
 from support.old_backups import old_backup
-from tierlog import open_store
+from tierlog import StoreConfig, open_store
 from tierlog.actors.cli.copy_place import opened_place
+from tierlog.actors.folder.paths import StoreFolder
+from tierlog.actors.folder.restore_folder import begin_restore, only_restore
+from tierlog.actors.maintenance.replaced_logs import logs_moved_away
+from tierlog.actors.store.opening import system_world
+from tierlog.storage_backends.base.files import FileHandle, Program
+from tierlog.storage_backends.files.local import LocalFiles
 
 
 def listed(run: Run, *arguments: str) -> list[dict[str, Any]]:
@@ -84,9 +92,82 @@ def test_a_folder_that_is_open_keeps_its_logs(run: Run, folder: Path) -> None:
         async with open_store(folder):
             done = await anyio.to_thread.run_sync(lambda: run("restore", "first", "--replace", "--yes"))
             assert (done.code, "is open in process" in done.err) == (1, True)
+            assert done.err.endswith(": stop that process first\n")
 
     anyio.run(restore_beside)
     assert not [path for path in folder.iterdir() if path.name.startswith("wal-before-")]
+
+
+def test_a_restore_beside_one_that_has_moved_the_logs_away_waits(run: Run, folder: Path) -> None:
+    make_store(folder)
+    run("backup", "first")
+
+    async def restore_beside() -> None:
+        files, there = LocalFiles(), StoreFolder(str(folder))
+        async with logs_moved_away(there, files, system_world()):
+            async with only_restore(there, files, StoreConfig()):
+                done = await anyio.to_thread.run_sync(lambda: run("restore", "first", "--replace", "--yes"))
+                assert (done.code, f"process {os.getpid()} is restoring" in done.err) == (1, True)
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        anyio.run(restore_beside)
+    assert run("doctor").code == 0
+
+
+@pytest.mark.parametrize("arguments", [("restore", "first"), ("recover", "--from-lts")])
+def test_a_store_with_logs_is_restored_with_replace_only(
+    run: Run, folder: Path, arguments: tuple[str, ...]
+) -> None:
+    make_store(folder)
+    run("backup", "first")
+    refused = run(*arguments)
+    assert (refused.code, "`tierlog restore --replace` goes back to a backup" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("restore", "b", "--data"), ("recover", "--from-lts", "--data"), ("backup", "ls", "--from")]
+)
+def test_a_file_is_no_folder_of_a_store(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "file").touch()
+    refused = run(*arguments, str(tmp_path / "file"))
+    assert (refused.code, refused.err.startswith(f"error: {tmp_path}/file is a file: ")) == (1, True)
+
+
+def test_a_backup_that_is_not_there_is_refused_with_where_the_others_are(run: Run, folder: Path) -> None:
+    make_store(folder)
+    assert "'monday': `tierlog backup ls` lists them" in run("backup", "rm", "monday").err
+
+
+def test_long_term_storage_in_a_folder_is_that_of_the_data_folder(run: Run, tmp_path: Path) -> None:
+    refused = run("recover", "--from-lts", "--chunks", str(tmp_path))
+    assert (refused.code, "A folder is always lts/ in the data folder" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["recover", "restore", "copy"])
+def test_who_interrupts_it_reads_that_it_is_to_be_run_again(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    make_store(folder)
+    run("backup", "first")
+
+    def interrupted(there: StoreFolder) -> Program[FileHandle]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return (yield from begin_restore(there))
+
+    async def copy(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("tierlog.actors.folder.restore_folder.begin_restore", interrupted)
+    monkeypatch.setattr("tierlog.actors.maintenance.backup_copy.copy_backup", copy)
+    if command == "copy":
+        done = run("backup", "first", "--copy-to", str(tmp_path / "place"))
+    else:
+        shutil.rmtree(folder / "wal")
+        done = run("recover", "--from-lts") if command == "recover" else run("restore", "first")
+    assert (done.code, done.out) == (130, "")
+    assert done.err == "interrupted: run the same command again to go on\n"
 
 
 def test_a_backup_is_copied_and_restored_elsewhere(run: Run, folder: Path, tmp_path: Path) -> None:
@@ -174,6 +255,18 @@ def test_a_backup_that_cannot_be_restored_is_shown_with_its_problem(run: Run, fo
     done = run("doctor")
     assert (done.code, "backup first cannot be restored" in done.out) == (1, True)
     assert run("backup", "rm", "first").code == 0
+    assert run("doctor").code == 0
+
+
+def test_a_record_whose_name_no_backup_can_have_is_to_be_removed_by_hand(run: Run, folder: Path) -> None:
+    make_store(folder)
+    (folder / "lts/_system/pins/sub").mkdir(parents=True)
+    (folder / "lts/_system/pins/sub/x").write_bytes(b"junk")
+    done = run("doctor")
+    assert (done.code, "backup rm" in done.out) == (1, False)
+    assert "remove the object" in done.out.replace("\n", " ")
+    assert run("backup", "rm", "sub/x").code == 1
+    (folder / "lts/_system/pins/sub/x").unlink()
     assert run("doctor").code == 0
 
 

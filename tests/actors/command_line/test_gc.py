@@ -11,6 +11,9 @@ import pytest
 
 import tierlog
 from support.command_line import Run
+from tierlog.actors.gc.tasks import GcReport
+from tierlog.actors.maintenance.garbage import reports_of
+from tierlog.actors.store.read_only import open_reader
 
 NAME = "app/events"
 
@@ -65,3 +68,44 @@ def test_orders_need_a_running_service(run: Run, order: str) -> None:
     refused = run("gc", order, "--url", "http://127.0.0.1:9")
     assert refused.code == 1
     assert "127.0.0.1:9" in refused.err
+
+
+@pytest.mark.parametrize("command", ["ls", "failed"])
+def test_a_container_that_is_not_there_is_refused(
+    run: Run, deleted: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reports(data: Path, url: str | None, limit: int) -> list[GcReport]:
+        async with open_reader(deleted) as view:
+            return await reports_of(view, limit)
+
+    monkeypatch.setattr("tierlog.actors.cli.gc._reports", reports)  # `failed` has no folder
+    refused = run("gc", command, "--container", "99")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err == "error: there is no container 99: the store has 2\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("ls", "--limit", "0"), "'--limit': it must be at least 1;"),
+        (("ls", "--limit", "1001"), "'--limit': it must be at most 1000;"),
+        (("pause", "--container", "-1"), "'--container': it must be at least 0;"),
+        (("sweep", "--yes"), "--yes answers the question of --confirm"),
+    ],
+)
+def test_wrong_usage_is_explained(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    refused = run("gc", *arguments)
+    assert (refused.code, words in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("order, heads", [("retry", "queue tried again state"), ("pause", "queue state")])
+def test_an_order_shows_what_it_did(
+    run: Run, monkeypatch: pytest.MonkeyPatch, order: str, heads: str
+) -> None:
+    async def answer(url: str, method: str, path: str, *_: object, **__: object) -> dict[str, object]:
+        return {"queue": "GC_queue_0", "names": 3, "paused": order == "pause"}
+
+    monkeypatch.setattr("tierlog.actors.cli.gc.ask_service", answer)
+    head, row = run("gc", order, "--container", "0").out.splitlines()
+    assert head.split() == heads.split()
+    assert row.split() == ["GC_queue_0", *(["3", "running"] if order == "retry" else ["paused"])]

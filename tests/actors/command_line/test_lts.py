@@ -73,6 +73,15 @@ def test_damage_is_listed_with_its_object(run: Run, copy: str) -> None:
     assert "`tierlog lts verify` lists all damage" in done.err
 
 
+def test_an_unfinished_copy_is_called_so_without_asking_the_doctor(run: Run, copy: str) -> None:
+    """Which looks at folders with logs."""
+    (Path(copy) / "_system" / "store").unlink()
+    for command in ("verify", "ls"):
+        done = run("lts", command, copy)
+        assert (done.code, "or an unfinished copy of one" in done.err) == (1, True)
+        assert "doctor" not in done.err
+
+
 def test_a_segment_of_an_open_transaction_is_sound(run: Run, folder: Path) -> None:
     async def make() -> None:
         async with tierlog.open_store(folder, containers=1, config=QUIET) as store:

@@ -19,6 +19,14 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
 # --- wrong input ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("noun", ["segment", "table"])
+@pytest.mark.parametrize("name", ["a//b", os.fsdecode(b"a\xff"), "", "_system/x"])
+def test_a_name_that_is_refused_makes_no_store(run: Run, folder: Path, noun: str, name: str) -> None:
+    done = run(noun, "create", name)
+    assert (done.code, is_one_line(done.err)) == (1, True)
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -119,7 +127,7 @@ def test_a_failed_command_prints_one_line_and_exits_with_1(
         (("segment", "create", NAME, "--data", "tierlog.toml"), "is a file: name the data folder of a store"),
         (("status", "--url", "foo"), "error: a server's URL is like http://127.0.0.1:"),
         (("status", "--url", "http://127.0.0.1:8470/foo"), "error: a server's URL has no path"),
-        (("restore", "b"), "data has no lts/: a restore needs the long-term storage of the store"),
+        (("restore", "b"), "data has no lts/: put the long-term storage of the store there"),
         (("restore", "b", "--from", "backups"), "error: there is no folder backups"),
     ],
 )

@@ -41,3 +41,11 @@ def test_only_hosts_that_serve_are_counted(
     _announce(ServerAddress("127.0.0.1", 8470), cast(Supervisor, SimpleNamespace(view=lambda: view)))
 
     assert capsys.readouterr().out == line
+
+
+def test_a_service_is_not_started_with_a_chunk_cache_among_its_files(folder: Path) -> None:
+    config = folder.parent / "tierlog.toml"
+    config.write_text('chunk_cache.path = "wal"\n')
+    done = piped(folder, b"", "serve", "--listen=127.0.0.1:0", f"--config={config}")
+    assert (done.code, "chunk_cache.path: 'wal' is the folder" in done.err) == (1, True)
+    assert not folder.exists()

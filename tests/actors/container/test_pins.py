@@ -4,6 +4,7 @@ refused (rules P1 to P5)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 
 import anyio
@@ -26,7 +27,7 @@ from tierlog.journal.manifest.pin_record import (
     read_pin_record,
     read_pinned,
 )
-from tierlog.storage_backends.base.backups import BackupStep, StepKind
+from tierlog.storage_backends.base.backups import BackupStep, StepAnswer, StepKind, make_backup, take_steps
 from tierlog.storage_backends.base.errors import (
     BackupExists,
     BackupIncomplete,
@@ -201,7 +202,7 @@ async def test_p3_a_backup_whose_container_was_taken_over_meanwhile_fails_and_le
             await step(successor, StepKind.KEEP)
         # What nobody keeps is shown, and can be removed.
         [info] = await successor.store.backups()
-        assert "does not keep it" in info.problem
+        assert "does not keep backup" in info.problem
         await successor.store.remove_backup("one")
         assert await list_pins(world.chunks) == []
         await successor.store.backup("one")
@@ -273,6 +274,43 @@ async def test_p1_a_step_that_is_repeated_pins_nothing_else() -> None:
         # Elements between them do not take the place of the one that the record is made of.
         with pytest.raises(BackupExists, match="already a backup"):
             await step(owner, StepKind.PIN, token="other")
+
+
+async def test_p3_of_two_calls_of_one_name_the_second_is_refused_and_does_the_first_no_harm() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner, anyio.create_task_group() as tasks:
+        pinned, refused = anyio.Event(), anyio.Event()
+
+        async def take(asked: BackupStep) -> StepAnswer:
+            if asked.kind is StepKind.PUT:
+                pinned.set()
+                await refused.wait()
+            return await owner.container.pins.act(asked)
+
+        tasks.start_soon(take_steps, make_backup("one", "first", 1), take)
+        await pinned.wait()
+        with pytest.raises(BackupExists, match="another call is making"):
+            await owner.store.backup("one")
+        refused.set()
+        await settle(owner)
+        [backup] = await owner.store.backups()
+        assert (backup.name, backup.problem) == ("one", "")
+
+
+async def test_p3_a_call_that_failed_drops_only_what_it_pinned() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner:
+        position = await step(owner, StepKind.PIN)
+        await step(owner, StepKind.DROP, token="other")
+        await step(owner, StepKind.PUT, positions=(position,))
+        await step(owner, StepKind.DROP, token="other")
+        await step(owner, StepKind.KEEP)
+        await owner.store.remove_backup("one")
+        await step(owner, StepKind.PIN)
+        await step(owner, StepKind.DROP)
+        assert owner.container.state.manifest.pins == ()
 
 
 async def test_p1_the_element_of_a_pin_stays_until_the_record_has_it() -> None:
@@ -451,6 +489,64 @@ async def test_a_store_without_room_for_rows_makes_no_backup() -> None:
             await owner.store.backup("one")
         world.chunks.script = None
         await owner.store.backup("one")
+
+
+async def test_p4_what_a_backup_keeps_does_not_hold_up_other_garbage() -> None:
+    """It is more than the queue has room for."""
+    options = attrs.evolve(QUICK, collector=attrs.evolve(QUICK.collector, names_max=8))
+    world = ContainerWorld(options)
+    names = [f"kept{number}" for number in range(10)]
+    await first_owner(world, *names)
+    async with world.owner() as owner:
+        await owner.store.backup("one")
+        for name in names:
+            await owner.store.delete_segment(name)
+        await settle(owner)
+        assert owner.container.statistics().collector.queued == 0
+        await fill(owner, "x", "y")
+        await owner.store.delete_segment("x")
+        await owner.store.delete_segment("y")
+        await settle(owner)
+        await check_kept(world, owner, ["one"])
+        await owner.store.remove_backup("one")
+        await settle(owner)
+        await check_kept(world, owner, ())
+
+
+@pytest.mark.parametrize("kind", [FaultKind.BEFORE, FaultKind.AFTER])
+@pytest.mark.parametrize("part", ["/runs/", "/journal/"])
+async def test_p4_what_a_removed_backup_kept_is_deleted_although_storage_failed_then(
+    part: str, kind: FaultKind
+) -> None:
+    """Runs that only the backup needs cannot be read, or the element without it has an unknown outcome. The
+    store is idle: the same owner finds what is garbage."""
+    world = ContainerWorld(attrs.evolve(MERGED, table_cache=BlockCache(1)))
+    async with world.owner() as owner:
+        await owner.store.create_segment(TICK)
+        await fill(owner, "a")
+        await owner.store.backup("one")
+        await owner.store.delete_segment("a")
+        await owner.store.flush()
+    async with world.owner() as owner:
+        for number in range(4):
+            await fill(owner, f"x{number}")
+        await anyio.sleep(SETTLED)
+        kept = await kept_chunks(world, "one")
+        verb = "read" if part == "/runs/" else "create_with_content"
+
+        def script(call: Call) -> Fault | None:
+            return Fault(kind) if call.verb == verb and part in call.name else None
+
+        world.chunks.script = script
+        with suppress(TierlogError):
+            await owner.store.remove_backup("one")
+        await anyio.sleep(5)
+        world.chunks.script = None
+        await anyio.sleep(300)
+        assert not await owner.store.backups()
+        assert owner.container.state.manifest.pins == ()
+        assert not kept & (world.chunk_names - referenced_chunks(owner.container))
+        await check_kept(world, owner, ())
 
 
 async def test_a_backup_that_storage_refuses_raises_its_error_and_can_be_made_again() -> None:

@@ -16,6 +16,7 @@ from tierlog.actors.folder.lock_files import (
     Owner,
     create_lock_file,
     create_only_lock_file,
+    describe_opening,
     list_owners,
     remove_lock_file,
 )
@@ -111,6 +112,20 @@ async def test_an_opening_beside_another_one_is_refused_with_what_to_do(
     with pytest.raises(NotOwner, match=message):
         await files.run(create_only_lock_file(DATA, folder, other, f"{tmp_path}/store"))
     await files.run(remove_lock_file(folder, FIRST, first))
+
+
+@pytest.mark.parametrize(
+    ("owner", "advice"),
+    [
+        (FIRST, "stop that process first"),
+        (evolve(FIRST, role="host-0"), "a host of a service whose supervisor has ended: stop it first"),
+        (evolve(FIRST, role=SUPERVISOR, url="http://h"), "at http://h: stop that service first"),
+    ],
+)
+def test_who_cannot_take_over_gets_no_advice_to_fence(owner: Owner, advice: str) -> None:
+    message = describe_opening("/data", [owner], use_service="stop that service first")
+    assert message.endswith(advice)
+    assert "fence" not in message
 
 
 async def test_an_opening_during_another_one_is_refused(tmp_path: Path) -> None:

@@ -3,162 +3,31 @@ G2, G3, G6)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import anyio
 import attrs
 import pytest
 
+from support.collecting import (
+    EPOCH,
+    OPTIONS,
+    CollectorWorld,
+    Referenced,
+    Released,
+    chunk,
+    collecting,
+    deletes,
+)
 from support.container_world import virtual_time
 from support.loop_steps import LongestSteps
-from tierlog.actors.gc.collector import Collector, CollectorOptions
 from tierlog.actors.gc.garbage_total import GarbageTotal
 from tierlog.actors.gc.tasks import TaskState
-from tierlog.storage_backends.base.chunk_storage import ChunkInfo
-from tierlog.storage_backends.base.errors import StorageFull, TierlogError, Unavailable
+from tierlog.storage_backends.base.errors import StorageFull, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
 
 pytestmark = [pytest.mark.anyio, virtual_time]
-
-OPTIONS = CollectorOptions(delay=60.0, attempts=3, concurrent_deletes=2, batch=4)
-EPOCH = 5
-
-
-def chunk(number: int, epoch: int = EPOCH) -> str:
-    return f"containers/0003/{1:016x}/{epoch:016x}-{number:016x}-id"
-
-
-@attrs.define
-class Released:
-    """The records of released files."""
-
-    recorded: dict[str, None] = attrs.field(factory=dict)
-    forgotten: list[tuple[str, ...]] = attrs.field(factory=list)
-    """What each commit took out."""
-
-    async def among(self, names: Sequence[str]) -> list[str]:
-        await anyio.lowlevel.checkpoint()
-        return [name for name in names if name in self.recorded]
-
-    async def names(self) -> Sequence[str]:
-        return list(self.recorded)
-
-    async def forget(self, names: Sequence[str]) -> None:
-        await anyio.lowlevel.checkpoint()
-        for name in names:
-            del self.recorded[name]
-        self.forgotten.append(tuple(sorted(names)))
-
-
-def _set_event() -> anyio.Event:
-    event = anyio.Event()
-    event.set()
-    return event
-
-
-class Referenced(set[str]):
-    error: TierlogError | None = None
-
-    async def among(self, names: Sequence[str]) -> set[str]:
-        await anyio.lowlevel.checkpoint()
-        if self.error is not None:
-            raise self.error
-        return self.intersection(names)
-
-
-@attrs.define
-class World:
-    options: CollectorOptions = OPTIONS
-    epoch: int = EPOCH
-    prefixes: Sequence[str] = ("containers/0003/", "_system/containers/0003/runs/")
-    chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
-    referenced: Referenced = attrs.field(factory=Referenced, converter=Referenced)
-    released: Released = attrs.field(factory=Released)
-    barriers: list[float] = attrs.field(factory=list)
-    barrier_error: BaseException | None = None
-    check_error: BaseException | None = None
-    proof_error: BaseException | None = None
-    proofs: int = 0
-    checks: int = 0
-    confirmed: anyio.Event = attrs.field(factory=_set_event)
-    unpublished: set[str] = attrs.field(factory=set)
-    requested: int = 0
-    """How often an element was asked for."""
-    compared: list[str] = attrs.field(factory=list)
-    """Chunks that were compared with the log, and an empty name at the end of each listing."""
-    collector: Collector = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.collector = Collector(self.chunks, self, self.options)
-
-    @property
-    def is_confirmed(self) -> bool:
-        return self.confirmed.is_set()
-
-    async def wait_confirmed(self) -> None:
-        await self.confirmed.wait()
-
-    async def check_history(self, chunks: Sequence[ChunkInfo]) -> None:
-        await anyio.lowlevel.checkpoint()
-        self.compared += [each.name for each in chunks]
-
-    def history_checked(self) -> None:
-        self.compared.append("")
-
-    async def check_chain(self) -> None:
-        await anyio.lowlevel.checkpoint()
-        if self.check_error is not None:
-            raise self.check_error
-        self.checks += 1
-
-    async def prove_anew(self) -> None:
-        await anyio.lowlevel.checkpoint()
-        if self.proof_error is not None:
-            raise self.proof_error
-        self.proofs += 1
-
-    async def barrier(self) -> None:
-        await anyio.lowlevel.checkpoint()
-        if self.barrier_error is not None:
-            raise self.barrier_error
-        self.barriers.append(anyio.current_time())
-
-    def is_unpublished(self, name: str) -> bool:
-        return name in self.unpublished
-
-    def request_element(self) -> None:
-        self.requested += 1
-
-    async def make(self, *names: str) -> None:
-        for name in names:
-            await self.chunks.create_with_content(name, [b"x"])
-
-    async def left(self) -> list[str]:
-        return [info.name async for info in self.chunks.inner.list("")]
-
-    def publish(self) -> None:
-        self.unpublished.clear()
-        self.collector.published()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Collector]:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.collector.run, self.request_element)
-            await anyio.wait_all_tasks_blocked()
-            yield self.collector
-            tasks.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def collecting(*names: str, **fields: object) -> AsyncIterator[tuple[World, Collector]]:
-    """A running collector beside chunks of these names."""
-    world = World(**fields)  # type: ignore[arg-type]
-    await world.chunks.open()
-    await world.make(*names)
-    async with world.running() as collector:
-        yield world, collector
 
 
 async def test_a_barrier_is_durable_before_the_first_delete() -> None:
@@ -235,10 +104,6 @@ async def test_a_failing_delete_is_retried_with_growing_pauses() -> None:
         assert (collector.statistics().retried, collector.statistics().retry_later) == (3, 1)
         assert collector.statistics().queued == 0
         assert [call.verb for call in world.chunks.calls].count("delete") == 3
-
-
-def deletes(world: World) -> int:
-    return [call.verb for call in world.chunks.calls].count("delete")
 
 
 async def test_an_outage_of_some_minutes_during_deletes_leaks_nothing() -> None:
@@ -343,7 +208,7 @@ async def test_names_beyond_the_limit_are_left_to_the_next_opening() -> None:
         assert deletes(world) == 14
 
 
-async def collect_all(world: World) -> None:
+async def collect_all(world: CollectorWorld) -> None:
     for _ in range(11):
         await anyio.sleep(61)
         world.publish()
@@ -405,6 +270,58 @@ async def test_g2_released_files_that_found_no_room_are_found_after_the_containe
         world.confirmed.set()
         await collect_all(world)
         assert not released.recorded
+
+
+async def test_p4_what_backups_keep_takes_no_room_in_the_queue() -> None:
+    """Else it would be examined every minute, and other names would find no room. At the end of a backup a
+    listing finds what only that one kept; it is tried again each minute until long-term storage answers."""
+    names, kept = [chunk(number) for number in range(4)], chunk(4)
+    fields = {"referenced": {*names, kept}, "pinned": {*names, kept}}
+    options = attrs.evolve(OPTIONS, names_max=4)
+    async with collecting(*names, kept, chunk(5), options=options, **fields) as (world, collector):
+        collector.release(names)
+        await anyio.sleep(61)
+        assert collector.statistics().queued == 0
+        collector.release([chunk(5)])
+        await anyio.sleep(61)
+        assert await world.left() == [*names, kept]
+
+        for known in (world.referenced, world.pinned):
+            known.difference_update(names)
+        world.check_error = Unavailable("down")
+        collector.list_own()
+        await anyio.sleep(61)
+        assert collector.statistics().queued == 0
+        world.check_error = None
+        await anyio.sleep(121)
+        assert await world.left() == [kept]
+
+
+async def test_a_name_of_which_is_unknown_whether_a_backup_keeps_it_stays_queued() -> None:
+    async with collecting(chunk(1), referenced={chunk(1)}, pinned={chunk(1)}) as (world, collector):
+        world.pinned.error = Unavailable("down")
+        collector.release([chunk(1)])
+        await anyio.sleep(61)
+        assert collector.statistics().queued == 1
+        world.pinned.error = None
+        await anyio.sleep(61)
+        assert collector.statistics().queued == 0
+
+
+async def test_what_an_operator_purged_is_found_by_a_later_listing() -> None:
+    """Names of this owner too. A sweep shows them, and deletes them once it is confirmed."""
+    async with collecting(chunk(1)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1)])
+        await anyio.sleep(500)
+        assert collector.purge_failed() == 1
+        world.chunks.script = None
+        assert (await collector.count_garbage()).chunks == 1
+        await anyio.sleep(200)
+        assert await world.left() == [chunk(1)], "a purge alone begins no listing"
+        collector.list_soon()
+        await anyio.sleep(61)
+        assert await world.left() == []
 
 
 async def test_g5_a_listing_after_a_failed_check_is_repeated() -> None:
@@ -609,7 +526,7 @@ async def test_g1_a_chunk_whose_transaction_commits_during_the_lookup_is_no_garb
             world.collector.keep([name])
             return found
 
-    world = World()
+    world = CollectorWorld()
     object.__setattr__(world, "referenced", CommittedMeanwhile())
     world.collector._lists_own = True
     await world.collector.track([name])

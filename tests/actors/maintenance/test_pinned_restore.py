@@ -30,17 +30,19 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup, copy_for_restore
+from tierlog.actors.maintenance.backups import list_backups
+from tierlog.actors.maintenance.lts import verify_lts
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
 from tierlog.journal.manifest.chain import ChainReport, read_chain
-from tierlog.journal.manifest.pin_record import encode_pin_record, read_pinned, require_pin_record
+from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.storage_backends.base.backups import make_backup, take_steps
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.segments.context import StorageContext
 
-from .test_recover import contents, other_owner
+from .test_recover import contents, lose_logs, other_owner
 
 pytestmark = pytest.mark.anyio
 
@@ -203,6 +205,49 @@ async def test_p6_what_cannot_be_restored_is_refused(tmp_path: Path, monkeypatch
         await restored(tmp_path, "one")
     assert raised.value.offset > 100
     assert not (tmp_path / "wal").exists()
+
+
+async def test_p6_a_list_says_of_what_a_restore_refuses_what_is_missing(tmp_path: Path) -> None:
+    await two_backups(tmp_path)
+    lose_logs(tmp_path)
+    store_record = tmp_path / "lts/_system/store"
+    content = store_record.read_bytes()
+    other = StoreRecord(b"o" * 16, 2).encode()
+    for replaced, message in ((None, "_system/store"), (b"damaged", "_system/store"), (other, "belongs to")):
+        store_record.unlink(missing_ok=True)
+        if replaced is not None:
+            store_record.write_bytes(replaced)
+        with pytest.raises((DataCorruption, StoreMismatch)) as refusal:
+            await restored(tmp_path, "one")
+        assert message in str(refusal.value)
+        async with reader(tmp_path / "lts") as chunks:
+            for is_copy in (False, True):
+                found = await list_backups(chunks, is_copy=is_copy)
+                assert [each.problem for each in found] == [str(refusal.value)] * 2
+    store_record.write_bytes(content)
+    await restored(tmp_path, "one")
+
+
+async def test_r2_a_backup_shows_that_the_newest_elements_are_lost(tmp_path: Path) -> None:
+    """A recovery would be as of a cycle before that backup, though everything of the backup is there."""
+    folder = tmp_path / "data"
+    async with opened(folder) as store:
+        await fill(store)
+        await store.flush()
+        await store.backup("one")
+        one = await contents(store)
+    lose_logs(folder)
+    *_, newest = sorted((folder / "lts/_system/containers/0000/journal").iterdir())
+    newest.unlink()
+    with pytest.raises(DataCorruption, match="backup 'one' has element") as refusal:
+        await recover_store(check_path(folder), QUIET, LocalFiles(), system_world())
+    assert refusal.value.file == "_system/pins/one"
+    async with open_lts(folder) as view:
+        [damaged] = [each for each in (await verify_lts(view)).containers if each.problems]
+    assert [each.name for each in damaged.problems] == ["_system/pins/one"]
+    await restored(tmp_path / "elsewhere", "one", folder / "lts")
+    async with opened(tmp_path / "elsewhere") as store:
+        assert await contents(store) == one
 
 
 async def test_f10_a_backup_of_a_store_that_changes_meanwhile_is_of_one_moment(
@@ -415,20 +460,6 @@ async def test_p7_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_r
         assert await contents(store) == three
 
 
-async def test_p7_a_forged_backup_that_names_runs_of_another_container_is_refused(tmp_path: Path) -> None:
-    folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
-    await two_backups(folder)
-    await copied(folder, "one", place)
-    async with reader(place) as source:
-        record = await require_pin_record(source, "one")
-        second = await read_pinned(source, record, 1)
-    parts = encode_pin_record("one", record.store, [second, second])
-    (place / "_system/pins/one").write_bytes(b"".join(parts))
-    with pytest.raises(DataCorruption, match="runs/.* none of its container's"):
-        await restored(other, "one", place)
-    assert not (other / "lts/_system").exists()
-
-
 @pytest.mark.parametrize("prefix", ["_system/", "containers/0007/"])
 async def test_p7_a_forged_backup_that_names_other_objects_as_chunks_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
@@ -440,7 +471,7 @@ async def test_p7_a_forged_backup_that_names_other_objects_as_chunks_is_refused(
     make = StorageContext.__init__
     monkeypatch.setattr(StorageContext, "__init__", forged)
     await two_backups(tmp_path / "data")
-    with pytest.raises(DataCorruption, match=f"it names {prefix}.* none of its container's"):
+    with pytest.raises(DataCorruption, match=f"it names {prefix}.* no chunk of container"):
         await copied(tmp_path / "data", "one", tmp_path / "place")
     assert not [name for name in fingerprint(tmp_path / "place") if f"/{prefix}0" in f"/{name}"]
 

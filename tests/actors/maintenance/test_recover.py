@@ -30,6 +30,7 @@ from tierlog import (
     StoreMismatch,
     TransactionState,
     Unavailable,
+    open_lts,
     open_store,
 )
 from tierlog.actors.container.container import Container
@@ -37,6 +38,7 @@ from tierlog.actors.container.lts_boot import claim_chain, read_boot
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.paths import check_path, run_program
+from tierlog.actors.maintenance.lts import verify_lts
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
@@ -175,6 +177,17 @@ async def test_a_supervisor_of_the_lost_logs_left_its_term(tmp_path: Path) -> No
 
     async with claim_term(files, check_path(folder), await identity_of(folder)) as term:
         assert term.number == 1
+
+
+async def test_r5_a_service_whose_logs_were_moved_away_is_noticed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await make_store(folder)
+    async with claim_term(LocalFiles(), check_path(folder), await identity_of(folder)):
+        (folder / "wal").rename(tmp_path / "wal")
+        with pytest.raises(InvalidArgument, match=f"served by process {os.getpid()}.*put wal/ back"):
+            await recovered(folder)
+        assert sorted(path.name for path in folder.iterdir()) == ["lts", "supervisor"]
+    await recovered(folder)
 
 
 async def test_r1_a_store_is_recovered_again_and_again(tmp_path: Path) -> None:
@@ -503,13 +516,49 @@ async def test_r2_a_chain_of_two_histories_is_refused(tmp_path: Path) -> None:
     *_, older, newest = sorted((tmp_path / "lts/_system/containers/0001/journal").iterdir())
     content = older.read_bytes()
     # An element of the same number that another owner made.
-    older.write_bytes((tmp_path / "lts/_system/containers/0000/journal" / older.name).read_bytes())
+    older.write_bytes(attrs.evolve(Element.decode(content), time_ms=1).encode())
     await refused(tmp_path, "another history went on")
     # One that is damaged may as well have been deleted.
     older.write_bytes(content)
     flip_bit(older, 50)
     await recovered(tmp_path)
     assert newest.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+async def test_r2_a_newest_element_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    *_, newest = sorted((tmp_path / "lts/_system/containers/0001/journal").iterdir())
+    moved = newest.rename(tmp_path / "moved")
+    if kind == "link":
+        newest.symlink_to(moved)
+    elif kind == "pipe":
+        os.mkfifo(newest)
+    else:
+        newest.mkdir()
+    name = str(newest.relative_to(tmp_path / "lts"))
+    with pytest.raises(DataCorruption) as refusal:
+        await recovered(tmp_path)
+    assert refusal.value.file == name
+    async with open_lts(tmp_path) as view:
+        [damaged] = [each for each in (await verify_lts(view)).containers if each.problems]
+    assert [each.name for each in damaged.problems] == [name]
+    newest.unlink() if kind != "folder" else newest.rmdir()
+    moved.rename(newest)
+    await recovered(tmp_path)
+
+
+async def test_r2_the_journal_of_another_container_is_refused(tmp_path: Path) -> None:
+    """Its numbers and CRCs go on from one another, so the container would become a copy of the other one."""
+    await make_store(tmp_path)
+    lose_logs(tmp_path)
+    journals = [tmp_path / f"lts/_system/containers/{index:04d}/journal" for index in range(2)]
+    shutil.rmtree(journals[0])
+    shutil.copytree(journals[1], journals[0])
+    await refused(tmp_path, "no run of this container")
+    async with open_lts(tmp_path) as view:
+        assert {each.container for each in (await verify_lts(view)).containers if each.problems} == {0}
 
 
 async def test_a_damaged_run_is_refused(tmp_path: Path) -> None:

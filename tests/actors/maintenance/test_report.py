@@ -3,6 +3,7 @@ are in ``command_line``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from support.legacy_layout import write_legacy
 from tierlog import open_store
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.doctor import examine
-from tierlog.actors.maintenance.report import ChunkUse, pages_of_chunks, verify
+from tierlog.actors.maintenance.report import ChunkUse, list_lengths, pages_of_chunks, verify
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.store import RollingSizes
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -42,6 +44,30 @@ async def test_a_chunk_collected_by_its_owner_meanwhile_is_no_problem(tmp_path: 
 
     assert len(gone) == 2
     assert (report.problems, report.chunks) == ((), 1)
+
+
+async def test_chunks_that_an_owner_deletes_during_each_reading_are_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(tmp_path, containers=1) as store:
+
+        async def add(n: int) -> None:
+            await store.create_segment(f"s{n}")
+            await store.append(f"s{n}", b"data")
+            await store.flush()
+
+        async def list_late(chunks: ChunkStorage, container: int, names: Iterable[str]) -> dict[str, int]:
+            (last,) = await store.list_segments()
+            (chunk,) = chunk_files(tmp_path)
+            await store.delete_segment(last)
+            await add(int(last[1:]) + 1)
+            chunk.unlink()  # as the collector does
+            return await list_lengths(chunks, container, names)
+
+        await add(0)
+        monkeypatch.setattr("tierlog.actors.maintenance.report.list_lengths", list_late)
+        async with open_reader(tmp_path) as view:
+            assert (await verify(view, deep=False)).problems == ()
 
 
 async def test_s19_a_released_file_of_the_legacy_layout_is_unreferenced_until_it_is_deleted(

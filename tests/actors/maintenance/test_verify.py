@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +11,18 @@ import pytest
 
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.stores_of_all_kinds import fill
-from tierlog import SegmentStore, StoreConfig, open_store
+from tierlog import SegmentStore, StoreConfig, Unavailable, open_store
 from tierlog.actors.container.container import Container
+from tierlog.actors.container.listed_chain import ListedChain, list_chain
+from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.flush.writer import WriterOptions
+from tierlog.actors.maintenance.garbage import reports_of
+from tierlog.actors.maintenance.report import list_garbage
 from tierlog.actors.maintenance.verify import StoreVerification, verify_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
-from tierlog.actors.store.read_only import open_reader
+from tierlog.actors.store.read_only import StoreView, open_reader
+from tierlog.journal.manifest.chain import ChainReport, read_chain
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import ChunkRecord, segment_key
 
@@ -155,3 +161,60 @@ async def test_chunks_that_are_still_to_be_removed_belong_to_somebody(
 
         assert await store.on_container(0, work) > 0
         assert (await verified(tmp_path)).chunks.problems == ()
+
+
+# --- beside an owner at work -----------------------------------------------------------------------
+
+
+async def test_an_owner_that_goes_on_between_two_reads_is_not_accused(
+    tmp_path: Path, store: SegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J6. Log and chain are read at different moments: neither "a copy went on" nor "it was put back" may
+    be concluded from what the owner did between them."""
+
+    async def go_on() -> None:
+        for _ in range(3):  # of older elements a log does not know the bytes
+            await store.append("s#2", b"more")
+            await store.flush()
+
+    async def read_between(chunks: ChunkStorage, container: int) -> ChainReport:
+        await go_on()
+        chain = await read_chain(chunks, container)
+        await go_on()
+        return chain
+
+    async def list_between(chunks: ChunkStorage, container: int) -> ListedChain:
+        await go_on()
+        listed = await list_chain(chunks, container)
+        await go_on()
+        return listed
+
+    monkeypatch.setattr("tierlog.actors.maintenance.journal.read_chain", read_between)
+    monkeypatch.setattr("tierlog.actors.maintenance.report.list_chain", list_between)
+    async with open_reader(tmp_path) as view:
+        assert (await verify_store(view)).problems == ()
+        assert all(not each.reason for each in await list_garbage(view))
+
+
+@pytest.mark.parametrize("read", [verify_store, list_garbage, partial(reports_of, limit=10)])
+async def test_a_snapshot_whose_run_an_owner_deletes_meanwhile_is_replaced(
+    tmp_path: Path,
+    store: SegmentStore,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[StoreView], Awaitable[object]],
+) -> None:
+    scan, failures = LoggedMetadataStore.scan, 1
+
+    async def scan_late(self: LoggedMetadataStore, prefix: str) -> list[str]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            await store.append("s#2", b"more")
+            await store.flush()
+            raise Unavailable("the run is missing")
+        return await scan(self, prefix)
+
+    async with open_reader(tmp_path) as view:
+        monkeypatch.setattr(LoggedMetadataStore, "scan", scan_late)
+        await read(view)
+    assert not failures

@@ -12,7 +12,8 @@ import pytest
 from simulation.file_layer import Fail, SimulatedDisk, SimulatedFiles
 
 import tierlog
-from tierlog import InvalidArgument
+from tierlog import InvalidArgument, StoreConfig
+from tierlog.actors.settings.configuration import ChunkCacheConfig
 from tierlog.storage_backends.base.files import IoCall, MakeFolder
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +48,22 @@ async def test_no_store_is_made_inside_another_one(tmp_path: Path, inner: str) -
 
     async with tierlog.open_store(tmp_path, containers=1):
         pass  # an existing store may have more files
+
+
+@pytest.mark.parametrize("path", ["wal", "lts", "lts/cache", ".", "..", "x/../wal", "/", "DATA"])
+async def test_the_chunk_cache_has_a_folder_of_its_own(tmp_path: Path, path: str) -> None:
+    """Its files would lie among those of the store, or beside it."""
+    data = tmp_path / "data"
+    config = StoreConfig(chunk_cache=ChunkCacheConfig(path=path.replace("DATA", str(data))))
+    assert "chunk_cache.path: " in await refusal(data, config=config)
+    assert not data.exists()
+
+
+@pytest.mark.parametrize("path", ["", "cache", "walcache", "../elsewhere"])
+async def test_the_chunk_cache_may_be_anywhere_else(tmp_path: Path, path: str) -> None:
+    config = StoreConfig(chunk_cache=ChunkCacheConfig(path=path))
+    async with tierlog.open_store(tmp_path / "data", containers=1, config=config) as store:
+        await store.create_segment("s")
 
 
 async def test_a_file_is_no_folder(tmp_path: Path) -> None:

@@ -200,6 +200,89 @@ def fill_disk(path: str) -> Program[None]:
     yield Close(handle)
 
 
+def users_data_full(call: Call) -> Fault | None:
+    """A quota for what users write: names below ``_system/`` have none (A15)."""
+    grows = call.verb in ("create", "create_with_content", "write", "concat")
+    return Fault(FaultKind.FULL) if grows and not call.name.startswith("_system/") else None
+
+
+@pytest.mark.parametrize("change", ["defrag", "relocation"])
+async def test_g6_on_a_full_storage_chunks_whose_bytes_are_still_needed_stay(change: str) -> None:
+    """Their segment does not fit and is held back. Nothing of them was truncated, so it frees nothing."""
+    options = attrs.evolve(
+        NO_DELAY,
+        chunked=attrs.evolve(OPTIONS.chunked, defrag=attrs.evolve(OPTIONS.chunked.defrag, relocate_above=0)),
+    )
+    world = ContainerWorld(options)
+    states = watched(world)
+    async with world.owner() as owner:
+        storage = owner.container.storage
+        await make(owner.store, "s", DATA, flushed=True)
+        for number in range(10):
+            await make(owner.store, f"s#{number}", bytes(2_000), sealed=True, flushed=True)
+            await owner.store.merge_segments("s", [f"s#{number}"])
+        await owner.store.flush()
+        if change == "defrag":
+            sid = (await owner.store.segment_info("s")).segment_id
+            assert sid is not None
+            await storage.defrag(sid)
+        else:
+            states.script = runs_without_room
+            await owner.store.truncate_segment("s", 60_000)
+            await owner.store.flush()
+            with anyio.fail_after(10):
+                while not storage.statistics().chunks_relocated:
+                    await anyio.sleep(0.01)
+        states.script = users_data_full
+        await owner.store.append("s", bytes(100_000))
+        with pytest.raises(StorageFull):
+            await owner.store.flush()
+        await anyio.sleep(200)
+        assert owner.container.statistics().collector.unpublished > 0
+    await assert_complete(world, states)
+
+
+async def test_g6_on_a_full_storage_the_next_owner_too_deletes_what_a_truncation_dropped() -> None:
+    """The segment's data does not fit, so no element has its truncation. Chunks that a defrag has replaced go
+    once the truncation is past their bytes."""
+    world = ContainerWorld(NO_DELAY)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await make(owner.store, "s", DATA, flushed=True)
+        for number in range(10):
+            await make(owner.store, f"s#{number}", bytes(2_000), sealed=True, flushed=True)
+            await owner.store.merge_segments("s", [f"s#{number}"])
+        await owner.store.flush()
+        named = set(world.chunk_names)
+        sid = (await owner.store.segment_info("s")).segment_id
+        assert sid is not None
+        await owner.container.storage.defrag(sid)
+        world.chunks.script = users_data_full
+        await owner.store.append("s", bytes(100_000))
+        with pytest.raises(StorageFull):
+            await owner.store.flush()
+        await owner.store.truncate_segment("s", 70_000)
+        with pytest.raises(StorageFull):
+            await owner.store.flush()
+        assert named <= world.chunk_names
+        await owner.crash()
+
+        owner = await world.start(tasks)
+        await anyio.sleep(200)
+        gone = named - world.chunk_names
+        assert len(gone) == 1, "the others have bytes behind the start"
+        assert await missing_chunks(world, dict(world.memory.chunks)) == gone
+        await owner.store.truncate_segment("s", len(DATA) + 20_000)
+        await anyio.sleep(200)
+        assert world.chunk_names == referenced_chunks(owner.container) == set()
+        assert await missing_chunks(world, dict(world.memory.chunks)) == named
+
+        world.chunks.script = None
+        await owner.store.flush()
+        assert await missing_chunks(world, dict(world.memory.chunks)) == set()
+        await owner.stop()
+
+
 def elements_down(call: Call) -> Fault | None:
     is_put = call.verb == "create_with_content" and "/journal/" in call.name
     return Fault(FaultKind.BEFORE) if is_put else None

@@ -14,6 +14,7 @@ import pytest
 from support.folders import chunk_files, fingerprint, flip_bit
 from tierlog import (
     ChangesIncomplete,
+    ClosedError,
     DataCorruption,
     InvalidArgument,
     LtsView,
@@ -283,10 +284,23 @@ async def test_a_place_without_a_store_is_refused(tmp_path: Path) -> None:
             pass
 
 
+async def test_a_view_that_was_closed_says_so(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as store:
+        await store.create_segment("s")
+        await store.append("s", b"data")
+        await store.flush()
+    async with open_lts(tmp_path) as view:
+        pass
+    with pytest.raises(ClosedError, match="use it inside the body of its `async with`"):
+        await view.read("s", 0, 4)
+
+
 async def test_a_missing_store_record_is_reported(tmp_path: Path) -> None:
     await make_store(tmp_path)
     (tmp_path / "lts/_system/store").unlink()
-    with pytest.raises(DataCorruption, match="it is missing") as raised:
+    with pytest.raises(
+        DataCorruption, match="no long-term storage of a store, or an unfinished copy"
+    ) as raised:
         await list_in(tmp_path)
     assert raised.value.file == "_system/store"
 

@@ -45,6 +45,7 @@ def test_the_path_is_short_and_each_folders_own(tmp_path: Path) -> None:
     assert here != there
     assert here == control_path(b"s" * 16, str(tmp_path / "here"), environment)
     assert control_path(b"s" * 16, "x", {}).startswith(tempfile.gettempdir())
+    assert control_path(b"s" * 16, "x", {}) != control_path(b"s" * 16, os.fsdecode(b"x\xff"), {})
 
 
 @pytest.mark.parametrize("runtime", ["relative/folder", "", f"/{'long' * 30}"])

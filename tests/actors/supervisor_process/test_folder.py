@@ -19,7 +19,7 @@ import pytest
 
 from support.command_line import Run, is_one_line, piped
 from support.live_service import SyncOwnService, wait_until
-from tierlog import open_store
+from tierlog import connect_sync, open_store
 from tierlog.actors.folder.lock_files import Owner, encode_owner
 from tierlog.actors.kernel.process_status import process_start
 from tierlog.actors.supervisor.control.messages import Hello, encode
@@ -55,6 +55,20 @@ def test_a_writing_command_is_pointed_to_the_service(run: Run, folder: Path) -> 
         }
         assert service.stop() == 0
     assert run("segment", "create", NAME, *of_folder).code == 0, "it is nobody's now"
+
+
+def test_a_folder_whose_name_is_no_text_is_served(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"st\xff")
+    with SyncOwnService(folder, hosts=1, containers=1) as service:
+        service.settle()
+        service.create(NAME)
+        service.append(NAME, b"data")
+        assert service.status()["folder"] == f"{tmp_path}/st\\udcff"
+        with connect_sync(service.url) as client:
+            client.flush()
+            layout = client.segment_layout(NAME, 0, 4)
+        assert [each.length for each in layout.extents] == [4]
+        assert layout.place.location == "", "JSON cannot say where"
 
 
 @pytest.mark.extended

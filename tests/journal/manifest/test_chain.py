@@ -6,7 +6,7 @@ import anyio.lowlevel
 import attrs
 import pytest
 
-from support.operations import ELEMENT
+from support.operations import ELEMENT, element_of
 from tierlog.journal.manifest.chain import (
     StoredElement,
     element_name,
@@ -19,12 +19,13 @@ from tierlog.journal.manifest.chain import (
 from tierlog.journal.manifest.element import NOTHING, Element, Position, position_of
 from tierlog.storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 pytestmark = pytest.mark.anyio
 
 
 def element(n: int, predecessor: Position = NOTHING) -> Element:
-    return attrs.evolve(ELEMENT, n=n, predecessor=predecessor)
+    return attrs.evolve(element_of(3), n=n, predecessor=predecessor)
 
 
 async def storage_of(*elements: Element, container: int = 3) -> MemoryChunkStorage:
@@ -86,6 +87,26 @@ async def test_a_chain_is_read_as_far_as_it_stands() -> None:
     assert (await read_chain(chunks, 3)).problems == ()
 
 
+async def test_a_chain_whose_newest_element_is_deleted_meanwhile_is_read_again() -> None:
+    """Two newer ones exist by then (rule J8): what is left of the listing is not the chain."""
+    elements = chain(1, 4)
+
+    class Advancing(MemoryChunkStorage):
+        async def _read(self, name: str, offset: int, size: int) -> bytes:
+            if name == element_name(3, 2):
+                await self.delete(name)
+                for each in elements[2:]:
+                    await self.create_with_content(element_name(3, each.n), [each.encode()])
+            return await super()._read(name, offset, size)
+
+    chunks = Advancing(MemoryChunkState())
+    await chunks.open()
+    for each in elements[:2]:
+        await chunks.create_with_content(element_name(3, each.n), [each.encode()])
+
+    assert [each.n for each in (await read_chain(chunks, 3)).elements] == [4, 3, 1]
+
+
 async def test_the_elements_of_a_long_chain_are_read_many_at_a_time() -> None:
     """Nothing could be deleted for long: one after the other, 10,000 take six minutes from S3."""
 
@@ -137,6 +158,24 @@ async def test_every_damaged_byte_of_the_newest_leaves_the_one_before() -> None:
         report = await read_chain(chunks, 3)
         assert report.newest == four
         assert [problem.name for problem in report.problems] == [element_name(3, 5)]
+
+
+async def test_j2_an_element_of_another_container_is_corruption() -> None:
+    """Its CRC holds and so does its number: whoever copied it there would have exchanged the segments."""
+    own, log = element_of(3), ELEMENT.owner.log[:12]
+    for copied, message in (
+        (element_of(4), "/0004/runs/"),
+        (ELEMENT, "'tables/0/a', which is no run of this container"),
+        (attrs.evolve(own, owner=attrs.evolve(own.owner, log=log + bytes([0, 0, 0, 4]))), "of container 4"),
+        (attrs.evolve(own, runs=RunList(), owner=attrs.evolve(own.owner, log=log + bytes(4))), "container 0"),
+    ):
+        chunks = await storage_of(attrs.evolve(copied, n=5))
+        with pytest.raises(DataCorruption, match=message) as refused:
+            await read_newest(chunks, 3, [5])
+        assert refused.value.file == element_name(3, 5)
+        assert [each.n for each in (await read_chain(chunks, 3)).unreadable] == [5]
+    of_this_log = attrs.evolve(own, n=5, owner=attrs.evolve(own.owner, log=log + bytes([0, 0, 0, 3])))
+    assert (await read_element(await storage_of(of_this_log), 3, 5)).element == of_this_log
 
 
 async def test_foreign_names_among_the_elements_are_left_alone() -> None:

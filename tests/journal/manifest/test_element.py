@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -77,6 +78,24 @@ def test_an_element_whose_runs_have_segments_has_its_golden_bytes() -> None:
 def test_an_element_with_a_number_that_cannot_be_counted_on_is_refused(element: Element) -> None:
     with pytest.raises(DecodeError, match="no element has numbers like these"):
         Element.decode(element.encode())
+
+
+@pytest.mark.parametrize("name", ["", "../store", "a/b", ".hidden", "x" * 101, "a\0b"])
+def test_a_pin_whose_name_no_backup_can_have_is_refused(name: str) -> None:
+    with pytest.raises(DecodeError, match="no backup has the name"):
+        Element.decode(attrs.evolve(ELEMENT, pins=(Pin(name, 1),)).encode())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": "x" * 513}, {"length": 1 << 63}, {"tail_length": 4096}],
+    ids=["name", "length", "tail"],
+)
+def test_an_element_that_names_a_run_which_no_storage_can_have_is_refused(changes: dict[str, Any]) -> None:
+    first, *others = ELEMENT.runs
+    hostile = attrs.evolve(ELEMENT.runs, runs=(attrs.evolve(first, **changes), *others))
+    with pytest.raises(DecodeError, match="no run has an entry like that"):
+        Element.decode(attrs.evolve(ELEMENT, runs=hostile).encode())
 
 
 def test_m13_earlier_code_which_publishes_no_segments_refuses_an_element_with_them(

@@ -3,7 +3,7 @@ are left out, because no run could tell the difference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any
 
 import anyio
@@ -19,11 +19,10 @@ from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.snapshot import Snapshot
-from tierlog.actors.container.sources import (
-    ContainerCollectorSource,
-)
+from tierlog.actors.container.sources import ContainerCollectorSource, UnpublishedNames
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.container.tombstones import Tombstones
+from tierlog.actors.container.truncated_chunks import TruncatedChunks
 from tierlog.actors.flush import cycle_capture
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.flush_tasks import FlushTasks
@@ -417,7 +416,22 @@ def references_are_ignored(plant: Planter) -> None:
 @mutant("G6")
 def chunks_go_before_an_element_shows_it(plant: Planter) -> None:
     """If the log is lost then, long-term storage alone has segments whose chunks are missing."""
-    plant(ContainerCollectorSource.is_unpublished, lambda original, self, name: False)
+
+    async def among(original: Any, self: UnpublishedNames, names: Sequence[str]) -> set[str]:
+        return set()
+
+    plant(UnpublishedNames.among, among)
+
+
+@mutant("G6")
+def full_storage_lets_go_of_what_joins_replaced(plant: Planter) -> None:
+    """All chunks that left a segment go if its data does not fit, although long-term storage alone needs
+    those whose bytes nobody has truncated."""
+
+    async def among(original: Any, self: TruncatedChunks, segment: int, names: Collection[str]) -> set[str]:
+        return set(names)
+
+    plant(TruncatedChunks.among, among)
 
 
 @mutant("G4", worlds_from=FIRST)

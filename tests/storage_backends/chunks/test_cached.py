@@ -4,10 +4,12 @@ K6)."""
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import anyio
 import pytest
@@ -343,16 +345,24 @@ async def test_k4_files_of_others_are_left_alone(tmp_path: Path) -> None:
     one = await opened(tmp_path, options=ChunkCacheOptions(32 * BLOCK, prefix=""))
     (tmp_path / "cache" / "README").write_text("somebody else's")
     (tmp_path / "cache" / "more").mkdir()
+    # No chunk's: bytes that are no text, a part that begins with '.', none at all.
+    odd = {b"c+\xff\xfe.blocks", b"c+.hidden.blocks", b".blocks", b"c+.blocks"}
+    for file in odd:
+        (tmp_path / "cache" / os.fsdecode(file)).write_bytes(b"somebody else's")
     for number in range(40):
         await one.storage.create_with_content(f"c/{number}", [CONTENT[:BLOCK]])
-    await one.cache.retain("", nothing)
+    asked: list[str] = []
 
-    assert cached_names(tmp_path) == {"README"}
+    async def nothing_encoded(names: Sequence[str]) -> set[str]:
+        asked.extend(name.encode().decode() for name in names)
+        return set()
+
+    await one.cache.retain("", nothing_encoded)
+
+    left = {path.name for path in cached_files(tmp_path / "cache")}
+    assert left == {"README", *map(os.fsdecode, odd)}
+    assert asked
     assert (tmp_path / "cache" / "more").is_dir()
-
-
-async def nothing(names: Sequence[str]) -> set[str]:
-    return set()
 
 
 async def test_k5_chunks_that_are_not_listed_are_removed_and_others_reused(tmp_path: Path) -> None:
@@ -386,6 +396,43 @@ async def test_k6_a_folder_in_which_others_may_write_is_not_used(tmp_path: Path)
     assert cached_files(tmp_path / "cache") == []
     assert [event for event, _ in one.reports] == ["chunk_cache_bypassed"]
     assert one.cache.statistics().bypassed == 1
+
+
+async def test_k6_a_folder_in_one_where_others_may_write_is_used_if_they_cannot_replace_it(
+    tmp_path: Path,
+) -> None:
+    for mode, is_used in ((0o777, False), (0o1777, True), (0o775, False), (0o755, True)):
+        tmp_path.chmod(mode)
+        one = await opened(tmp_path)
+        await one.storage.create_with_content(f"{NAME}-{mode:o}", [CONTENT])
+        assert (one.reports == []) == is_used
+        assert (cached_files(tmp_path / "cache") != []) == is_used
+        shutil.rmtree(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("of_parent", [False, True], ids=["folder", "parent"])
+async def test_k6_the_folder_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_parent: bool
+) -> None:
+    """Who knows a chunk can make a block that passes for it (rule K2), so only this user may fill it."""
+    (tmp_path / "cache").mkdir(0o755)
+    stat, foreign = os.stat, tmp_path if of_parent else tmp_path / "cache"
+
+    def status(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        found = stat(path, *args, **options)
+        fields = list(found)
+        if str(path) == str(foreign):
+            fields[4] = os.geteuid() + 1
+        return os.stat_result(fields)
+
+    monkeypatch.setattr("tierlog.storage_backends.files.modes.os.stat", status)
+    one = await opened(tmp_path)
+    monkeypatch.undo()
+    await one.storage.create_with_content(NAME, [CONTENT])
+    assert cached_files(tmp_path / "cache") == []
+    [(event, reason)] = one.reports
+    assert event == "chunk_cache_bypassed"
+    assert "not this user's" in reason
 
 
 async def test_k6_a_file_in_the_place_of_the_folder_bypasses_the_cache(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
+import attrs
 import pytest
 
 from support.scripted_chunks import Hang, ScriptedChunks
@@ -278,6 +279,26 @@ async def test_a_run_is_put_once_and_again_with_the_same_bytes() -> None:
         await put_run(chunks, run, [data])
 
         assert await find_row(view_of(run), reader_of(StoredRuns(chunks)), b"key/000007") is not None
+
+
+async def test_an_entry_that_says_more_than_its_object_has_is_damage_and_takes_no_memory() -> None:
+    class Watched(MemoryChunkStorage):
+        most = 0
+
+        async def _read(self, name: str, offset: int, size: int) -> bytes:
+            self.most = max(self.most, size)
+            return await super()._read(name, offset, size)
+
+    run, data = entry_of(numbered(50))
+    chunks = Watched()
+    await chunks.open()
+    await put_run(chunks, run, [data])
+    for tail in (len(data), 1 << 30):
+        hostile = attrs.evolve(run, length=1 << 40, tail_length=tail)
+        with pytest.raises(DataCorruption) as refusal:
+            await find_row(view_of(hostile), reader_of(StoredRuns(chunks)), b"key/000007")
+        assert refusal.value.file == run.name
+    assert chunks.most <= 16 << 20
 
 
 async def test_a_put_over_other_bytes_is_refused() -> None:

@@ -38,7 +38,7 @@ from tierlog.actors.gateway.server.app import context_of, make_app
 from tierlog.actors.gateway.server.context import WINDOWS_MAX, ServerLimits
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
-from tierlog.storage_backends.base.tables import TableRow
+from tierlog.storage_backends.base.tables import ChangesPage, TablePage, TableRow
 
 pytestmark = pytest.mark.anyio
 
@@ -637,34 +637,57 @@ async def test_h10_unread_answers_keep_few_windows_and_no_block_that_is_not_coun
             assert served.gateway.held_bytes == 40 * block
 
 
+@pytest.mark.parametrize(
+    ("verb", "asked", "room"),
+    [
+        ("get-rows", {"keys": [b"a", b"b", b"c", b"absent"]}, 12),
+        # The second row reaches the bytes of a page, which has three blocks.
+        ("page-of-rows", {}, 7),
+        ("page-of-changes", {}, 7),
+    ],
+)
 async def test_h12_answers_with_many_rows_that_nobody_reads_hold_no_more_than_the_bound(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, asked: dict[str, object], room: int
 ) -> None:
-    """Room is taken before the rows are read, for the largest answer to so many keys; then what it does not
-    need is given back."""
+    """Room is taken before the rows are read, for the largest answer to so many keys, or the largest page;
+    then what it does not need is given back."""
     keys = [b"a", b"b", b"c"]
-    body = msgspec.json.encode({"keys": [*keys, b"absent"]})
-    head = b"POST /v1/segments/t/get-rows HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    request = head + b"content-length: %d\r\n\r\n%b" % (len(body), body)
-    block, room = 1 << 20, 12
+    body = msgspec.json.encode(asked)
+    head = f"POST /v1/segments/t/{verb} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    request = head.encode() + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    block = 1 << 20
     limits = ServerLimits(unread_bytes=2 * room * block, block_bytes=block, body_grace=scaled(60))
-    gets: list[str] = []
+    reads: list[str] = []
 
+    class SmallBuffers(connection.HttpConnection):
+        def connection_made(self, transport: Any) -> None:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            super().connection_made(transport)
+
+    monkeypatch.setattr(connections, "HttpConnection", SmallBuffers)
     async with open_store(tmp_path / "data", containers=1) as store:
         await store.create_table("t")
-        await store.table("t").put_many(dict.fromkeys(keys, bytes(1 << 20)))
+        await store.table("t").put_many(dict.fromkeys(keys, bytes((1 << 20) - 100)))
 
         class Tables:
             async def get(self, name: str, keys: Sequence[bytes]) -> list[TableRow | None]:
-                gets.append(name)
+                reads.append(name)
                 return await store.tables.get(name, keys)
+
+            async def page(self, name: str, *asked: Any) -> TablePage:
+                reads.append(name)
+                return await store.tables.page(name, *asked)
+
+            async def changes(self, name: str, *asked: Any) -> ChangesPage:
+                reads.append(name)
+                return await store.tables.changes(name, *asked)
 
         async with serving(Wrapped(store, tables=Tables()), limits) as served, AsyncExitStack() as unread:
             for _ in range(6):
                 await unread.enter_async_context(await served.raw(request))
-            await until(lambda: served.gateway.metrics.operation("get-rows").in_flight == 6)
+            await until(lambda: served.gateway.metrics.operation(verb).in_flight == 6)
             await until(lambda: served.gateway.unread_blocks.statistics().tasks_waiting == 1)
             await anyio.wait_all_tasks_blocked()
-            assert (len(gets), served.gateway.unread_blocks.value) == (2, 0)
+            assert (len(reads), served.gateway.unread_blocks.value) == (2, 0)
             await unread.aclose()
             await until(lambda: served.gateway.unread_blocks.value == room)
