@@ -68,18 +68,19 @@ def missing(run: RunEntry) -> Unavailable:
     )
 
 
+_UNCHECKED_MAX = 16 << 20
+"""Bytes of a run that are read without asking for the object's length first."""
+
+
 class StoredRuns(RunSource):
     """Runs in chunk storage."""
-
-    _UNCHECKED_MAX = 16 << 20
-    """Bytes that are read without asking for the object's length first."""
 
     def __init__(self, chunks: ChunkStorage) -> None:
         self._chunks = chunks
 
     async def read_range(self, run: RunEntry, offset: int, length: int) -> bytes:
         # A read takes the memory of all that is asked for, whether the object has it or not.
-        if length > self._UNCHECKED_MAX:
+        if length > _UNCHECKED_MAX:
             found = (await self._chunks.info(run.name)).length
             if found != run.length:
                 raise DataCorruption(f"it has {found} bytes, and its entry says {run.length}", file=run.name)
