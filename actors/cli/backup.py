@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from ...storage_backends.base.errors import DataCorruption
 from . import output
 from .agreement import check_agreed
-from .copy_place import check_copy_place, opened_place
 from .interrupts import end_at_once
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Service, TakeOver
 from .recover import show_containers
@@ -125,6 +124,8 @@ def ls(
             async with writing(data, config, take_over=False, url=url) as store:
                 return await store.backups()
         if place is not None:
+            from .copy_place import opened_place
+
             async with opened_place(place, config) as chunks:
                 return await _list(chunks, is_copy=True)
         async with _own_storage(data, config) as chunks:
@@ -230,6 +231,7 @@ async def _restore(
     from ..maintenance.replaced_logs import logs_moved_away
     from ..maintenance.restore import restore_backup
     from ..store.opening import system_world
+    from .copy_place import opened_place
 
     files, world, folder = LocalFiles(), system_world(), check_path(data)
     settings = await _with_location(read_settings(config, chunks), folder)
@@ -296,6 +298,7 @@ async def _check_place(data: Path, config: Path | None, place: str) -> None:
     from ...storage_backends.files.local import LocalFiles
     from ..folder.chunk_location import ChunkLocation, recorded_location
     from ..folder.paths import check_path
+    from .copy_place import check_copy_place
 
     folder, settings = check_path(data), read_settings(config, None)
     recorded = await recorded_location(LocalFiles(), folder)
@@ -308,6 +311,7 @@ async def _can_copy(data: Path, config: Path | None, name: str, place: str) -> b
     from ...journal.manifest.pin_record import pin_record_name
     from ...storage_backends.base.backups import check_backup_name
     from ..maintenance.backup_copy import check_target
+    from .copy_place import opened_place
 
     async with _own_storage(data, config) as source:
         has_backup = await source.exists(pin_record_name(check_backup_name(name)))
@@ -320,6 +324,7 @@ async def _copy_to(
     data: Path, config: Path | None, name: str, place: str, advance: Callable[[int, int], None]
 ) -> CopiedBackup:
     from ..maintenance.backup_copy import copy_backup
+    from .copy_place import opened_place
 
     async with _own_storage(data, config) as source, opened_place(place, config, write=True) as target:
         return await copy_backup(source, name, target, advance)

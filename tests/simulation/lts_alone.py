@@ -120,7 +120,7 @@ async def check_alone(
     containers: int,
     contents: Mapping[str, bytes],
     notes: CutNotes,
-    truncated_to: Callable[[int, int], int],
+    truncated_to: Callable[[int, int], int] = lambda container, segment: 0,
 ) -> int:
     """Check long-term storage with these ``contents``; returns how many containers have published a cycle.
     ``truncated_to`` as for ``PublishedChunks``."""

@@ -18,6 +18,7 @@ from tierlog.storage_backends.segments.records.chunk import ChunkRecord, chunk_k
 from tierlog.storage_backends.segments.records.segment import SEGMENT_PREFIX, SegmentRecord
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.table import Table
 
 from .records import CHUNK_PREFIX, OWN_CHUNKS
@@ -88,8 +89,8 @@ def _rows(run: RunEntry, data: bytes) -> dict[bytes, Row]:
 
 
 async def names_kept_by(container: Container, pin: Pin) -> set[str]:
-    """The runs and chunks that the pin keeps."""
-    runs = container.pins._runs[pin]
+    """The runs and chunks that the pin keeps, as far as the owner has read the backup's record by now."""
+    runs = container.pins._runs.get(pin, RunList())
     names = {run.name for run in runs}
     with Table(runs).view() as view:
         async with aclosing(pages_of_rows(view, container.runs, CHUNK_PREFIX.encode())) as pages:

@@ -17,11 +17,8 @@ from .planting import Planter, mutant
 def pins_without_a_record_stay(plant: Planter) -> None:
     """Backups that were never completed take the room of others."""
 
-    async def resolve(original: Any, self: Pins, name: str) -> list[str] | None:
-        dropped: list[str] | None = None
-        if await self._find(name) is not None:
-            dropped = await original(self, name)
-        return dropped
+    async def resolve(original: Any, self: Pins, name: str) -> bool:
+        return await self._find(name) is not None and await original(self, name)
 
     plant(Pins._resolve, resolve)
 
