@@ -11,7 +11,7 @@ of processes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from random import Random
 from typing import TypeVar
@@ -427,23 +427,36 @@ def _with_imports(
     return tuple(actions)
 
 
+def _faults(
+    plan: Plan,
+    random: Random,
+    how_many: int,
+    kind: Callable[[], FaultKind],
+    seconds: Callable[[], float] = lambda: 0.0,
+    up_to: int | None = None,
+) -> tuple[PlannedFault, ...]:
+    """Faults beside the steps of ``plan``, each at one of them, up to the step ``up_to`` or the last one."""
+    last = plan.numbers[-1]
+    return tuple(
+        PlannedFault(
+            last + number,
+            kind=kind(),
+            count=random.randint(1, up_to or last),
+            seconds=seconds(),
+            chance=random.getrandbits(32),
+        )
+        for number in range(1, how_many + 1)
+    )
+
+
 def _with_beside(plan: Plan, random: Random) -> Plan:
     """``plan``, perhaps with defrags and hanging calls beside the writer. Chances and numbers of its own: no
     step of any seed has another meaning."""
     if random.random() >= BESIDE_SHARE:
         return plan
 
-    last, kinds = plan.numbers[-1], random.choice((*((kind,) for kind in BESIDE), BESIDE))
-    beside = tuple(
-        PlannedFault(
-            last + number,
-            kind=random.choice(kinds),
-            count=random.randint(1, last),
-            seconds=0.0,
-            chance=random.getrandbits(32),
-        )
-        for number in range(1, random.choice((5, 15, 40)))
-    )
+    kinds = random.choice((*((kind,) for kind in BESIDE), BESIDE))
+    beside = _faults(plan, random, random.choice((4, 14, 39)), lambda: random.choice(kinds))
     return attrs.evolve(plan, beside=beside)
 
 
@@ -453,16 +466,12 @@ def _with_local_runs(plan: Plan, random: Random) -> Plan:
     if plan.beside or random.random() >= RUNS_SHARE:
         return plan
 
-    last = plan.numbers[-1]
-    faults = tuple(
-        PlannedFault(
-            last + number,
-            kind=random.choice(RUNS),
-            count=random.randint(1, last),
-            seconds=random.choice((0.1, 1.0, 5.0, 20.0)),
-            chance=random.getrandbits(32),
-        )
-        for number in range(1, random.choice((4, 10)))
+    faults = _faults(
+        plan,
+        random,
+        random.choice((3, 9)),
+        lambda: random.choice(RUNS),
+        lambda: random.choice((0.1, 1.0, 5.0, 20.0)),
     )
     limits = attrs.evolve(plan.site.limits, table_cache_bytes=random.choice((0, 3000)))
     return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), beside=faults)
@@ -473,17 +482,7 @@ def _with_backups(plan: Plan, random: Random) -> Plan:
     if plan.beside or random.random() >= BACKUP_SHARE:
         return plan
 
-    last = plan.numbers[-1]
-    faults = tuple(
-        PlannedFault(
-            last + number,
-            kind=FaultKind.BACKUP,
-            count=random.randint(1, last),
-            seconds=0.0,
-            chance=random.getrandbits(32),
-        )
-        for number in range(1, random.choice((5, 12, 25)))
-    )
+    faults = _faults(plan, random, random.choice((4, 11, 24)), lambda: FaultKind.BACKUP)
     return attrs.evolve(plan, beside=faults)
 
 
@@ -492,16 +491,12 @@ def _with_full_storage(plan: Plan, random: Random) -> Plan:
     if plan.beside or random.random() >= FULL_SHARE:
         return plan
 
-    last = plan.numbers[-1]
-    faults = tuple(
-        PlannedFault(
-            last + number,
-            kind=FaultKind.USERS_FULL,
-            count=random.randint(1, last),
-            seconds=random.choice((20.0, 40.0, 70.0)),
-            chance=random.getrandbits(32),
-        )
-        for number in range(1, random.choice((3, 6)))
+    faults = _faults(
+        plan,
+        random,
+        random.choice((2, 5)),
+        lambda: FaultKind.USERS_FULL,
+        lambda: random.choice((20.0, 40.0, 70.0)),
     )
     return attrs.evolve(plan, beside=faults)
 
@@ -514,16 +509,13 @@ def _with_chunk_cache(plan: Plan, random: Random) -> Plan:
     if is_checked or plan.site.chunks is not ChunksKind.OBJECTS or random.random() >= CACHE_SHARE:
         return plan
 
-    last = plan.numbers[-1]
-    faults = tuple(
-        PlannedFault(
-            last + number,
-            kind=FaultKind.CHUNK_CACHE,
-            count=random.randint(1, plan.actions[-1].number),
-            seconds=random.choice((0.1, 1.0, 5.0, 20.0)),
-            chance=random.getrandbits(32),
-        )
-        for number in range(1, random.choice((2, 6, 15)))
+    faults = _faults(
+        plan,
+        random,
+        random.choice((1, 5, 14)),
+        lambda: FaultKind.CHUNK_CACHE,
+        lambda: random.choice((0.1, 1.0, 5.0, 20.0)),
+        up_to=plan.actions[-1].number,
     )
     size = random.choice((64, 64, 256, 1 << 10)) << 10
     site = attrs.evolve(plan.site, chunk_cache=size)
@@ -536,17 +528,7 @@ def _with_slow_runs(plan: Plan, random: Random) -> Plan:
     if plan.beside or random.random() >= SLOW_SHARE:
         return plan
 
-    last = plan.numbers[-1]
-    faults = tuple(
-        PlannedFault(
-            last + number,
-            kind=FaultKind.SLOW_RUNS,
-            count=random.randint(1, last),
-            seconds=random.choice((0.5, 2.0, 10.0)),
-            chance=random.getrandbits(32),
-        )
-        for number in range(1, 6)
-    )
+    faults = _faults(plan, random, 5, lambda: FaultKind.SLOW_RUNS, lambda: random.choice((0.5, 2.0, 10.0)))
     limits = attrs.evolve(
         plan.site.limits, active_segments=1, flush_age=0.2, table_cache_bytes=random.choice((0, 3000))
     )
