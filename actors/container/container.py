@@ -259,13 +259,7 @@ class Container:
             opened = await self.ownership.open_log(previous_epochs)
             self.state.epoch = opened.epoch
             components = self._built = build_components(self)
-            recovery = Recovery(
-                self.log,
-                opened,
-                self.state,
-                components.publisher,
-                self.cache,
-            )
+            recovery = Recovery(self.log, opened, self.state, components.publisher, self.cache)
             self._recovery = await recovery.run()
             await components.table_runs.open()
             await self.history.note_lengths()
@@ -512,9 +506,9 @@ class Container:
         return self._components.leases
 
     async def ask_internal(self, request: Request, size: int) -> Any:
-        """``ask`` in the internal lane, which has room of its own (rule C6)."""
+        """``ask`` in the internal lane, which has room of its own: what frees space and memory must not wait
+        behind the appends that need them (rule C6)."""
         request.reply = reply = self._make_answer()
-        # A lane of its own: what frees space and memory must not wait behind the appends that need them (C6).
         await self.mailbox.put(request, size, Lane.INTERNAL)
         return await reply.wait()
 

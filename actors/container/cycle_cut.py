@@ -10,15 +10,19 @@ them (``closures.py``). So every image in the run agrees with its record."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from heapq import merge
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...journal.manifest.element import CONSISTENT
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.sorted_runs.memtable import SLICE_KEYS
 from ...storage_backends.sorted_runs.rows import Row
+from ...storage_backends.sorted_runs.run_entry import RunEntry
+from ...storage_backends.sorted_runs.run_list import RunList
 from ..flush.aggregation import SegmentFlush, capture
 from ..kernel.slices import in_slices
 from .segment_rows import encode_image_row, image_key
@@ -146,6 +150,14 @@ class CycleCut:
             yield
 
     # --- the run ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _held_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(self.held))
+
+    def published(self, runs: Sequence[RunEntry], before: RunList) -> RunList:
+        """The run list once the cycle is published with these ``runs``."""
+        return before.published(runs, CONSISTENT, self.cut, self.end, self._held_ids)
 
     def __contains__(self, sid: object) -> bool:
         """Whether the segment is to be published."""

@@ -16,7 +16,7 @@ import anyio
 
 from ...storage_backends.base.errors import CLAIM_REFUSED, TierlogError
 from .flush_callers import FlushCallers
-from .flush_cycle import CyclePhase, FlushCycle
+from .flush_cycle import CycleEvent, CyclePhase, FlushCycle
 
 
 class CyclePublisher:
@@ -50,7 +50,7 @@ class CyclePublisher:
 
     def begin(self, cycle: FlushCycle) -> None:
         """Publish a cycle. One at a time."""
-        cycle.publish()
+        cycle.step(CycleEvent.PUBLISH)
         self._newest, self.newest_cut, self.begun_at = cycle, cycle.sequence, anyio.current_time()
         self._wake.set()
 
@@ -70,12 +70,12 @@ class CyclePublisher:
                 raise
             except TierlogError as error:
                 # It is tried again, which may take hours in an outage.
-                cycle.attempt_failed()
+                cycle.step(CycleEvent.FAIL)
                 self._callers.fail(error, attempt)
                 await anyio.sleep(max(self._error_pause, self._retry_in()))
                 continue
 
-            cycle.published()
+            cycle.step(CycleEvent.COUNT)
             if cut is not None and not cut.held:
                 self._callers.published(cut.cut)
             self._on_published()

@@ -98,24 +98,12 @@ class FlushCycle:
 
     def end(self, failed: Mapping[int, TierlogError]) -> None:
         """No flush counts for this cycle any more. ``failed``: the errors of its flushes."""
-        self._step(CycleEvent.END)
+        self.step(CycleEvent.END)
         self.failed = failed
         if self.cut is not None:
             self.cut.finish(self.unreached)
 
-    def publish(self) -> None:
-        self._step(CycleEvent.PUBLISH)
-
-    def attempt_failed(self) -> None:
-        self._step(CycleEvent.FAIL)
-
-    def published(self) -> None:
-        self._step(CycleEvent.COUNT)
-        self.cut = None  # frees what it has saved
-
-    def abandon(self) -> None:
-        self._step(CycleEvent.ABANDON)
-        self.cut = None
-
-    def _step(self, event: CycleEvent) -> None:
+    def step(self, event: CycleEvent) -> None:
         self.phase = CYCLE_PHASES.next(self.phase, event)
+        if self.phase in (CyclePhase.PUBLISHED, CyclePhase.ABANDONED):
+            self.cut = None  # frees what it has saved

@@ -52,7 +52,7 @@ from .cycle_due import decide_due
 from .cycle_publisher import CyclePublisher
 from .deferred_work import DeferredWork, DeferredWorkStorage
 from .flush_callers import FlushCallers
-from .flush_cycle import FlushCut, FlushCycle
+from .flush_cycle import CycleEvent, FlushCut, FlushCycle
 from .flush_failures import FlushFailures
 from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
@@ -503,7 +503,7 @@ class StorageWriter:
                 self._publisher.begin(cycle)
             else:
                 await self._source.abandon(cycle.cut)
-                cycle.abandon()
+                cycle.step(CycleEvent.ABANDON)
             if cycle.is_whole:
                 self._is_flushed_to(cycle.sequence)
                 if not is_published:

@@ -7,7 +7,7 @@ import pytest
 from support.container_parts import NAME, Parts, append
 from tierlog.actors.container.cycle_cut import CycleCut
 from tierlog.actors.flush.aggregation import SegmentFlush, capture
-from tierlog.actors.flush.flush_cycle import CYCLE_PHASES, CyclePhase, FlushCycle
+from tierlog.actors.flush.flush_cycle import CYCLE_PHASES, CycleEvent, CyclePhase, FlushCycle
 from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.base.state_table import IllegalTransition
 
@@ -75,7 +75,7 @@ def test_a_cycle_with_an_error_is_not_whole(parts: Parts) -> None:
 def test_f10_a_cycle_is_not_published_while_it_flushes(parts: Parts) -> None:
     cycle, _ = begin(parts)
     with pytest.raises(IllegalTransition, match="flushing"):
-        cycle.publish()
+        cycle.step(CycleEvent.PUBLISH)
 
 
 def test_f10_what_is_held_back_is_not_known_before_the_end(parts: Parts) -> None:
@@ -90,16 +90,16 @@ def test_f10_what_is_held_back_is_not_known_before_the_end(parts: Parts) -> None
 def test_a_cycle_is_published_again_after_an_attempt_failed_and_only_once(parts: Parts) -> None:
     cycle, _ = begin(parts)
     cycle.end({})
-    cycle.publish()
-    cycle.attempt_failed()
-    cycle.published()
+    cycle.step(CycleEvent.PUBLISH)
+    cycle.step(CycleEvent.FAIL)
+    cycle.step(CycleEvent.COUNT)
     with pytest.raises(IllegalTransition, match="published"):
-        cycle.publish()
+        cycle.step(CycleEvent.PUBLISH)
 
 
 def test_an_abandoned_cycle_is_never_published(parts: Parts) -> None:
     cycle, _ = begin(parts)
     cycle.end({})
-    cycle.abandon()
+    cycle.step(CycleEvent.ABANDON)
     with pytest.raises(IllegalTransition, match="abandoned"):
-        cycle.publish()
+        cycle.step(CycleEvent.PUBLISH)
