@@ -12,15 +12,12 @@ from random import Random
 
 import anyio.abc
 
-from tierlog.actors.maintenance.defrag import defrag_segment
-
+from .beside import defrag_later
 from .faults import Fault, Kind, Target, Window
 from .plan import FaultKind, PlannedFault
 from .process import Process
 from .records import OWN_CHUNKS
 from .run_state import RunState
-
-_DEFRAG_SECONDS = 60.0
 
 
 class FullStorage:
@@ -40,9 +37,7 @@ class FullStorage:
             self._tasks.start_soon(self._run.site.or_all_end, partial(self._fill_after, process, name, fault))
 
     async def _fill_after(self, process: Process, name: str, fault: PlannedFault) -> None:
-        self._run.expect_import(name, process.number)
-        defrag = partial(defrag_segment, name=name)
-        await self._run.attempt(process, f"defrag {name}", defrag, seconds=_DEFRAG_SECONDS)
+        await defrag_later(self._run, process, name)
         if not self._run.is_over:
             self._fill(fault)
 

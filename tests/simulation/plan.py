@@ -104,6 +104,10 @@ BACKUP_SHARE = 0.15
 """The share of the seeds without any of these with backups."""
 FULL_SHARE = 0.15
 """The share of the seeds without any of these in which users' data finds no room for a while."""
+READER_SHARE = 0.15
+"""The share of the seeds without any of these with readers that hold layouts."""
+GRACEFUL_SHARE = 0.25
+"""The share of the seeds in which most ends of processes are graceful."""
 CACHE_SHARE = 0.4
 """The share of the seeds with objects, and without what would be delayed, with a chunk cache."""
 SLOW_SHARE = 0.15
@@ -153,6 +157,9 @@ class FaultKind(StrEnum):
     BACKUP = "backup that is made or removed"
     USERS_FULL = "no room for users' data, for longer than garbage waits"
     CHUNK_CACHE = "loss, damage or failure of the chunk cache"
+    HELD_LAYOUT = "reader that holds a layout"
+    GRACEFUL_END = "graceful end within a budget"
+    """In the place of another end."""
 
 
 QUIET = (FaultKind.ADVANCE,)
@@ -185,7 +192,16 @@ RUNS = (
     FaultKind.UNREADABLE_RUNS,
 )
 """Carried out by themselves, in some other seeds (``local_runs.py``)."""
-APART = (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP, FaultKind.CHUNK_CACHE, FaultKind.USERS_FULL)
+APART = (
+    *BESIDE,
+    *RUNS,
+    FaultKind.SLOW_RUNS,
+    FaultKind.BACKUP,
+    FaultKind.CHUNK_CACHE,
+    FaultKind.USERS_FULL,
+    FaultKind.HELD_LAYOUT,
+    FaultKind.GRACEFUL_END,
+)
 ALL = tuple(kind for kind in FaultKind if kind not in APART)
 
 
@@ -292,7 +308,9 @@ class _Planner:
         plan = _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
         plan = _with_backups(plan, Random(f"backups {self._seed}"))
         plan = _with_full_storage(plan, Random(f"full storage {self._seed}"))
-        return _with_chunk_cache(plan, Random(f"chunk cache {self._seed}"))
+        plan = _with_readers(plan, Random(f"readers {self._seed}"))
+        plan = _with_chunk_cache(plan, Random(f"chunk cache {self._seed}"))
+        return _with_graceful_ends(plan, Random(f"graceful ends {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -501,6 +519,17 @@ def _with_full_storage(plan: Plan, random: Random) -> Plan:
     return attrs.evolve(plan, beside=faults)
 
 
+def _with_readers(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with readers that hold layouts for about as long as garbage waits. As
+    ``_with_beside``."""
+    if plan.beside or random.random() >= READER_SHARE:
+        return plan
+
+    faults = _faults(plan, random, random.choice((20, 60)), lambda: FaultKind.HELD_LAYOUT)
+    limits = attrs.evolve(plan.site.limits, collect_after=random.choice((0.5, 1.0, 3.0)))
+    return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), beside=faults)
+
+
 def _with_chunk_cache(plan: Plan, random: Random) -> Plan:
     """``plan``, perhaps with a chunk cache in front of its objects, and faults of it. Also beside backups and
     faults of local runs; otherwise as ``_with_beside``."""
@@ -520,6 +549,21 @@ def _with_chunk_cache(plan: Plan, random: Random) -> Plan:
     size = random.choice((64, 64, 256, 1 << 10)) << 10
     site = attrs.evolve(plan.site, chunk_cache=size)
     return attrs.evolve(plan, site=site, beside=(*plan.beside, *faults))
+
+
+def _with_graceful_ends(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with a budget for ends, and with graceful ends in the place of most others."""
+    if random.random() >= GRACEFUL_SHARE:
+        return plan
+
+    faults = tuple(
+        attrs.evolve(fault, kind=FaultKind.GRACEFUL_END)
+        if fault.kind in ENDS and random.random() < 0.7
+        else fault
+        for fault in plan.faults
+    )
+    limits = attrs.evolve(plan.site.limits, flush_budget=random.choice((0.05, 1.0, 10.0, 30.0)))
+    return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), faults=faults)
 
 
 def _with_slow_runs(plan: Plan, random: Random) -> Plan:

@@ -108,6 +108,8 @@ class Limits:
     """Seconds of a call to long-term storage."""
     drain: float = 2.0
     """Seconds of the clean end of each part."""
+    flush_budget: float = 0.0
+    """Seconds in which a process that is stopped flushes; 0: it does not."""
     unavailable_wait: float = 5.0
     restarts: int = 1000
 
@@ -151,6 +153,7 @@ class Limits:
         )
         return attrs.evolve(
             usual,
+            flush_budget=self.flush_budget,
             layout=layout,
             container=container,
             storage=self._storage(usual.storage),

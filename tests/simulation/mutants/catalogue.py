@@ -31,6 +31,7 @@ from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
 from tierlog.actors.kernel import exits
 from tierlog.actors.kernel.exits import ExitKind
+from tierlog.actors.store.graceful_end import GracefulEnd
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_history import HistoryReader, WalFile
@@ -51,11 +52,11 @@ from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
 from ..copies import FIRST
-from . import caches, chain, pins, tables, user_tables
+from . import caches, chain, pins, readers, tables, user_tables
 from .planting import CATALOGUE, Planter, mutant
 from .programs import trying_twice, without
 
-__all__ = ["CATALOGUE", "caches", "chain", "pins", "tables", "user_tables"]
+__all__ = ["CATALOGUE", "caches", "chain", "pins", "readers", "tables", "user_tables"]
 
 _Program = Generator[IoCall, Any, Any]
 
@@ -385,6 +386,12 @@ def cycle_waits_for_a_call_that_hangs(plant: Planter) -> None:
         return await original(self, tasks, plans)
 
     plant(FlushTasks.run, run)
+
+
+@mutant("F9")
+def end_says_that_everything_was_flushed(plant: Planter) -> None:
+    """An operator removes a host whose log has the only copy of what was acked."""
+    plant(GracefulEnd._left, lambda original, self, index: None)
 
 
 @mutant("F5")
