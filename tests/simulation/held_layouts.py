@@ -37,7 +37,6 @@ from tierlog.storage_backends.base.segment_layout import SegmentLayout, StorageP
 from tierlog.storage_backends.chunks.base import ReadOnlyChunks
 
 from .beside import defrag_later
-from .faults import Kind, Target
 from .invariants import Broken
 from .plan import FaultKind, PlannedFault
 from .process import Process
@@ -249,9 +248,7 @@ class HeldLayouts:
         except (SegmentNotFound, SegmentTruncated, BadOffset, StoreMismatch):
             return None
         except (DataCorruption, Unavailable, ChunkNotFound) as error:
-            # On a full storage truncated chunks go before an element shows it (rule G6).
-            may_lack = self._run.is_damaged or self._run.site.faults.met.get(f"{Target.CHUNKS} {Kind.FULL}")
-            if is_instant and not may_lack:
+            if is_instant and not self._run.is_damaged and not self._run.was_full:
                 raise Broken(
                     f"it does not hold that a view reads what its storage has\n{name}: {error!r}"
                 ) from error

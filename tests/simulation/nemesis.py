@@ -27,6 +27,7 @@ from .disk import Keep
 from .faults import Fault, Kind, Nth, Target, Window, any_fault
 from .full_storage import FullStorage
 from .gates import Killed
+from .gc_orders import GarbageOrders
 from .graceful_ends import GracefulEnds
 from .held_layouts import HeldLayouts
 from .local_runs import LocalRunFaults
@@ -64,10 +65,12 @@ class Nemesis:
         self._compound = CompoundFaults(run, tasks, self)
         self._graceful = GracefulEnds(run)
         self.backups = Backups(run, tasks)
+        self.gc_orders = GarbageOrders(run, tasks)
         acts = {
             **LocalRunFaults(run, tasks, self).acts,
             **self.backups.acts,
-            **FullStorage(run, tasks).acts,
+            **self.gc_orders.acts,
+            **FullStorage(run, tasks, self._undo_later).acts,
             **HeldLayouts(run, tasks).acts,
             **ChunkCacheFaults(run.site).acts,
         }

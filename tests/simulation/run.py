@@ -219,6 +219,8 @@ class _Run:
         await self._nemesis.flush()
         await self._nemesis.backups.check_and_remove(await self._run.serving())
         await self._wait_for_the_collector()
+        await self._nemesis.gc_orders.check(await self._run.serving(), self._nemesis.flush)
+        await self._wait_for_the_collector()
         await self._tables.check()
         shown = await self._observe()
         process, legacy = await self._run.serving(), self._legacy_files_left

@@ -202,6 +202,8 @@ class SiteKind:
     latency: Latency = Latency()
     chunk_cache: int = 0
     """Bytes of the local chunk cache; 0 for none."""
+    storage_reserve: int = 0
+    """Bytes that the chunks' file system keeps for the store's own objects; 0 for none."""
     capacity: int | None = None
     """Bytes that the host's disk holds; None for no limit."""
     interleave: bool = True

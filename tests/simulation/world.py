@@ -178,9 +178,10 @@ class Site:
     def _chunks(self, process: Process, files: GatedFiles, world: World) -> ChunkStorage:
         faults = ChunkFaults(self.faults, process.number, process.gate)
         if self.kind.chunks is ChunksKind.FOLDER:
-            return FaultyChunkStorage(
-                FileSystemChunkStorage(files, FOLDER.chunks, world), faults.script, hang=faults.hang
+            folder = FileSystemChunkStorage(
+                files, FOLDER.chunks, world, reserve_bytes=self.kind.storage_reserve
             )
+            return FaultyChunkStorage(folder, faults.script, hang=faults.hang)
 
         memory = MemoryChunkStorage(self.chunk_state, append=self.kind.chunks is ChunksKind.APPEND)
         return ServiceChunks(FaultyChunkStorage(memory, faults.script, hang=faults.hang), process.gate)

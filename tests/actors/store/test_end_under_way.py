@@ -85,21 +85,20 @@ async def break_container(site: GatedSite, runtime: ContainerRuntime) -> None:
 async def test_f9_calls_that_wait_for_others_are_flushed_too() -> None:
     """They are accepted after the end has begun, behind the cut of the first flush."""
     site = GatedSite()
-    async with anyio.create_task_group() as tasks:
-        async with site.runtime() as runtime:
-            store = runtime.store
-            await opened(runtime)
-            await store.create_segment(NAME)
-            site.gate = anyio.Event()
-            for _ in range(5):
-                tasks.start_soon(store.append, NAME, b"later")
-                await anyio.wait_all_tasks_blocked()
+    async with anyio.create_task_group() as tasks, site.runtime() as runtime:
+        store = runtime.store
+        await opened(runtime)
+        await store.create_segment(NAME)
+        site.gate = anyio.Event()
+        for _ in range(5):
+            tasks.start_soon(store.append, NAME, b"later")
+            await anyio.wait_all_tasks_blocked()
 
-            async def open_gate() -> None:
-                await anyio.wait_all_tasks_blocked()
-                site.gate.set()
+        async def open_gate() -> None:
+            await anyio.wait_all_tasks_blocked()
+            site.gate.set()
 
-            tasks.start_soon(open_gate)
+        tasks.start_soon(open_gate)
     assert store.end_report is not None
     assert store.end_report.left == ()
     async with site.runtime() as runtime:

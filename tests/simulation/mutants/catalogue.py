@@ -342,6 +342,16 @@ def released_file_gets_no_record(plant: Planter) -> None:
     plant(SegmentTransaction.drop_chunk, drop)
 
 
+@mutant("S22")
+def reserve_is_never_used(plant: Planter) -> None:
+    """On a full disk nothing can be deleted, because that takes an element."""
+
+    def release(original: Any, root: str) -> _Program:
+        yield from ()
+
+    plant(filesystem_programs.release_reserve, release)
+
+
 # --- flush cycles ---------------------------------------------------------------------------------
 
 
@@ -439,6 +449,25 @@ def full_storage_lets_go_of_what_joins_replaced(plant: Planter) -> None:
         return set(names)
 
     plant(TruncatedChunks.among, among)
+
+
+@mutant("G2")
+def paused_collector_goes_on(plant: Planter) -> None:
+    """An operator who looks for the cause of a loss has the evidence deleted."""
+    plant(Collector.pause, lambda original, self: None)
+
+
+@mutant("G2")
+def purged_garbage_stays(plant: Planter) -> None:
+    """No sweep finds what was purged and is of this owner."""
+
+    def purge(original: Any, self: Collector) -> int:
+        lists_own = self._lists_own
+        count: int = original(self)
+        self._lists_own = lists_own
+        return count
+
+    plant(Collector.purge_failed, purge)
 
 
 @mutant("G4", worlds_from=FIRST)
