@@ -102,7 +102,7 @@ class RunState:
         self._changed = trio.Event()
         self._reached = 0
         self._held: trio.Event | None = None
-        self._releases = 0
+        self._holds = self._releases = 0
         self.at_hanging_log: Callable[[], None] = lambda: None
         """Called when a write of the log hangs."""
         self.at_slow_runs: Callable[[], None] = lambda: None
@@ -160,12 +160,15 @@ class RunState:
             self.change()
 
     def hold(self) -> None:
-        """Let no further action begin, until ``release``."""
-        self._held = self._held or trio.Event()
+        """Let no further action begin, until ``release`` was called as often as this."""
+        self._holds += 1
+        if self._held is None:
+            self._held = trio.Event()
 
     def release(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
+        self._holds -= 1
+        if not self._holds and self._held is not None:
+            held, self._held = self._held, None
             self._releases += 1
             held.set()
 

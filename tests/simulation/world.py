@@ -78,6 +78,8 @@ class Site:
         """All that ever were, dead ones too; process number n is at n - 1."""
         self.faults = Faults(trace, self._random("faults"), self._strike)
         self.damage = Damage(self)
+        self.has_foreign_files = False
+        """Whether others have files in the folder of the chunk cache."""
         self._folder = ServiceFolder(MemoryLogService())
 
     def _random(self, purpose: str) -> Random:

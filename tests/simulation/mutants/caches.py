@@ -12,6 +12,16 @@ from tierlog.storage_backends.chunks.chunk_cache import ChunkCache
 from .planting import Planter, mutant
 
 
+@mutant("K1")
+def deleted_chunk_stays_in_the_cache(plant: Planter) -> None:
+    """What is deleted takes room on the local disk until the next opening."""
+
+    async def remove(original: Any, self: ChunkCache, name: str) -> None:
+        pass
+
+    plant(ChunkCache.remove, remove)
+
+
 @mutant("K2")
 def cached_bytes_are_not_verified(plant: Planter) -> None:
     """What was damaged in the cache is refused as damage in long-term storage, where nothing is wrong."""
@@ -34,6 +44,12 @@ def cache_grows_without_a_bound(plant: Planter) -> None:
         pass
 
     plant(ChunkCache._trim, trim)
+
+
+@mutant("K4")
+def files_of_others_are_removed(plant: Planter) -> None:
+    """What another program keeps in the folder goes as a chunk that no record names."""
+    plant(cached_blocks.is_chunk_name, lambda original, name: True)
 
 
 @mutant("K5")

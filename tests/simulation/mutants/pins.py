@@ -10,7 +10,9 @@ from tierlog.actors.container import lts_boot
 from tierlog.actors.container.manifest_state import ManifestState
 from tierlog.actors.container.pins import Pins
 from tierlog.actors.maintenance import backup_copy
+from tierlog.actors.store.store import SegmentStore, _new_id
 from tierlog.journal.manifest.element import Kind
+from tierlog.storage_backends.base.backups import make_backup, take_steps
 
 from ..pinned import FIRST_PINNED
 from .planting import Planter, mutant
@@ -23,7 +25,12 @@ def backup_is_made_without_a_flush(plant: Planter) -> None:
     async def publish(original: Any, self: Pins) -> None:
         pass
 
+    async def backup(original: Any, self: SegmentStore, name: str) -> None:
+        token = await self.on_container(0, _new_id)
+        await take_steps(make_backup(name, token, self.containers), self.take_backup_step)
+
     plant(Pins._publish_all, publish)
+    plant(SegmentStore.backup, backup)
 
 
 @mutant("P2", worlds_from=FIRST_PINNED)
