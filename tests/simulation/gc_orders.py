@@ -2,7 +2,7 @@
 resume, retry, purge, sweep. Deletions fail for a while, so that there is something to retry and to purge.
 
 Whatever was ordered, nothing is left over in the end. The last owner is asked once more, when nothing else is
-wrong (rule G2): while it is paused it deletes nothing; what failed goes as soon as it is told to retry; and
+wrong (rule G2): while it is paused it deletes nothing; what failed goes soon after a retry; and
 what was purged is found by a sweep."""
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tierlog.actors.container import cached_chunks
+from tierlog.storage_backends.base.chunk_storage import is_chunk_name
 from tierlog.storage_backends.chunks import cached_blocks
 from tierlog.storage_backends.chunks.cached import CachedChunkStorage
 from tierlog.storage_backends.chunks.chunk_cache import ChunkCache
@@ -49,7 +50,7 @@ def cache_grows_without_a_bound(plant: Planter) -> None:
 @mutant("K4")
 def files_of_others_are_removed(plant: Planter) -> None:
     """What another program keeps in the folder goes as a chunk that no record names."""
-    plant(cached_blocks.is_chunk_name, lambda original, name: True)
+    plant(is_chunk_name, lambda original, name: True)
 
 
 @mutant("K5")
