@@ -145,7 +145,7 @@ def log_building(folder: StoreFolder, container: int) -> str:
     return f"{restore_folder(folder).path}/{container:04d}"
 
 
-def set_aside_log(folder: StoreFolder, container: int, kept: str) -> Program[bool]:
+def move_log_away(folder: StoreFolder, container: int, kept: str) -> Program[bool]:
     """Move the container's log to ``kept``, a path in ``wal``. Returns whether there was one."""
     return (yield from _move_log(folder, log_folder(folder.wal, container), kept))
 

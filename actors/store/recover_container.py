@@ -34,12 +34,12 @@ from ..folder.paths import StoreFolder, existing_identity, run_program
 from ..folder.restore_folder import (
     finish_restore,
     log_building,
+    move_log_away,
     only_log,
     publish_log,
     put_back_log,
     refuse_open,
     restore_lane,
-    set_aside_log,
 )
 from ..settings.configuration import StoreConfig
 from ..telemetry.logging import get_logger
@@ -120,7 +120,7 @@ async def _replaced(folder: StoreFolder, files: Files, container: int, kept: str
     none in its place, the body claims the chain: whoever has the log open finds that it was moved (rule
     W1)."""
     lane, is_published = restore_lane(files, folder), False
-    was_there = await run_program(lane, set_aside_log(folder, container, kept), folder.wal)
+    was_there = await run_program(lane, move_log_away(folder, container, kept), folder.wal)
     try:
         yield was_there
         await run_program(lane, publish_log(folder, container), folder.wal)
