@@ -21,6 +21,8 @@ from tierlog import (
     SegmentNotFound,
     SegmentVerbs,
     StagedPart,
+    Table,
+    TableUpdate,
     TierlogError,
     UnknownWriter,
     connect,
@@ -144,6 +146,34 @@ async def test_r9_updates_of_tables_count_as_appends(tmp_path: Path) -> None:
         await table.put(b"key", b"1", writer_id="w", event_number=1)
         with pytest.raises(OutOfOrder):
             await table.put(b"key", b"3", writer_id="w", event_number=3)
+        await check_table(table, "first", (await store.segment_info("t")).history)
+    with service(tmp_path, config=QUIET) as url:
+        async with connect(url) as client:
+            await check_table(client.table("t"), "second", (await client.segment_info("t")).history)
+
+
+async def check_table(table: Table, name: str, now: int) -> None:
+    """All verbs name the history of their event."""
+    with pytest.raises(HistoryLost):
+        await table.put(b"key", b"x", writer_id="w", event_number=9, history=0)
+    with pytest.raises(HistoryLost):
+        await table.put(b"key", b"x", writer_id=name, event_number=5)
+    await table.put(b"key", b"x", writer_id=name, event_number=5, history=now)
+    await table.remove(b"key", writer_id=name, event_number=6, history=now)
+    await table.put_many({b"key": b"y"}, writer_id=name, event_number=7, history=now)
+    updates = [TableUpdate(b"key", b"z")]
+    await table.update(updates, writer_id=name, event_number=8, history=now)
+    with pytest.raises(HistoryLost):
+        await table.remove(b"key", writer_id=name, event_number=20, history=0)
+    with pytest.raises(HistoryLost):
+        await table.put_many({b"key": b"y"}, writer_id=name, event_number=20, history=0)
+    with pytest.raises(HistoryLost):
+        await table.update(updates, writer_id=name, event_number=20, history=0)
+    with pytest.raises(HistoryLost):
+        async with table.transaction(writer_id=name, event_number=20, history=0) as transaction:
+            transaction.put(b"key", b"w")
+    with pytest.raises(InvalidArgument, match="history says of which history event_number is"):
+        await table.put(b"key", b"x", history=now)
 
 
 async def test_r10_an_append_at_an_offset_past_the_end_is_of_the_lost_history(tmp_path: Path) -> None:
