@@ -15,7 +15,6 @@ import attrs
 
 from ...storage_backends.base.arguments import (
     ROLLING_SIZE_MIN,
-    WRITERS_MAX,
     JoinedAppend,
     WriterId,
     check_attribute_page,
@@ -30,6 +29,7 @@ from ...storage_backends.base.arguments import (
     checked_sources,
     checked_token,
     checked_updates,
+    checked_writers,
     required_writer,
 )
 from ...storage_backends.base.backups import (
@@ -335,28 +335,13 @@ class SegmentStore(SegmentVerbs):
     async def update_attributes(
         self, name: str, updates: Sequence[AttributeUpdate]
     ) -> dict[AttributeName, int]:
-        wanted = checked_updates(updates)
-        if not wanted:
-            raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
-
-        request = AttributesRequest(name, wanted)
+        request = AttributesRequest(name, checked_updates(updates, is_verb=True))
         values: dict[AttributeName, int] = await self._ask("update_attributes", name, request)
         return values
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
-        writers = tuple(
-            required_writer(writer, "expire_writers") for writer in check_many("writer_ids", writer_ids)
-        )
-        if not writers:
-            raise InvalidArgument("expire_writers takes at least one writer id")
-        if len(writers) > WRITERS_MAX:
-            raise InvalidArgument(
-                f"expire_writers takes at most {WRITERS_MAX} writer ids, not {len(writers)}: expire them "
-                f"in parts"
-            )
-
         known = 0
-        for some in in_slices(writers, _EXPIRED_AT_ONCE):
+        for some in in_slices(checked_writers(writer_ids), _EXPIRED_AT_ONCE):
             known += await self._ask("expire_writers", name, ExpireWritersRequest(name, some))
         return known
 
