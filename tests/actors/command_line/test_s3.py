@@ -33,7 +33,7 @@ def test_a_bucket_error_is_one_line(server: S3Server, run: Run) -> None:
     missing = run("segment", "create", NAME, "--chunks", "s3://no-such-bucket")
     assert missing.code == 1
     assert is_one_line(missing.err)
-    assert "there is no bucket no-such-bucket" in missing.err
+    assert f"there is no bucket no-such-bucket at {server.url}; make it, or correct its name" in missing.err
 
     refused = run("segment", "create", NAME, "--chunks", "lts")
     assert is_one_line(refused.err)
