@@ -44,6 +44,7 @@ class CyclePublisher(Generic[CutT]):
         self._error_pause = error_pause
         self._next: CutT | None = None
         self._wake = anyio.Event()
+        self._resume = anyio.Event()
 
     @property
     def is_busy(self) -> bool:
@@ -54,6 +55,10 @@ class CyclePublisher(Generic[CutT]):
         """Publish a cycle. One at a time."""
         self._next = cut
         self._wake.set()
+
+    def resume(self) -> None:
+        """End the pause after an attempt that failed."""
+        self._resume.set()
 
     async def run(self) -> None:
         """Publish what ``begin`` gives until cancelled. Raises ``CLAIM_REFUSED``."""
@@ -71,7 +76,9 @@ class CyclePublisher(Generic[CutT]):
                 raise
             except TierlogError as error:
                 self._observer.attempt_failed(error)
-                await anyio.sleep(max(self._error_pause, self._retry_in()))
+                self._resume = anyio.Event()
+                with anyio.move_on_after(max(self._error_pause, self._retry_in())):
+                    await self._resume.wait()
                 continue
 
             self._next = None

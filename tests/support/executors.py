@@ -46,7 +46,7 @@ class ExecutorsOwn:
                 _replace(own, kept)
 
     def know(self, endpoint: str, *, access_key: str = _ACCESS_KEY) -> None:
-        """From now on they have a key, and find S3 at ``endpoint`` unless they are told another one."""
+        """From now on they have a key, and find S3 at ``endpoint`` unless Spark gives them another one."""
         self._credentials.write_text(
             f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {_SECRET_KEY}\n"
         )
