@@ -78,12 +78,7 @@ def build_components(container: Container) -> ContainerComponents:
     # F8: beside the cache, for bytes that are in the log only.
     unflushed = UnflushedBytes(cache, log, load_bytes=options.cache_bytes // 2)
     flusher = SegmentFlusher(
-        storage,
-        unflushed,
-        view.segment_of,
-        view.forget,
-        ownership.keep_proven,
-        whole_chunks=not can_append,
+        storage, unflushed, view.segment_of, view.forget, ownership.keep_proven, whole_chunks=not can_append
     )
     publish = _publishing(table_runs, collector)
     writer = StorageWriter(view, flusher, storage, ownership.prove, publish, options.writer)
@@ -154,6 +149,7 @@ def _importer(container: Container, storage: ChunkedSegmentStorage, writer: Stor
 
 
 def _shortening(container: Container) -> Callable[[], Awaitable[None]]:
+    # A function of its own: trio protects no partial one from interrupts.
     async def shorten() -> None:
         await shorten_images(container.state, container.ask_internal)
 
