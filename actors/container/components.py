@@ -143,3 +143,21 @@ def _importer(container: Container, storage: ChunkedSegmentStorage, writer: Stor
         writer.request_cycle,
         index_spacing=container.options.chunked.index_spacing,
     )
+
+
+def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> Listeners:
+    legacy, segments = container.legacy, container.state.segments
+    if legacy is None:
+        return Listeners(segment_due=writer.segment_due, transaction_changed=leases.note)
+
+    def record_changed(sid: int) -> None:
+        segment = segments.get(sid)
+        if segment is not None:
+            legacy.record_changed(sid, segment.name)
+
+    return Listeners(
+        segment_due=writer.segment_due,
+        transaction_changed=leases.note,
+        record_changed=record_changed,
+        cycle_completed=legacy.cycle_completed,
+    )
