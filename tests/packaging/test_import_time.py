@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 HEAVY = {
     "aiobotocore",
     "cattrs",
@@ -87,3 +89,25 @@ def test_importing_tierlog_stays_within_its_budget(tmp_path: Path) -> None:
     whole = min(second for _, second in rounds)
 
     assert (whole - bare) / bare <= NOISE * BUDGET_SECONDS / BARE_PYTHON_SECONDS
+
+
+COLLECTIONS = """\
+import gc, tierlog
+
+{before}
+before = sum(each["collections"] for each in gc.get_stats())
+tierlog.open_store
+after = sum(each["collections"] for each in gc.get_stats())
+print(after - before, gc.isenabled())
+"""
+
+
+@pytest.mark.parametrize(("before", "is_enabled"), [("gc.enable()", "True"), ("gc.disable()", "False")])
+def test_garbage_is_not_collected_while_modules_load(before: str, is_enabled: str, tmp_path: Path) -> None:
+    program = COLLECTIONS.format(before=before)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    collections, enabled = shown.split()
+    assert int(collections) <= 3
+    assert enabled == is_enabled
