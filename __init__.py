@@ -238,6 +238,10 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
             value = getattr(import_module(f".{home}", __name__), name)
         finally:
             if collects:
+                if not gc.get_freeze_count():
+                    # To the oldest generation: what was loaded stays, so no other collection looks for it.
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
         globals()[name] = value
         return value
