@@ -231,7 +231,20 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
         home = next(
             (module for module, names in _HOMES.items() if name in names), "storage_backends.base.errors"
         )
-        value = getattr(import_module(f".{home}", __name__), name)
+        import gc
+
+        collects = gc.isenabled()
+        # The store is hundreds of modules, and the collector would look through all of them again and again.
+        gc.disable()
+        try:
+            value = getattr(import_module(f".{home}", __name__), name)
+        finally:
+            if collects:
+                if not gc.get_freeze_count():
+                    # To the oldest generation: what was loaded stays, so no other collection looks for it.
+                    gc.freeze()
+                    gc.unfreeze()
+                gc.enable()
         globals()[name] = value
         return value
 

@@ -262,8 +262,8 @@ class _Copy:
     async def run(self) -> CopiedBackup:
         record, totals = self._record, self._totals
         elements = [await read_pinned(self._source, record, index) for index in range(len(record.elements))]
-        for element in elements:
-            await self._check_published(element)
+        for index, element in enumerate(elements):
+            await self._check_published(element, index)
         for index, element in enumerate(elements):
             await work_through(element.element.runs, _WORKERS, self._copy_run)
             async with aclosing(self._chunks_of(element)) as pages:
@@ -290,10 +290,10 @@ class _Copy:
                     file=pin_record_name(self._record.name),
                 )
 
-    async def _check_published(self, element: StoredElement) -> None:
+    async def _check_published(self, element: StoredElement, index: int) -> None:
         """A copy that could not be restored is not made (rule R3)."""
         with Table(element.element.runs).view() as view:
-            published = await check_published(view, _reader(self._source))
+            published = await check_published(view, _reader(self._source), index)
         if published.inconsistencies:
             first = published.inconsistencies[0]
             raise DataCorruption(
