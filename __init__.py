@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from .actors.gateway.client.tables import SyncTable
     from .actors.gateway.wire.batch import BatchItem
     from .actors.gateway.wire.bodies import HostStatus
-    from .actors.settings.configuration import StoreConfig
-    from .actors.settings.configuration_file import load_config
+    from .actors.settings.configuration import StoreConfig, load_config
     from .actors.store.lts_view import LtsView, open_lts
     from .actors.store.opening import open_store
     from .actors.store.store import SegmentStore, StoreStatistics
@@ -90,8 +89,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "actors.settings.configuration": ("StoreConfig",),
-    "actors.settings.configuration_file": ("load_config",),
+    "actors.settings.configuration": ("StoreConfig", "load_config"),
     "actors.gateway.client.async_client": ("Client",),
     "actors.gateway.client.base": ("ClientStatistics",),
     "actors.gateway.client.connect": ("connect", "connect_sync"),
@@ -231,20 +229,7 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
         home = next(
             (module for module, names in _HOMES.items() if name in names), "storage_backends.base.errors"
         )
-        import gc
-
-        collects = gc.isenabled()
-        # The store is hundreds of modules, and the collector would look through all of them again and again.
-        gc.disable()
-        try:
-            value = getattr(import_module(f".{home}", __name__), name)
-        finally:
-            if collects:
-                if not gc.get_freeze_count():
-                    # To the oldest generation: what was loaded stays, so no other collection looks for it.
-                    gc.freeze()
-                    gc.unfreeze()
-                gc.enable()
+        value = getattr(import_module(f".{home}", __name__), name)
         globals()[name] = value
         return value
 

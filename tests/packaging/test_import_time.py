@@ -7,8 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 HEAVY = {
     "aiobotocore",
     "cattrs",
@@ -89,32 +87,3 @@ def test_importing_tierlog_stays_within_its_budget(tmp_path: Path) -> None:
     whole = min(second for _, second in rounds)
 
     assert (whole - bare) / bare <= NOISE * BUDGET_SECONDS / BARE_PYTHON_SECONDS
-
-
-LOADING = """\
-import gc, tierlog
-
-{before}
-frozen = gc.get_freeze_count()
-before = sum(each["collections"] for each in gc.get_stats())
-tierlog.open_store
-after = sum(each["collections"] for each in gc.get_stats())
-young = len(gc.get_objects(0)) + len(gc.get_objects(1))
-print(after - before, gc.isenabled(), bool(gc.get_freeze_count()) == bool(frozen), young)
-"""
-
-
-@pytest.mark.parametrize(
-    ("before", "is_enabled"),
-    [("gc.enable()", "True"), ("gc.disable()", "False"), ("gc.freeze()", "True")],
-)
-def test_garbage_is_not_collected_while_modules_load(before: str, is_enabled: str, tmp_path: Path) -> None:
-    """Otherwise it takes a fifth of the time from an open to the first ack."""
-    program = [sys.executable, "-c", LOADING.format(before=before)]
-    shown = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    collections, enabled, is_as_frozen, young = shown.split()
-    assert int(collections) <= 3
-    assert enabled == is_enabled
-    assert is_as_frozen == "True"
-    # Nor afterwards, as long as the caller has frozen nothing.
-    assert before != "gc.enable()" or int(young) < 5_000
