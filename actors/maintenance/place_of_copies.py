@@ -3,7 +3,7 @@
 Owns: the store and the history that a place is of, and what its records say of the objects there. Does not
 own: what is copied (``backup_copy.py``).
 
-Two histories are told apart by the ids of their logs. A recovery or a restore begins a log with a new id and
+Histories differ in the ids of their logs. A recovery or a restore begins a log with a new id and
 notes the one before, with the number of its last element (``lost_histories.py``). So an element is of the
 history of a store if the store had its log, at least up to its number. Nothing here writes."""
 
