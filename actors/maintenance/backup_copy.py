@@ -14,7 +14,8 @@ Order, and what a crash or a cancellation leaves in the place after each step:
    others. Each is whole, ``open_lts`` reads both, and the next call creates the others.
 
 The record is created before the elements, so a place has no element without the record that it is from,
-unless a store lives there."""
+unless a store lives there. A copy for a restore has step 2 at the end: long-term storage with the store's
+record and without an element has lost its journal, and is refused."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ async def copy_for_restore(
     source: ChunkStorage, name: str, target: ChunkStorage, progress: Progress = no_progress
 ) -> CopiedBackup:
     """Copy the backup ``name`` back from the copy ``source`` to the long-term storage ``target``, which keeps
-    the backup or was never used (rule P6). Raises as ``copy_backup``."""
+    the backup or was never used but by such a call (rule P6). Raises as ``copy_backup``."""
     record = await require_pin_record(source, name)
     is_store = await check_store(target, record)
     for index in range(len(record.elements)):
@@ -128,7 +129,7 @@ async def copy_for_restore(
                 f"still be deleted there: restore it into another folder, or with --chunks into another "
                 f"bucket or prefix"
             )
-    return await (await _Copy.of(source, target, record, progress, verify=True)).run()
+    return await (await _Copy.of(source, target, record, progress, verify=True)).run(restores=True)
 
 
 class _Copy:
@@ -162,7 +163,8 @@ class _Copy:
         objects = CopiedObjects(source, target, record.name, progress, rereads=verify)
         return cls(source, target, record, elements, objects)
 
-    async def run(self) -> CopiedBackup:
+    async def run(self, *, restores: bool = False) -> CopiedBackup:
+        """``restores``: the store's record comes last, so that a store has all of its elements."""
         record, target = self._record, self._target
         for element in self.elements:
             await self._check_published(element)
@@ -175,14 +177,20 @@ class _Copy:
                     self._check_names(chunks, index)
                     known = await self.verified.chunks(index, chunks)
                     await work_through(chunks, _WORKERS, partial(self._copy_chunk, known))
-        await self._objects.put(STORE_RECORD, [(await require_store_record(self._source)).encode()])
+        if not restores:
+            await self._put_store_record()
         parts = encode_pin_record(record.name, record.store, self.elements)
         await self._objects.put(pin_record_name(record.name), parts, self._read_record)
         for index, element in enumerate(self.elements):
             if not await list_elements(target, index, element.n):
                 read = partial(read_element, target, index, element.n)
                 await self._objects.put(element_name(index, element.n), [element.element.encode()], read)
+        if restores:
+            await self._put_store_record()
         return CopiedBackup(record.name, record.time_ms, **attrs.asdict(self._objects.totals))
+
+    async def _put_store_record(self) -> None:
+        await self._objects.put(STORE_RECORD, [(await require_store_record(self._source)).encode()])
 
     async def _read_record(self) -> None:
         """Read all of the record in the place. Raises ``DataCorruption``."""
