@@ -50,14 +50,14 @@ from ..container.published_check import check_published, pages_of_rows
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.lts_view import LtsContainer
-from .copied_objects import CopiedObjects, Known
+from .copied_objects import CopiedObjects, Known, Needed
 from .place_of_copies import (
     PlaceOfCopies,
     VerifiedObjects,
     check_name,
     check_store,
-    chunk_damage,
     chunk_of_row,
+    needed_chunk,
     reader_of,
 )
 from .tables import object_damage
@@ -227,11 +227,11 @@ class _Copy:
                     yield [chunk for row in rows if (chunk := chunk_of_row(row)) is not None]
 
     async def _copy_run(self, known: Mapping[str, Known], run: RunEntry) -> None:
-        await self._objects.copy(run.name, run.length, partial(object_damage, run), known.get(run.name))
+        needed = Needed(run.name, run.length, partial(object_damage, run))
+        await self._objects.copy(needed, known.get(run.name))
 
     async def _copy_chunk(self, known: Mapping[str, Known], chunk: ChunkRecord) -> None:
-        damage = partial(chunk_damage, chunk)
-        await self._objects.copy(chunk.name, chunk.length, damage, known.get(chunk.name))
+        await self._objects.copy(needed_chunk(chunk), known.get(chunk.name))
 
 
 def _is_chunk_name(name: str, container: int) -> bool:

@@ -35,6 +35,9 @@ _PIECE_BYTES = 32 << 20
 _PARTS = "_system/copying/"
 FindDamage = Callable[[ChunkStorage], Awaitable[DataCorruption | None]]
 """What is wrong with an object in a storage, all of it read."""
+FindBadByte = Callable[[int, bytes], int | None]
+"""Where the bytes that an object should have from an offset on, a multiple of 32 MiB, are wrong; None if they
+are right."""
 PutRanges = Callable[[str, Sequence[ChunkRange]], Awaitable[int]]
 """``concat`` or ``replace``."""
 
@@ -46,6 +49,16 @@ class Totals:
     copied_objects: int = 0
     copied_bytes: int = 0
     unread_objects: int = 0
+
+
+@attrs.frozen(eq=False, repr=False)
+class Needed:
+    """An object that the backup needs."""
+
+    name: str
+    length: int
+    find_damage: FindDamage
+    find_bad_byte: FindBadByte | None = None
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -69,25 +82,28 @@ class CopiedObjects:
         self._rereads = rereads
         self.totals = Totals()
 
-    async def copy(self, name: str, length: int, find_damage: FindDamage, known: Known | None = None) -> None:
-        """Have the object there with all of its ``length`` bytes. ``known``: a record there names it."""
-        totals = self.totals
+    async def copy(self, needed: Needed, known: Known | None = None) -> None:
+        """Have the object there with all of its bytes. ``known``: a record there names it."""
+        totals, length = self.totals, needed.length
         totals.objects, totals.bytes = totals.objects + 1, totals.bytes + length
         # Without a total: it grows while rows are read.
         self._progress(0, length)
-        there = await self._length(name)
+        there = await self._length(needed.name)
         if there is None or there < length:
-            with _writing(name):
-                await self._extend(name, there, length, find_damage, known)
+            with _writing(needed.name):
+                await self._extend(needed, there, known)
         else:
             self._progress(length, 0)
             if known is not None and known.length >= length and not self._rereads:
                 totals.unread_objects += 1
                 return
         copied = max(0, length - (there or 0))
-        if (damage := await find_damage(self._target)) is not None:
-            with _writing(name):
-                await self._replace(name, length, find_damage, damage, known)
+        # Twice: nothing that is right is replaced because a read went wrong.
+        if await needed.find_damage(self._target) is not None and (
+            damage := await needed.find_damage(self._target)
+        ):
+            with _writing(needed.name):
+                await self._replace(needed, damage, known)
             copied = length
         totals.copied_objects += copied > 0
         totals.copied_bytes += copied
@@ -129,25 +145,24 @@ class CopiedObjects:
                 with suppress(ChunkNotFound):
                     await self._target.delete(info.name)
 
-    async def _extend(
-        self, name: str, there: int | None, length: int, find_damage: FindDamage, known: Known | None
-    ) -> None:
+    async def _extend(self, needed: Needed, there: int | None, known: Known | None) -> None:
         if there is None:
-            await self._create(name, length)
+            await self._create(needed)
             return
 
         # Other backups may need what is there: nothing worse takes its place.
-        await self._check_source(find_damage)
+        await self._check_source(needed)
         if self._target.capabilities.append:
-            await self._append(name, there, length)
+            await self._append(needed, there)
         else:
-            await self._check_history(name, known)
-            await self._put_parts(name, length, self._target.replace)
+            await self._check_history(needed.name, known)
+            await self._put_parts(needed, self._target.replace)
 
     async def _check_history(self, name: str, known: Known | None) -> None:
         """What is right there is not replaced by what another history has under its name: one may have begun
         in a clone of everything, which nothing else tells apart."""
-        if known is None or await known.find_damage(self._source) is None:
+        # Twice: it has been read before, and a read may go wrong.
+        if known is None or any([await known.find_damage(self._source) is None for _ in range(2)]):
             return
         if await known.find_damage(self._target) is None:
             raise StoreMismatch(
@@ -155,26 +170,24 @@ class CopiedObjects:
                 f"by itself, and its backups are there. Copy to another place"
             )
 
-    async def _replace(
-        self, name: str, length: int, find_damage: FindDamage, damage: DataCorruption, known: Known | None
-    ) -> None:
+    async def _replace(self, needed: Needed, damage: DataCorruption, known: Known | None) -> None:
         """Copy the object again: a call that was cut short left it, a read went wrong, or it was damaged
         since. If the source is damaged, it stays as it is: other backups may need a part of it."""
-        await self._check_source(find_damage)
-        await self._check_history(name, known)
-        if (await self._length(name) or 0) > length:
+        await self._check_source(needed)
+        await self._check_history(needed.name, known)
+        if (await self._length(needed.name) or 0) > needed.length:
             raise DataCorruption(
                 f"{damage.reason}; it is not replaced, because it has more bytes than this backup needs, "
                 f"which a later one may need: copy that one first",
-                file=name,
+                file=needed.name,
                 offset=damage.offset,
             )
-        await self._put_parts(name, length, self._target.replace)
-        if (left := await find_damage(self._target)) is not None:
+        await self._put_parts(needed, self._target.replace)
+        if (left := await needed.find_damage(self._target)) is not None:
             raise left
 
-    async def _check_source(self, find_damage: FindDamage) -> None:
-        if (damage := await find_damage(self._source)) is not None:
+    async def _check_source(self, needed: Needed) -> None:
+        if (damage := await needed.find_damage(self._source)) is not None:
             raise damage
 
     async def _length(self, name: str) -> int | None:
@@ -197,25 +210,32 @@ class CopiedObjects:
         self._progress(size, 0)
         return data
 
-    async def _create(self, name: str, length: int) -> None:
+    async def _create(self, needed: Needed) -> None:
         if self._target.capabilities.append:
-            await self._target.create(name)
-            await self._append(name, 0, length)
-        elif length <= _PIECE_BYTES:
-            await self._target.create_with_content(name, [await self._read(name, 0, length)])
+            await self._target.create(needed.name)
+            await self._append(needed, 0)
+        elif needed.length <= _PIECE_BYTES:
+            data = await self._read(needed.name, 0, needed.length)
+            await self._target.create_with_content(needed.name, [data])
         else:
-            await self._put_parts(name, length, self._target.concat)
+            await self._put_parts(needed, self._target.concat)
 
-    async def _append(self, name: str, there: int, length: int) -> None:
-        for offset in range(there, length, _PIECE_BYTES):
-            data = await self._read(name, offset, min(_PIECE_BYTES, length - offset))
-            await self._target.write(name, offset, [data])
+    async def _append(self, needed: Needed, there: int) -> None:
+        for offset in range(there, needed.length, _PIECE_BYTES):
+            data = await self._read(needed.name, offset, min(_PIECE_BYTES, needed.length - offset))
+            await self._target.write(needed.name, offset, [data])
 
-    async def _put_parts(self, name: str, length: int, put: PutRanges) -> None:
-        """Create or replace the object in one step, from pieces of which no more than one is in memory."""
-        parts: list[ChunkRange] = []
-        for offset in range(0, length, _PIECE_BYTES):
-            data = await self._read(name, offset, min(_PIECE_BYTES, length - offset))
+    async def _put_parts(self, needed: Needed, put: PutRanges) -> None:
+        """Create or replace the object in one step, from pieces of which no more than one is in memory. They
+        are right before they take the place of what an earlier backup needs."""
+        name, parts = needed.name, list[ChunkRange]()
+        for offset in range(0, needed.length, _PIECE_BYTES):
+            data = await self._read(name, offset, min(_PIECE_BYTES, needed.length - offset))
+            bad = None if needed.find_bad_byte is None else needed.find_bad_byte(offset, data)
+            if bad is not None:
+                raise DataCorruption(
+                    "the bytes of a block do not match their checksum", file=name, offset=bad
+                )
             parts.append(await self._put_part(name, offset, data))
         await put(name, parts)
         for part in parts:

@@ -30,6 +30,7 @@ from ...journal.manifest.pin_record import (
     require_pin_record,
 )
 from ...journal.manifest.store_record import read_store_record
+from ...storage_backends.base.checksum import BLOCK
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import (
     BackupExists,
@@ -41,14 +42,14 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.segments.records import ChunkRecord
 from ...storage_backends.segments.transaction import decode_record
-from ...storage_backends.segments.verify import find_flaws
+from ...storage_backends.segments.verify import bad_blocks, find_flaws
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.table import Table
 from ..container.lts_boot import read_ended_logs
-from .copied_objects import Known
+from .copied_objects import Known, Needed
 from .tables import object_damage
 
 _CACHE_BYTES = 16 << 20
@@ -286,3 +287,11 @@ def chunk_of_row(row: Row) -> ChunkRecord | None:
 async def chunk_damage(chunk: ChunkRecord, chunks: ChunkStorage) -> DataCorruption | None:
     flaws = await find_flaws(chunks, chunk, lambda size: None)
     return DataCorruption(flaws[0].message, file=chunk.name, offset=flaws[0].offset) if flaws else None
+
+
+def needed_chunk(chunk: ChunkRecord) -> Needed:
+    def find_bad_byte(offset: int, data: bytes) -> int | None:
+        bad = next(bad_blocks(memoryview(data), chunk.crcs[offset // BLOCK :]), None)
+        return None if bad is None else offset + bad
+
+    return Needed(chunk.name, chunk.length, partial(chunk_damage, chunk), find_bad_byte)

@@ -25,7 +25,7 @@ from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunk
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
 
 from .copied_folder import Folder
-from .copies import FIRST
+from .copies import FIRST, NAMES
 from .invariants import Broken
 from .pinned import PinnedRun, _Snapshot
 from .settings import ChunksKind
@@ -38,8 +38,8 @@ _KILLED_AFTER = 5.0
 _KINDS = (
     FaultKind.HANG,
     FaultKind.HANG,
-    FaultKind.HANG,
     FaultKind.BEFORE,
+    FaultKind.AFTER,
     FaultKind.AFTER,
     FaultKind.LOST,
     FaultKind.PARTIAL,
@@ -67,16 +67,34 @@ class CopiedBackupsRun(PinnedRun):
         return "backups that are copied, and restored from the copies"
 
     async def _step(self, folder: Folder) -> Folder:
-        match self._random.choice(("copy", "copy", "copy", "rot", "visit", "move", *["other"] * 5)):
-            case "copy" if self._backups:
-                await self._copy_backup(self._random.choice([*self._backups]))
+        match self._random.choice((*["copy"] * 6, "rot", "visit", "move", "recover", *["other"] * 4)):
+            case "copy":
+                if self._random.random() < 0.7:
+                    await self._append(folder, self._random.choice(NAMES))
+                    await self._back_up(folder)
+                if self._backups:
+                    await self._copy_backup(folder, self._random.choice([*self._backups]))
             case "rot" if self._backups:
                 await self._rot(self._random.choice([*self._backups]))
             case "visit" | "move" as purpose if there := await self._there():
                 folder = await self._elsewhere(folder, self._random.choice(there), goes_on=purpose == "move")
+            case "recover":
+                folder = await self._recover(folder)
             case _:
                 folder = await super()._step(folder)
         return folder
+
+    async def _recover(self, folder: Folder) -> Folder:
+        """The logs are lost, and nothing that was flushed."""
+        await self._flush(folder)
+        flushed = dict(folder.acked), dict(folder.starts)
+        await self._end(folder)
+        await trio.sleep(1.0)
+        self._restored += 1
+        recovered = await self._recovered(folder, f"R{self._restored}")
+        await self._open(recovered)
+        await self._take_over(recovered, folder, *flushed)
+        return recovered
 
     async def _back_up(self, folder: Folder) -> None:
         made = self._made
@@ -118,8 +136,8 @@ class CopiedBackupsRun(PinnedRun):
 
     # --- copies -----------------------------------------------------------------------------------
 
-    async def _copy_backup(self, name: str) -> None:
-        """Killed and repeated, while the store works."""
+    async def _copy_backup(self, folder: Folder, name: str) -> None:
+        """Killed and repeated. Then the store may remove it, or go on."""
         is_same = await self._is_same_history()
         before = {each: bytes(chunk.data) for each, chunk in self._place.chunks.items()}
         verify = self._random.random() < 0.3
@@ -143,6 +161,8 @@ class CopiedBackupsRun(PinnedRun):
         await self._check_place()
         if not is_left and name not in await self._there():
             raise Broken(f"it does not hold that a copy that ended has its record\n{name}")
+        if self._random.random() < 0.3 and self._backups:
+            await self._remove(folder)
 
     async def _is_same_history(self) -> bool:
         """Whether the newest backup in the place, of each container, is one that this store followed."""
@@ -170,8 +190,9 @@ class CopiedBackupsRun(PinnedRun):
         ``StoreMismatch`` if it is refused."""
         for _ in range(self._random.choice((0, 1, 1, 2, 3)) + is_left):
             storages = await source(), await target()
-            self._random.choice((storages[1], storages[1], storages[0])).script = self._fault()
-            storages[0].script = storages[0].script or self._flips()
+            is_source = self._random.random() < 0.3
+            for storage, strikes in zip(storages, (is_source, not is_source), strict=True):
+                storage.script = self._faults(strikes=strikes)
             with trio.move_on_after(_KILLED_AFTER):
                 try:
                     await act(*storages)
@@ -188,32 +209,29 @@ class CopiedBackupsRun(PinnedRun):
             except TierlogError as error:
                 raise Broken(f"it does not hold that a copy goes on\n{error!r}") from error
 
-    def _fault(self) -> Callable[[Call], Fault | None]:
-        """At a random call, often one that writes."""
-        only_writes, kind = self._random.random() < 0.7, self._random.choice(_KINDS)
-        count, keep, seen = self._random.choice((1, 2, 3, 5, 8, 13, 30)), self._random.choice((0, 1, 50)), 0
+    def _faults(self, *, strikes: bool) -> Callable[[Call], Fault | None]:
+        """A read of a chunk returns a flipped bit. If it ``strikes``, a call fails or never ends,
+        often one that writes."""
+        random = self._random
+        flipped, struck = random.choice((0, 0, 1, 2, 3, 5, 8)), random.choice((1, 1, 2, 3, 5, 8, 13, 30))
+        only_writes, part = random.random() < 0.7, random.choice(("", "containers/"))
+        kind, keep, bit = random.choice(_KINDS), random.choice((0, 1, 50)), random.randrange(64)
+        reads = calls = 0
 
         def script(call: Call) -> Fault | None:
-            nonlocal seen
+            nonlocal reads, calls
             is_read = call.verb in ("read", "info", "list", "exists")
-            seen += not (is_read and only_writes)
-            if seen != count or (is_read and only_writes):
+            if call.verb == "read" and call.name.startswith("containers/"):
+                reads += 1
+                if reads == flipped:
+                    return Fault(FaultKind.FLIP, bit=bit)
+            if not strikes or (is_read and only_writes) or part not in call.name:
+                return None
+            calls += 1
+            if calls != struck:
                 return None
             # A read has no effect that could be in doubt.
             return Fault(FaultKind.BEFORE if is_read and kind is not FaultKind.HANG else kind, keep)
-
-        return script
-
-    def _flips(self) -> Callable[[Call], Fault | None] | None:
-        """Some reads of chunks return a flipped bit."""
-        if self._random.random() < 0.6:
-            return None
-        random = self._random
-
-        def script(call: Call) -> Fault | None:
-            if call.verb == "read" and call.name.startswith("containers/") and random.random() < 0.5:
-                return Fault(FaultKind.FLIP, bit=random.randrange(64))
-            return None
 
         return script
 

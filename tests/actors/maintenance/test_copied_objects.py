@@ -8,10 +8,11 @@ import pytest
 
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.copied_objects import CopiedObjects, Known
-from tierlog.actors.maintenance.place_of_copies import chunk_damage
+from tierlog.actors.maintenance.place_of_copies import chunk_damage, needed_chunk
 from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.storage_backends.segments.records import ChunkRecord
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
 
 pytestmark = pytest.mark.anyio
 
@@ -45,8 +46,7 @@ async def copy(
     rereads: bool = True,
 ) -> CopiedObjects:
     objects = CopiedObjects(source, target, "one", no_progress, rereads=rereads)
-    damage = partial(chunk_damage, record(content))
-    await objects.copy(NAME, len(content), damage, None if there is None else known(there))
+    await objects.copy(needed_chunk(record(content)), None if there is None else known(there))
     return objects
 
 
@@ -92,6 +92,36 @@ async def test_p7_a_chunk_with_a_name_of_any_length_is_replaced(length: int) -> 
     await source.create_with_content(name, [b"aaaa"])
     await target.create_with_content(name, [b"aaxa"])
     objects = CopiedObjects(source, target, "b" * 100, no_progress, rereads=True)
-    damage = partial(chunk_damage, ChunkRecord(name).grown([b"aaaa"]))
-    await objects.copy(name, 4, damage)
+    await objects.copy(needed_chunk(ChunkRecord(name).grown([b"aaaa"])))
     assert await target.read(name, 0, 100) == b"aaaa"
+
+
+class _Misread:
+    """One read of a storage returns a flipped bit."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, call: Call) -> Fault | None:
+        self._number -= call.verb == "read"
+        return Fault(FaultKind.FLIP) if not self._number and call.verb == "read" else None
+
+
+@grows
+async def test_p7_a_read_that_goes_wrong_has_nothing_replaced(grows: bool) -> None:
+    source, target = await storage(b"aaaa"), await storage(b"aaaa", grows=grows)
+    misread = FaultyChunkStorage(target, _Misread(1))
+    objects = CopiedObjects(source, misread, "one", no_progress, rereads=True)
+    await objects.copy(needed_chunk(record(b"aaaa")), known(b"aaaa"))
+    assert not [call for call in misread.calls if call.verb not in ("read", "info")]
+
+
+async def test_p7_what_a_read_got_wrong_takes_nothings_place() -> None:
+    source = FaultyChunkStorage(await storage(b"aaaamore"), _Misread(4))
+    target = await storage(b"aaaa", grows=False)
+    objects = CopiedObjects(source, target, "one", no_progress, rereads=True)
+    with pytest.raises(DataCorruption, match="checksum"):
+        await objects.copy(needed_chunk(record(b"aaaamore")), known(b"aaaa"))
+    assert await target.read(NAME, 0, 100) == b"aaaa"
+    await objects.copy(needed_chunk(record(b"aaaamore")), known(b"aaaa"))
+    assert await target.read(NAME, 0, 100) == b"aaaamore"

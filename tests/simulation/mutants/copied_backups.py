@@ -10,6 +10,7 @@ from tierlog.actors.container import lts_boot
 from tierlog.actors.maintenance.backup_copy import _Copy
 from tierlog.actors.maintenance.copied_objects import CopiedObjects, Known
 from tierlog.actors.maintenance.place_of_copies import VerifiedObjects, _History, chunk_damage
+from tierlog.journal.manifest.pin_record import encode_pin_record, pin_record_name
 from tierlog.storage_backends.base.errors import ChunkNotFound
 
 from ..copied_backups import FIRST_COPIED
@@ -44,17 +45,15 @@ def damaged_chunks_of_a_copy_are_deleted_first(plant: Planter) -> None:
 def record_of_a_copy_comes_first(plant: Planter) -> None:
     """A copy that was killed is listed as a backup, and cannot be restored."""
 
-    async def run(original: Any, self: _Copy, **options: bool) -> Any:
-        if not options:
+    async def run(original: Any, self: _Copy, *, restores: bool = False) -> Any:
+        if not restores:
             await _put_record(self)
-        return await original(self, **options)
+        return await original(self, restores=restores)
 
     plant(_Copy.run, run)
 
 
 async def _put_record(copy: _Copy) -> None:
-    from tierlog.journal.manifest.pin_record import encode_pin_record, pin_record_name
-
     record = copy._record
     parts = encode_pin_record(record.name, record.store, copy.elements)
     await copy._objects.put(pin_record_name(record.name), parts)
