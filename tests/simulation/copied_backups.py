@@ -130,9 +130,7 @@ class CopiedBackupsRun(PinnedRun):
         place = await self._target()
         for name in await backups_of(place):
             if damage := await damage_of(place, name):
-                raise Broken(
-                    f"it does not hold that a backup with a record in a copy is whole\n{name}: {damage}"
-                )
+                raise Broken(f"it does not hold that what a copy has a record of is whole\n{name}: {damage}")
 
     # --- copies -----------------------------------------------------------------------------------
 
@@ -190,9 +188,14 @@ class CopiedBackupsRun(PinnedRun):
         ``StoreMismatch`` if it is refused."""
         for _ in range(self._random.choice((0, 1, 1, 2, 3)) + is_left):
             storages = await source(), await target()
-            is_source = self._random.random() < 0.3
-            for storage, strikes in zip(storages, (is_source, not is_source), strict=True):
-                storage.script = self._faults(strikes=strikes)
+            # One flip in a round: two of the same bit, one in each storage, would look right.
+            struck, flipped = self._random.choice((0, 1, 1)), self._random.randrange(2)
+            for number, storage in enumerate(storages):
+                storage.script = self._faults(strikes=number == struck, flips=number == flipped)
+            if self._random.random() < 0.3:
+                # What was read wrong is written, and nobody learns that it was.
+                storages[0].script = _first(Fault(FaultKind.FLIP, bit=7), "read")
+                storages[1].script = _first(Fault(FaultKind.AFTER), "write", "create_with_content")
             with trio.move_on_after(_KILLED_AFTER):
                 try:
                     await act(*storages)
@@ -209,9 +212,9 @@ class CopiedBackupsRun(PinnedRun):
             except TierlogError as error:
                 raise Broken(f"it does not hold that a copy goes on\n{error!r}") from error
 
-    def _faults(self, *, strikes: bool) -> Callable[[Call], Fault | None]:
-        """A read of a chunk returns a flipped bit. If it ``strikes``, a call fails or never ends,
-        often one that writes."""
+    def _faults(self, *, strikes: bool, flips: bool) -> Callable[[Call], Fault | None]:
+        """``flips``: a read of a chunk returns a flipped bit. ``strikes``: a call fails or never ends, often
+        one that writes."""
         random = self._random
         flipped, struck = random.choice((0, 0, 1, 2, 3, 5, 8)), random.choice((1, 1, 2, 3, 5, 8, 13, 30))
         only_writes, part = random.random() < 0.7, random.choice(("", "containers/"))
@@ -223,7 +226,7 @@ class CopiedBackupsRun(PinnedRun):
             is_read = call.verb in ("read", "info", "list", "exists")
             if call.verb == "read" and call.name.startswith("containers/"):
                 reads += 1
-                if reads == flipped:
+                if flips and reads == flipped:
                     return Fault(FaultKind.FLIP, bit=bit)
             if not strikes or (is_read and only_writes) or part not in call.name:
                 return None
@@ -294,3 +297,17 @@ class CopiedBackupsRun(PinnedRun):
         await self._open(folder)
         await self._check(folder)
         return folder
+
+
+def _first(fault: Fault, *verbs: str) -> Callable[[Call], Fault | None]:
+    """At the first call of ``verbs`` about a chunk."""
+    left = 1
+
+    def script(call: Call) -> Fault | None:
+        nonlocal left
+        if not left or call.verb not in verbs or not call.name.startswith("containers/"):
+            return None
+        left -= 1
+        return fault
+
+    return script
