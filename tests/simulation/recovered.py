@@ -15,6 +15,7 @@ import trio
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.lts_boot import claim_chain, read_boot
 from tierlog.actors.container.owner import Identity
+from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.store.lts_view import LtsContainer
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.pin_record import missing_pins, pin_of, read_pinned, require_pin_record
@@ -171,9 +172,9 @@ class RecoveredRun(CopiesRun):
         or without those of container ``alone``. What it should have is not known."""
         chunks = MemoryChunkStorage(self.site.chunk_state, append=self.site.kind.chunks is ChunksKind.APPEND)
         await chunks.open()
-        logs = MemoryLogService()
+        logs, log_id = MemoryLogService(), self._random.randbytes(16)
         if alone is not None:
-            logs = lost.copied(name, lost.fingerprint, self.site.disk).logs
+            logs, log_id = lost.copied(name, lost.fingerprint, self.site.disk).logs, lost.log_id
             del logs._states[str(alone)]
         try:
             record = await require_store_record(chunks)
@@ -193,9 +194,8 @@ class RecoveredRun(CopiesRun):
                     raise Broken(f"it does not hold that every flush can be recovered\n{boot.published}")
                 log = logs.log(str(index))
                 opened = await log.open(above=boot.epoch)
-                owner = Identity(
-                    record.store, b"recovered-log...", self._random.randbytes(16), lost.fingerprint
-                ).signature
+                log_of = StoreIdentity(record.store, log_id, record.containers, 0).container_log_id(index)
+                owner = Identity(record.store, log_of, self._random.randbytes(16), lost.fingerprint).signature
                 claim = await boot.write(log, owner, opened.epoch, self.site.time_ms())
                 await log.close()
                 await claim_chain(chunks, index, claim)
@@ -203,4 +203,4 @@ class RecoveredRun(CopiesRun):
             raise Broken(f"it does not hold that every flush can be recovered\n{error!r}") from error
         finally:
             await chunks.close()
-        return Folder(name, logs, lost.fingerprint)
+        return Folder(name, logs, lost.fingerprint, log_id=log_id)

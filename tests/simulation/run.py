@@ -19,7 +19,7 @@ import trio
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
-from . import copies, pinned, recovered, reopened
+from . import copied_backups, copies, pinned, recovered, reopened
 from . import plan as plans
 from .chunk_caches import check_cache, leave_foreign, leave_unlisted, small_blocks
 from .clients import Client, WrongAnswer, list_transactions, observe_family
@@ -95,6 +95,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
         make = recovered.RecoveredRun
     if seed >= pinned.FIRST_PINNED:
         make = pinned.PinnedRun
+    if seed >= copied_backups.FIRST_COPIED:
+        make = copied_backups.CopiedBackupsRun
 
     async def body() -> None:
         nonlocal run, seconds

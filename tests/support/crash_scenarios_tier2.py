@@ -14,12 +14,14 @@ from support.crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_fro
 from support.crash_scripts import Call, Flush, Session, alone, append, create, merge, set_attribute
 from support.crash_tables import ChangeRows, CreateTable
 from support.crash_tier2 import (
+    LATER,
     LEGACY_A,
     LEGACY_B,
     NO_DEFRAG,
     AfterBackup,
     Backup,
     Collect,
+    Copy,
     DeclaredLost,
     Defrag,
     Export,
@@ -32,6 +34,7 @@ from support.crash_tier2 import (
     Tier2Limits,
     Unpin,
     accessed,
+    copied,
     exported,
     imported,
     imported_in_pieces,
@@ -315,6 +318,19 @@ PIN = Scenario(
         )
     ],
 )
+COPY = Scenario(
+    rules="P7: a copy of a later backup leaves the earlier one whole at any moment, and goes on.",
+    before=[alone(create("a/s", 40), append("a/s", "x", 70), Pin(), Copy())],
+    sessions=[alone(append("a/s", "y", 5), Pin(LATER), Copy(LATER))],
+    limits=Tier2Limits(),
+    settle=copied,
+    reaches=[
+        (
+            "Begin 2 > Link */lts/_system/pins/c > Link /copies/_system/*/runs/* > "
+            "Write /copies/containers/* > Link /copies/_system/pins/c > Link /copies/_system/*/journal/*"
+        )
+    ],
+)
 UNPIN = Scenario(
     rules="P2 to P4: what is deleted stays while a backup needs it, and goes once its record is gone.",
     before=[
@@ -465,6 +481,7 @@ TIER2_SCENARIOS = {
     "layout-upgrade-first": LAYOUT_UPGRADE_FIRST,
     "export": EXPORT,
     "pin": PIN,
+    "copy": COPY,
     "unpin": UNPIN,
     "restore": RESTORE,
     "restore-pin": RESTORE_PIN,

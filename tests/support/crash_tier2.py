@@ -8,7 +8,8 @@ what the last owner after a crash does and checks.
 
 from __future__ import annotations
 
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 from unittest import mock
 
@@ -25,6 +26,7 @@ from support.legacy_layout import write_legacy
 from support.old_backups import BackupOptions, back_up_store
 from support.oracle import Oracle, Unseen
 from support.patience import scaled
+from support.places_of_copies import backups_of, damage_of
 from support.table_rows import records_of
 from support.virtual import virtual_world
 from tierlog.actors.container.confirmation import JUMP
@@ -40,6 +42,7 @@ from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import restore as restore_module
+from tierlog.actors.maintenance.backup_copy import copy_backup
 from tierlog.actors.maintenance.backup_objects import (
     list_old_backups,
 )
@@ -57,6 +60,7 @@ from tierlog.journal.manifest.store_record import read_store_record
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import BackupNotFound, DataCorruption
 from tierlog.storage_backends.base.world import World
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import (
@@ -72,7 +76,8 @@ from tierlog.storage_backends.segments.records.claim import CLAIM_PREFIX
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.storage_backends.sorted_runs.table import Table
 
-BACKUP = "b"
+BACKUP, LATER = "b", "c"
+PLACE = "/copies"
 NO_DEFRAG = DefragOptions(loose_chunks=0, relocate_max=0)
 
 
@@ -244,12 +249,26 @@ class Backup(Unseen):
             )
 
 
+@attrs.frozen
 class Pin(Unseen):
     """Makes the backup, unless it exists."""
 
+    name: str = BACKUP
+
     async def send(self, store: SegmentStore) -> Any:
-        if not await store.backups():
-            await store.backup(BACKUP)
+        if self.name not in [backup.name for backup in await store.backups()]:
+            await store.backup(self.name)
+
+
+@attrs.frozen
+class Copy(Unseen):
+    """Copies the backup to another folder of the disk."""
+
+    name: str = BACKUP
+
+    async def send(self, store: SegmentStore) -> Any:
+        async with place_of_copies(store) as place:
+            await copy_backup(await chunks_of(store), self.name, place)
 
 
 class Unpin(Unseen):
@@ -489,6 +508,33 @@ async def pinned(store: SegmentStore, oracle: Oracle) -> None:
     there = {info.name async for info in owner.chunks.list("")}
     assert names <= there, f"the backup needs {sorted(names - there)}"
     await work_done(store, oracle)
+
+
+async def copied(store: SegmentStore, oracle: Oracle) -> None:
+    """Each backup that the place has a record of is whole there, and the copy goes on (rule P7)."""
+    async with place_of_copies(store) as place:
+        for again in (False, True):
+            if again:
+                await Pin(LATER).send(store)
+                await Copy(LATER).send(store)
+                assert LATER in await backups_of(place)
+            for name in await backups_of(place):
+                assert not (damage := await damage_of(place, name)), f"{name}: {damage}"
+        left = [info.name async for info in place.list("_system/copying/")]
+        assert not left, f"pieces are left: {left}"
+    await work_done(store, oracle)
+
+
+@asynccontextmanager
+async def place_of_copies(store: SegmentStore) -> AsyncIterator[ChunkStorage]:
+    log = container(store).log
+    assert isinstance(log, LocalLog)
+    place = FileSystemChunkStorage(log._files, PLACE, container(store).world)
+    await place.open()
+    try:
+        yield place
+    finally:
+        await place.close()
 
 
 async def unpinned(store: SegmentStore, oracle: Oracle) -> None:

@@ -21,9 +21,16 @@ from ....storage_backends.base.arguments import (
     check_offset,
     check_size,
 )
-from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
+from ....storage_backends.base.backups import (
+    UNDO_SECONDS,
+    Backup,
+    check_backup_name,
+    make_backup,
+    remove_backup,
+    undo,
+)
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.errors import ClosedError, TierlogError
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segment_layout import SegmentLayout
@@ -322,7 +329,15 @@ class Client(ClientBase, SegmentVerbs):
         await self.flush()  # all hosts before their containers, one by one
         token = f"{self._context.random.getrandbits(128):032x}"
         steps = make_backup(name, token, len(self._context.map.assignments))
-        await self._drive(attempts.take_steps(self._context, steps))
+        try:
+            await self._drive(attempts.take_steps(self._context, steps))
+        except TierlogError:
+            raise
+        except BaseException:
+            # P3: otherwise the containers learn by its silence that nobody goes on with it.
+            with anyio.move_on_after(UNDO_SECONDS, shield=True):
+                await self._drive(attempts.take_steps(self._context, undo(steps)))
+            raise
 
     async def backups(self) -> list[Backup]:
         return await self._run(requests.backups())

@@ -21,7 +21,13 @@ from ....storage_backends.base.arguments import (
     check_offset,
     check_size,
 )
-from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
+from ....storage_backends.base.backups import (
+    Backup,
+    check_backup_name,
+    make_backup,
+    remove_backup,
+    undo,
+)
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
@@ -301,7 +307,12 @@ class SyncClient(ClientBase):
         self.flush()  # all hosts before their containers, one by one
         token = f"{self._context.random.getrandbits(128):032x}"
         steps = make_backup(name, token, len(self._context.map.assignments))
-        self._drive(attempts.take_steps(self._context, steps))
+        try:
+            self._drive(attempts.take_steps(self._context, steps))
+        except KeyboardInterrupt:
+            # P3: otherwise the containers learn by its silence that nobody goes on with it.
+            self._drive(attempts.take_steps(self._context, undo(steps)))
+            raise
 
     def backups(self) -> list[Backup]:
         return self._run(requests.backups())
