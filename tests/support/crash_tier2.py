@@ -29,7 +29,8 @@ from support.patience import scaled
 from support.places_of_copies import backups_of, damage_of
 from support.table_rows import records_of
 from support.virtual import virtual_world
-from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.container.published_check import pages_of_rows
 from tierlog.actors.container.segment_rows import image_key, name_key
 from tierlog.actors.container.state import HISTORY_KEY
