@@ -17,7 +17,7 @@ from .agreement import check_agreed
 from .interrupts import end_at_once
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Service, TakeOver
 from .recover import show_containers
-from .running import FAILED, RUN_AGAIN, USE_URL, Hints, execute, owning, read_settings, writing
+from .running import FAILED, RUN_AGAIN, Hints, execute, read_settings, writing
 
 if TYPE_CHECKING:
     from ...storage_backends.base.backups import Backup
@@ -84,8 +84,6 @@ def make(
     Flushes first, and copies nothing, so it takes no longer than a flush. Tables, attributes, writers and
     transactions are included. `tierlog backup NAME` is short for this command.
     """
-    if copy_to is not None and url is not None:
-        raise typer.BadParameter("--copy-to reads the store's long-term storage: name its folder with --data")
     if verify and copy_to is None:
         raise typer.BadParameter("--verify reads a copy: name its place with --copy-to")
 
@@ -98,8 +96,8 @@ def make(
         # Whatever is wrong with the place is noticed before there is a backup.
         await _check_place(data, config, copy_to)
         if not await _can_copy(data, config, name, copy_to, verify=verify):
-            async with owning(data, config, take_over=take_over, remedy=USE_URL) as owned:
-                await owned.backup(name)
+            async with writing(data, config, take_over=take_over, url=url) as store:
+                await store.backup(name)
         with output.progress("copying", None) as advance:
             return await _copy_to(data, config, name, copy_to, advance, verify=verify)
 

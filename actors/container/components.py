@@ -4,7 +4,6 @@ constructed, and none is replaced later."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,7 +17,6 @@ from ..read.read_ahead import ReadAhead
 from ..read.reader import Reader
 from ..read.unflushed import UnflushedBytes
 from .admission import Admission
-from .attributes import shorten_images
 from .checkpoint import Checkpointer
 from .cycle_cut import CycleCut
 from .imports import SegmentImporter
@@ -57,7 +55,6 @@ class ContainerComponents:
     tables: Tables
     row_removal: RowRemoval
     pins: Pins
-    shorten_images: Callable[[], Awaitable[None]]
 
 
 def build_components(container: Container) -> ContainerComponents:
@@ -116,7 +113,6 @@ def build_components(container: Container) -> ContainerComponents:
         tables=Tables(container),
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
         pins=pins,
-        shorten_images=partial(shorten_images, state, container.ask_internal),
     )
 
 

@@ -150,7 +150,7 @@ async def read_boot(
     table = Table()
     table.use(chosen.runs)
     with table.view() as view:
-        published = await check_published(view, runs)
+        published = await check_published(view, runs, container)
         ends, records, transactions = 0, list[Row](), list[TransactionImage]()
         async with aclosing(pages_of_rows(view, runs, INDEX_PREFIX)) as pages:
             async for rows in pages:

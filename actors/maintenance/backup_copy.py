@@ -166,8 +166,8 @@ class _Copy:
     async def run(self, *, restores: bool = False) -> CopiedBackup:
         """``restores``: the store's record comes last, so that a store has all of its elements."""
         record, target = self._record, self._target
-        for element in self.elements:
-            await self._check_published(element)
+        for index, element in enumerate(self.elements):
+            await self._check_published(element, index)
         await self._objects.remove_parts()
         for index, element in enumerate(self.elements):
             known = await self.verified.runs(index)
@@ -208,10 +208,10 @@ class _Copy:
                     file=pin_record_name(self._record.name),
                 )
 
-    async def _check_published(self, element: StoredElement) -> None:
+    async def _check_published(self, element: StoredElement, index: int) -> None:
         """A copy that could not be restored is not made (rule R3)."""
         with Table(element.element.runs).view() as view:
-            published = await check_published(view, reader_of(self._source))
+            published = await check_published(view, reader_of(self._source), index)
         if published.inconsistencies:
             first = published.inconsistencies[0]
             raise DataCorruption(

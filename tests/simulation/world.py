@@ -81,6 +81,8 @@ class Site:
         """All that ever were, dead ones too; process number n is at n - 1."""
         self.faults = Faults(trace, self._random("faults"), self._strike)
         self.damage = Damage(self)
+        self.has_foreign_files = False
+        """Whether others have files in the folder of the chunk cache."""
         self._folder = ServiceFolder(MemoryLogService())
 
     def _random(self, purpose: str) -> Random:
@@ -179,9 +181,10 @@ class Site:
     def _chunks(self, process: Process, files: GatedFiles, world: World) -> ChunkStorage:
         faults = ChunkFaults(self.faults, process.number, process.gate)
         if self.kind.chunks is ChunksKind.FOLDER:
-            return FaultyChunkStorage(
-                FileSystemChunkStorage(files, FOLDER.chunks, world), faults.script, hang=faults.hang
+            folder = FileSystemChunkStorage(
+                files, FOLDER.chunks, world, reserve_bytes=self.kind.storage_reserve
             )
+            return FaultyChunkStorage(folder, faults.script, hang=faults.hang)
 
         memory = MemoryChunkStorage(self.chunk_state, append=self.kind.chunks is ChunksKind.APPEND)
         return ServiceChunks(FaultyChunkStorage(memory, faults.script, hang=faults.hang), process.gate)

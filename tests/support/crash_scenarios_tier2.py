@@ -22,6 +22,7 @@ from support.crash_tier2 import (
     Backup,
     Collect,
     Copy,
+    DeclaredLost,
     Defrag,
     Export,
     FirstAccess,
@@ -39,6 +40,7 @@ from support.crash_tier2 import (
     imported_in_pieces,
     pinned,
     recovered,
+    recovered_alone,
     restored,
     unpinned,
     work_done,
@@ -405,6 +407,22 @@ RECOVER = Scenario(
     ],
 )
 
+RECOVER_CONTAINER = Scenario(
+    rules="R11: the log of one container is replaced: the lost one is moved away, the chain is claimed, and "
+    "the new one appears by one rename.",
+    before=RECOVER.before,
+    sessions=RECOVER.sessions,
+    limits=DeclaredLost(),
+    settle=recovered_alone,
+    reaches=[
+        (
+            "Begin 2 > Write */.restoring/0000/0000/*.wal > Rename /data/wal/0000-before-* > "
+            "Link */lts/_system/*/journal/* > Rename /data/wal/0000 > SyncFolder /data/wal"
+        ),
+        "SyncFolder /data/wal > Unlink /data/.restoring/lock > Logged LogElement* > Logged Append",
+    ],
+)
+
 RESTORE_PIN = Scenario(
     rules="P5, P6: the logs are made again as of a backup; what is newer is collected after it.",
     before=[
@@ -468,4 +486,5 @@ TIER2_SCENARIOS = {
     "restore": RESTORE,
     "restore-pin": RESTORE_PIN,
     "recover": RECOVER,
+    "recover-container": RECOVER_CONTAINER,
 }

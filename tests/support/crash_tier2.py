@@ -29,6 +29,7 @@ from support.patience import scaled
 from support.places_of_copies import backups_of, damage_of
 from support.table_rows import records_of
 from support.virtual import virtual_world
+from tierlog.actors.container.confirmation import JUMP
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.container.published_check import pages_of_rows
@@ -50,8 +51,10 @@ from tierlog.actors.maintenance.transfer import chunks_of, export_segment
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store import recover as recover_module
+from tierlog.actors.store import recover_container as recover_container_module
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.local import LocalLog
+from tierlog.journal.log.local_layout import parse_wal_names
 from tierlog.journal.manifest.pin_record import read_pin_record, read_pinned
 from tierlog.journal.manifest.store_record import read_store_record
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
@@ -140,6 +143,36 @@ class LostLogs(Tier2Limits):
             else:
                 backup = BACKUP if self.is_pinned else ""
                 await recover_module.recover_store(folder, CONFIG, files, world, backup)
+
+
+@attrs.frozen(kw_only=True)
+class DeclaredLost(Tier2Limits):
+    """The log of the container is declared lost before process ``lost_before`` begins, and again by each
+    that does not find the recovered one."""
+
+    lost_before: int = 2
+
+    def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
+        options = super().container(config, adopt=adopt)
+        return attrs.evolve(options, collector=CollectorOptions(delay=0.0))
+
+    async def prepare(self, files: SimulatedFiles, process: int) -> None:
+        if process < self.lost_before or _has_recovered_log(files.disk):
+            return
+
+        world = virtual_world(1000 + process)
+        with (
+            mock.patch.object(recover_module, "log_options", self.log),
+            mock.patch.object(recover_container_module, "log_options", self.log),
+        ):
+            await recover_container_module.recover_container(check_path(FOLDER), CONFIG, files, world, 0)
+
+
+def _has_recovered_log(disk: SimulatedDisk) -> bool:
+    """Its epoch is above all that were used (rule R4)."""
+    log = f"{FOLDER}/wal/0000"
+    names = disk.folder(log).names if log in disk._folders else ()
+    return any(file.epoch > JUMP for file in parse_wal_names(names))
 
 
 def _lose_logs(disk: SimulatedDisk) -> None:
@@ -362,6 +395,15 @@ async def recovered(store: SegmentStore, oracle: Oracle) -> None:
     await store.flush()
     left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORE_FOLDER)]
     assert not left, f"a restore left {left}"
+
+
+async def recovered_alone(store: SegmentStore, oracle: Oracle) -> None:
+    """As ``recovered``; and the log that was declared lost is kept."""
+    await recovered(store, oracle)
+    disk = disk_of(store)
+    kept = [name for name in disk.folder(f"{FOLDER}/wal").names if name.startswith("0000-before-")]
+    files = [file for name in kept for file in parse_wal_names(disk.folder(f"{FOLDER}/wal/{name}").names)]
+    assert any(file.epoch < JUMP for file in files), f"the lost log is not in {kept}"
 
 
 def disk_of(store: SegmentStore) -> SimulatedDisk:

@@ -132,12 +132,19 @@ class Client(ClientBase, SegmentVerbs):
         history: int | None = None,
     ) -> int | None:
         self._check()
-        item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
-        return await self._append(item, history)
+        item = self._append_item(
+            name, data, writer_id, event_number, previous_event_number, expected_offset, history
+        )
+        return await self._append(item)
 
     @overload
     async def append_many(
-        self, name: str, events: Iterable[Buffer], *, expected_offset: int | None = None
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int: ...
     @overload
     async def append_many(
@@ -149,6 +156,7 @@ class Client(ClientBase, SegmentVerbs):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None: ...
     async def append_many(
         self,
@@ -159,10 +167,11 @@ class Client(ClientBase, SegmentVerbs):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         self._check()
         item = self._append_many_item(
-            name, events, writer_id, first_event_number, previous_event_number, expected_offset
+            name, events, writer_id, first_event_number, previous_event_number, expected_offset, history
         )
         return await self._append(item)
 
@@ -372,11 +381,9 @@ class Client(ClientBase, SegmentVerbs):
         with around(self._tracing, call):
             return await self._drive(attempts.run_call(self._context, call))
 
-    async def _append(self, item: BatchItem, history: int | None = None) -> int | None:
+    async def _append(self, item: BatchItem) -> int | None:
         if len(item.data) > self.append_bytes_max:
             await self._drive(self._check_size(len(item.data)))
-        if history is not None:
-            return await self._run(requests.append_in_history(item, history))
         return await self._appender.append(item)
 
     async def _drive(self, program: Program[T]) -> T:

@@ -125,12 +125,19 @@ class SyncClient(ClientBase):
         history: int | None = None,
     ) -> int | None:
         self._check()
-        item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
-        return self._append(item, history)
+        item = self._append_item(
+            name, data, writer_id, event_number, previous_event_number, expected_offset, history
+        )
+        return self._append(item)
 
     @overload
     def append_many(
-        self, name: str, events: Iterable[Buffer], *, expected_offset: int | None = None
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int: ...
     @overload
     def append_many(
@@ -142,6 +149,7 @@ class SyncClient(ClientBase):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None: ...
     def append_many(
         self,
@@ -152,10 +160,11 @@ class SyncClient(ClientBase):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         self._check()
         item = self._append_many_item(
-            name, events, writer_id, first_event_number, previous_event_number, expected_offset
+            name, events, writer_id, first_event_number, previous_event_number, expected_offset, history
         )
         return self._append(item)
 
@@ -340,11 +349,9 @@ class SyncClient(ClientBase):
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _append(self, item: BatchItem, history: int | None = None) -> int | None:
+    def _append(self, item: BatchItem) -> int | None:
         if len(item.data) > self.append_bytes_max:
             self._drive(self._check_size(len(item.data)))
-        if history is not None:
-            return self._run(requests.append_in_history(item, history))
         [outcome] = self._append_each([item])
         if isinstance(outcome, TierlogError):
             raise outcome

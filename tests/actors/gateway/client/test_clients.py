@@ -481,7 +481,8 @@ async def test_a_poll_is_bounded_and_reports_the_end_of_the_segment(tmp_path: Pa
 
 
 class _Append:
-    writer, first_event, count, previous_event, expected_offset = b"", 0, 0, None, None
+    writer, first_event, count = b"", 0, 0
+    previous_event = expected_offset = history = None
 
     def __init__(self, name: str, data: bytes) -> None:
         self.name, self.data = name, data
