@@ -172,9 +172,9 @@ class RecoveredRun(CopiesRun):
         or without those of container ``alone``. What it should have is not known."""
         chunks = MemoryChunkStorage(self.site.chunk_state, append=self.site.kind.chunks is ChunksKind.APPEND)
         await chunks.open()
-        logs, log_id = MemoryLogService(), lost.log_id if alone is not None else self._random.randbytes(16)
+        logs, log_id = MemoryLogService(), self._random.randbytes(16)
         if alone is not None:
-            logs = lost.copied(name, lost.fingerprint, self.site.disk).logs
+            logs, log_id = lost.copied(name, lost.fingerprint, self.site.disk).logs, lost.log_id
             del logs._states[str(alone)]
         try:
             record = await require_store_record(chunks)
