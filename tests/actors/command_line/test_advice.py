@@ -385,7 +385,7 @@ def test_a_folder_that_lost_its_wal_is_a_store_to_restore(run: Run, folder: Path
         done = run(*command)
 
         assert (done.code, is_one_line(done.err)) == (1, True)
-        assert "lts/, but its wal/ is missing: put wal/ back, recover what lts/ has" in done.err
+        assert "lts/, but its wal/ is missing or empty: put wal/ back, recover what lts/ has" in done.err
 
 
 @pytest.mark.parametrize("command", [("status",), ("segment", "ls")])
