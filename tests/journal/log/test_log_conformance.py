@@ -40,6 +40,16 @@ class TestLocalLogOnRealFiles(DurableDataLogConformance):
             LocalLogOptions(reserve=4096, allocation_step=4096, low_water=0),
         )
 
+    async def test_w4_the_last_group_is_logged_again_under_the_new_epoch(self) -> None:
+        log, first = await self.opened()
+        await log.append([b"x"], tag=3)
+        await log.append([b"y"], tag=4)
+        await log.close()
+
+        log, second = await self.opened()
+        assert [(group.epoch, group.tag) for group in second.groups] == [(first.epoch, 3), (second.epoch, 4)]
+        await log.close()
+
 
 class TestLocalLogWithTinyFiles(TestLocalLogOnRealFiles):
     """A new file for nearly every group."""
