@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .actors.gateway.client.tables import SyncTable
     from .actors.gateway.wire.batch import BatchItem
     from .actors.gateway.wire.bodies import HostStatus
-    from .actors.settings.configuration import StoreConfig, load_config
+    from .actors.settings.configuration import StoreConfig
+    from .actors.settings.configuration_file import load_config
     from .actors.store.lts_view import LtsView, open_lts
     from .actors.store.opening import open_store
     from .actors.store.store import SegmentStore, StoreStatistics
@@ -89,7 +90,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "actors.settings.configuration": ("StoreConfig", "load_config"),
+    "actors.settings.configuration": ("StoreConfig",),
+    "actors.settings.configuration_file": ("load_config",),
     "actors.gateway.client.async_client": ("Client",),
     "actors.gateway.client.base": ("ClientStatistics",),
     "actors.gateway.client.connect": ("connect", "connect_sync"),

@@ -63,7 +63,7 @@ async def cache_reconcile(setting: Setting) -> Sequence[Pair]:
 
     async def value() -> float:
         async with store_in(folder, config=CACHED) as store:
-            container = store._containers[0].active
+            container = store.local_containers[0].active
             assert container is not None
             cache = container.options.chunk_cache
             assert cache is not None

@@ -13,7 +13,7 @@ import pytest
 
 import tierlog
 from support.service import service
-from tierlog.actors.settings.configuration import parse_config
+from tierlog.actors.settings.configuration_file import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = {

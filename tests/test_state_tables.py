@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tierlog.actors.chunk_io import actor, breaker
+from tierlog.actors.flush.flush_cycle import CYCLE_PHASES
 from tierlog.actors.supervisor.assignment import ASSIGNMENT_PHASES
 from tierlog.actors.supervisor.hosts import HOST_PHASES
 from tierlog.journal.log import lifecycle
@@ -18,6 +19,7 @@ TABLES: dict[str, StateTable[Any, Any]] = {
     "A log object": lifecycle.STATES,
     "The storage actor": actor.STATES,
     "The breaker": breaker.STATES,
+    "A flush cycle": CYCLE_PHASES,
     "A host": HOST_PHASES,
     "An assignment": ASSIGNMENT_PHASES,
 }

@@ -40,7 +40,8 @@ def init(
     from ...storage_backends.base.os_errors import reason_of
     from ...storage_backends.files import modes
     from ...storage_backends.files.nofollow import open_file
-    from ..settings.configuration import StoreConfig, render_config
+    from ..settings.configuration import StoreConfig
+    from ..settings.configuration_file import render_config
 
     def opener(path: str, flags: int) -> int:
         # The user may keep the file elsewhere, behind a link.

@@ -4,6 +4,7 @@ constructed, and none is replaced later."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -78,12 +79,7 @@ def build_components(container: Container) -> ContainerComponents:
     # F8: beside the cache, for bytes that are in the log only.
     unflushed = UnflushedBytes(cache, log, load_bytes=options.cache_bytes // 2)
     flusher = SegmentFlusher(
-        storage,
-        unflushed,
-        view.segment_of,
-        view.forget,
-        ownership.keep_proven,
-        whole_chunks=not can_append,
+        storage, unflushed, view.segment_of, view.forget, ownership.keep_proven, whole_chunks=not can_append
     )
     publish = _publishing(table_runs, collector)
     writer = StorageWriter(view, flusher, storage, ownership.prove, publish, options.writer)
@@ -120,7 +116,7 @@ def build_components(container: Container) -> ContainerComponents:
         tables=Tables(container),
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
         pins=pins,
-        shorten_images=_shortening(container),
+        shorten_images=partial(shorten_images, state, container.ask_internal),
     )
 
 
@@ -151,13 +147,6 @@ def _importer(container: Container, storage: ChunkedSegmentStorage, writer: Stor
         writer.request_cycle,
         index_spacing=container.options.chunked.index_spacing,
     )
-
-
-def _shortening(container: Container) -> Callable[[], Awaitable[None]]:
-    async def shorten() -> None:
-        await shorten_images(container.state, container.ask_internal)
-
-    return shorten
 
 
 def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> Listeners:

@@ -38,33 +38,24 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.list_pages import Part
-from ...storage_backends.base.segment_layout import StoragePlace
-from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX, SegmentInfo
+from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
-from ...storage_backends.chunks.chunk_cache import OWN_CHUNKS, ChunkCache
-from ...storage_backends.segments.options import ChunkedOptions
+from ...storage_backends.chunks.chunk_cache import OWN_CHUNKS
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
-from ...storage_backends.sorted_runs.block_cache import BlockCache
-from ...storage_backends.sorted_runs.compaction_policy import FAN_OUT
 from ...storage_backends.sorted_runs.local_copies import LocalCopies
 from ...storage_backends.sorted_runs.lookup import find_cached
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
-from ...storage_backends.sorted_runs.tail import Tail
-from ..flush.writer import WriterOptions
-from ..gc.collector import Collector, CollectorOptions
+from ..gc.collector import Collector
 from ..gc.garbage_total import GarbageTotal
-from ..kernel.event_source import Answer, EventSource
-from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
+from ..kernel.event_source import Answer
+from ..kernel.mailbox import Lane, Mailbox
 from ..kernel.reply import Reply, fail_all
 from ..kernel.task_groups import finish_within
-from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
 from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
-from ..telemetry.tracing import SpanHook
-from .admission import AdmissionOptions
 from .cached_chunks import reconcile
-from .checkpoint import Checkpointer, CheckpointOptions
+from .checkpoint import Checkpointer
 from .cold_segments import ColdSegments
 from .components import ContainerComponents, build_components
 from .confirmation import Confirmation
@@ -81,11 +72,11 @@ from .operations.create import CreateRequest
 from .operations.queries import InfoRequest, WaitDurableRequest
 from .operations.table import UpdateTableRequest
 from .operations.writers import LastEventRequest
+from .options import ContainerOptions
 from .owner import Identity
 from .ownership import StorageOwnership
-from .parked import ParkedOptions
 from .pins import Pins
-from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
+from .pipeline import Pipeline
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
 from .requests import WORK_CHARGE, LogRequest, Request
@@ -101,51 +92,6 @@ from .waiters import SegmentWaiters
 _log = get_logger("container")
 
 T = TypeVar("T")
-TABLE_CACHE_BYTES = 64 << 20
-
-
-@attrs.frozen(eq=False, repr=False)
-class ContainerOptions:
-    cache_bytes: int
-    flush_bytes: int
-    """A segment with this many unflushed bytes is flushed before its age makes it due."""
-    admission: AdmissionOptions
-    active_segments_max: int = 25_000
-    """Segments in memory; idle ones above it are unloaded once the runs have them."""
-    image_entries: int = ATTRIBUTES_SHOWN_MAX
-    """Attributes of a segment that are in memory with it, and writers; further ones are rows."""
-    mailbox: MailboxOptions = MailboxOptions()
-    pipeline: PipelineOptions = PipelineOptions()
-    parked: ParkedOptions = ParkedOptions()
-    writer: WriterOptions = WriterOptions()
-    collector: CollectorOptions = CollectorOptions()
-    checkpoint: CheckpointOptions = CheckpointOptions()
-    tombstone: float = 86_400.0
-    """Seconds for which an ended transaction is remembered (rule T5)."""
-    read_ahead: ReadAheadOptions = ReadAheadOptions()
-    read_ahead_budget: ReadAheadBudget = attrs.field(factory=ReadAheadBudget)
-    """Shared by all containers that have these options."""
-    table_cache: BlockCache[Tail | bytes] = attrs.field(factory=lambda: BlockCache(TABLE_CACHE_BYTES))
-    """Caches blocks and tails of the runs of system tables; shared likewise (rule M5)."""
-    merge_fan_out: int = FAN_OUT
-    """How many runs of one size are merged into one (rule M7)."""
-    close_timeout: float = 10.0
-    events: Callable[[], EventSource] = EventSource
-    """Makes the events that replies wait on: the running loop's cheapest kind."""
-    protect: Protect = unprotected
-    """Keeps Ctrl-C out of the container's tasks (rule C5)."""
-    span: SpanHook | None = None
-    """Called around the log's append of a group that holds traced appends."""
-    chunked: ChunkedOptions = ChunkedOptions()
-    chunk_cache: ChunkCache | None = None
-    """The cache in front of the chunk storage, if there is one (rule K5)."""
-    place: StoragePlace = StoragePlace()
-    """Where long-term storage is, for readers that fetch chunks themselves."""
-    store_record: SharedStoreRecord | None = None
-    """Shared by all containers of a store in this process."""
-    adopt: bool = False
-    """Open although long-term storage was claimed by an owner that this log does not know: a restored or
-    copied folder, on purpose. It deletes nothing until an operator confirms it (rule G4)."""
 
 
 class Container:
@@ -259,13 +205,7 @@ class Container:
             opened = await self.ownership.open_log(previous_epochs)
             self.state.epoch = opened.epoch
             components = self._built = build_components(self)
-            recovery = Recovery(
-                self.log,
-                opened,
-                self.state,
-                components.publisher,
-                self.cache,
-            )
+            recovery = Recovery(self.log, opened, self.state, components.publisher, self.cache)
             self._recovery = await recovery.run()
             await components.table_runs.open()
             await self.history.note_lengths()
@@ -523,9 +463,9 @@ class Container:
         return self._components.leases
 
     async def ask_internal(self, request: Request, size: int) -> Any:
-        """``ask`` in the internal lane, which has room of its own (rule C6)."""
+        """``ask`` in the internal lane, which has room of its own: what frees space and memory must not wait
+        behind the appends that need them (rule C6)."""
         request.reply = reply = self._make_answer()
-        # A lane of its own: what frees space and memory must not wait behind the appends that need them (C6).
         await self.mailbox.put(request, size, Lane.INTERNAL)
         return await reply.wait()
 

@@ -10,15 +10,19 @@ them (``closures.py``). So every image in the run agrees with its record."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from heapq import merge
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...journal.manifest.element import CONSISTENT
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.sorted_runs.memtable import SLICE_KEYS
 from ...storage_backends.sorted_runs.rows import Row
+from ...storage_backends.sorted_runs.run_entry import RunEntry
+from ...storage_backends.sorted_runs.run_list import RunList
 from ..flush.aggregation import SegmentFlush, capture
 from ..kernel.slices import in_slices
 from .segment_rows import encode_image_row, image_key
@@ -48,10 +52,8 @@ class CycleCut:
         """The sequence of the newest operation before it."""
         self.end = 0
         """The sequence at the end of the cycle; 0 before that."""
-        self.held: Collection[int] = frozenset()
-        """The ids of the segments that are held back, once ``hold_back`` has decided."""
+        self._held: Collection[int] | None = None
         self._unreached: Iterable[int] = ()
-        self._has_decided = False
         self._created: dict[int, None] = {}
         """Segments that were created after the cut."""
         self._outdated: dict[int, None] = {}
@@ -65,6 +67,13 @@ class CycleCut:
         """The segments that are not published."""
         state.table.freeze_rows(self.cut)
         state.cut = self
+
+    @property
+    def held(self) -> Collection[int]:
+        """The ids of the segments that are held back, once ``hold_back`` has decided."""
+        if self._held is None:
+            raise RuntimeError("a cycle is published before its flushes have ended (rule F10)")
+        return self._held
 
     # --- before changes, for the state -----------------------------------------------------------
 
@@ -126,9 +135,8 @@ class CycleCut:
             for part in in_slices(closures.changed(self.cut, self.end)):
                 roots.append([sid for sid in part if sid in self._created])
                 yield
-        if any(roots):
-            self.held = yield from closures.closure(chain.from_iterable(roots), self.end)
-        self._has_decided = True
+        is_any = any(roots)
+        self._held = (yield from closures.closure(chain.from_iterable(roots), self.end)) if is_any else ()
 
     def close(self) -> None:
         """Nothing more is saved."""
@@ -143,6 +151,14 @@ class CycleCut:
 
     # --- the run ---------------------------------------------------------------------------------
 
+    @cached_property
+    def _held_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(self.held))
+
+    def published(self, runs: Sequence[RunEntry], before: RunList) -> RunList:
+        """The run list once the cycle is published with these ``runs``."""
+        return before.published(runs, CONSISTENT, self.cut, self.end, self._held_ids)
+
     def __contains__(self, sid: object) -> bool:
         """Whether the segment is to be published."""
         return sid in self._changed
@@ -155,9 +171,6 @@ class CycleCut:
     def rows(self) -> Iterator[Row | None]:
         """The rows of the run, in the order of keys; None for one that it does not have, which is work
         too. Again after a failure."""
-        if not self._has_decided:
-            raise RuntimeError("a cycle is published before its flushes have ended (rule F10)")
-
         closures, held = self._state.closures, self.held
         for row in _spliced(self._state.table.unpublished_rows(), self._image_rows()):
             is_left_out = row is not None and bool(held) and closures.is_held(held, row)

@@ -50,9 +50,8 @@ _RESIDENT_KEYS = tuple(prefix.encode() for prefix in RESIDENT_PREFIXES)
 NO_CYCLE = CycleComplete(0, 0, 0, False)
 _COMPARED_MAX = 512
 """The most keys times runs that one decision looks up."""
-
-
 FindCached = Callable[[RunList, bytes], tuple[bool, Row | None]]
+"""Whether it is known without I/O which row of the runs a key has, and that row."""
 
 
 class ContainerState:
@@ -83,7 +82,6 @@ class ContainerState:
         self.manifest = ManifestState()
         """What the log knows of the chain in long-term storage."""
         self.find_cached: FindCached = lambda runs, key: (False, None)
-        """Finds a row of the runs without I/O, if the cache alone shows it."""
         self.looked_up: Mapping[str | int, bool] = {}
         """Names, and ids, that were just looked up in the runs, and whether there is such a segment. Valid
         for the present step."""

@@ -27,7 +27,7 @@ import anyio.lowlevel
 import attrs
 
 from ...journal.manifest.chain import runs_prefix
-from ...journal.manifest.element import CONSISTENT, RUN_LIST_BYTES_MAX
+from ...journal.manifest.element import RUN_LIST_BYTES_MAX
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import (
     CLAIM_REFUSED,
@@ -190,13 +190,12 @@ class TableRuns:
             return
 
         runs: list[RunEntry] = []
-        published = partial(_published, cut, tuple(sorted(cut.held)))
         replaced = len(self._replaced)
         failure: TierlogError | None = None
         has_room = False
         try:
-            has_room = await self._write_rows(cut, runs, published)
-            publish = partial(published, runs) if has_room else None
+            has_room = await self._write_rows(cut, runs)
+            publish = partial(cut.published, runs) if has_room else None
             await self._ownership.complete_cycle(cut.cut, publish)
         except TierlogError as error:
             failure = error
@@ -227,12 +226,7 @@ class TableRuns:
         """Keep what the runs that count hold back in memory, and forget what they have."""
         await _in_turns(self._state.hold_back())
 
-    async def _write_rows(
-        self,
-        cut: CycleCut,
-        runs: list[RunEntry],
-        published: Callable[[Sequence[RunEntry], RunList], RunList],
-    ) -> bool:
+    async def _write_rows(self, cut: CycleCut, runs: list[RunEntry]) -> bool:
         """Write the rows as runs whose entries are added to ``runs``; False if there is no room for all of
         them."""
         cycle = self._state.manifest.highest_cycle + 1
@@ -240,7 +234,7 @@ class TableRuns:
         try:
             while (encoded := await encode_run(partial(self._new_name, cycle), rows)) is not None:
                 run = RunEntry.of(encoded.run, cycle, cycle)
-                _check_size(published([*runs, run], listed))
+                _check_size(cut.published([*runs, run], listed))
                 await self._garbage.track([run.name])
                 runs.append(run)
                 # G6: the deletions that make room need the object only. The copy is fetched later.
@@ -494,11 +488,6 @@ def epoch_of_copy(file: str) -> int | None:
         return hex_number(file.rpartition("+")[2].partition("-")[0])
     except DecodeError:
         return None
-
-
-def _published(cut: CycleCut, held: tuple[int, ...], runs: Sequence[RunEntry], before: RunList) -> RunList:
-    """The run list once the cycle is published."""
-    return before.published(runs, CONSISTENT, cut.cut, cut.end, held)
 
 
 def _check_size(runs: RunList) -> None:

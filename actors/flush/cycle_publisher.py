@@ -9,70 +9,73 @@ Cancellation: the cycle is not published. Crash: the next owner creates an eleme
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from math import inf
+from typing import Any
 
 import anyio
 
 from ...storage_backends.base.errors import CLAIM_REFUSED, TierlogError
-
-CutT = TypeVar("CutT")
-CutT_contra = TypeVar("CutT_contra", contravariant=True)
-
-
-class PublicationObserver(Protocol[CutT_contra]):
-    def attempt_begins(self) -> None: ...
-    def attempt_failed(self, error: TierlogError) -> None:
-        """It is tried again, which may take hours in an outage."""
-
-    def published(self, cut: CutT_contra) -> None: ...
+from .flush_callers import FlushCallers
+from .flush_cycle import CycleEvent, CyclePhase, FlushCycle
 
 
-class CyclePublisher(Generic[CutT]):
+class CyclePublisher:
     def __init__(
         self,
-        publish: Callable[[CutT], Awaitable[None]],
-        observer: PublicationObserver[CutT],
+        publish: Callable[[Any], Awaitable[None]],
+        callers: FlushCallers,
+        on_published: Callable[[], None],
         retry_in: Callable[[], float],
         error_pause: float,
     ) -> None:
-        """``publish(cut)`` returns once an element counts that records this cycle. ``retry_in()``: for how
-        many seconds long-term storage refuses every change; ``error_pause``: seconds between two attempts, at
-        least."""
+        """``publish(cut)`` returns once an element counts that records the cycle of this cut. ``retry_in()``:
+        for how many seconds long-term storage refuses every change; ``error_pause``: seconds between two
+        attempts, at least."""
         self._publish = publish
-        self._observer = observer
+        self._callers = callers
+        self._on_published = on_published
         self._retry_in = retry_in
         self._error_pause = error_pause
-        self._next: CutT | None = None
+        self._newest: FlushCycle | None = None
+        self.newest_cut = -1
+        """The cut of the newest cycle that was or is being published."""
+        self.begun_at = -inf
+        """When its publication began."""
         self._wake = anyio.Event()
 
     @property
     def is_busy(self) -> bool:
         """Whether a cycle is not published yet."""
-        return self._next is not None
+        return self._newest is not None and self._newest.phase is CyclePhase.PUBLISHING
 
-    def begin(self, cut: CutT) -> None:
+    def begin(self, cycle: FlushCycle) -> None:
         """Publish a cycle. One at a time."""
-        self._next = cut
+        cycle.step(CycleEvent.PUBLISH)
+        self._newest, self.newest_cut, self.begun_at = cycle, cycle.sequence, anyio.current_time()
         self._wake.set()
 
     async def run(self) -> None:
         """Publish what ``begin`` gives until cancelled. Raises ``CLAIM_REFUSED``."""
         while True:
             self._wake = anyio.Event()
-            cut = self._next
-            if cut is None:
+            cycle = self._newest
+            if cycle is None or cycle.phase is not CyclePhase.PUBLISHING:
                 await self._wake.wait()
                 continue
 
-            self._observer.attempt_begins()
+            attempt, cut = self._callers.begin(), cycle.cut
             try:
                 await self._publish(cut)
             except CLAIM_REFUSED:
                 raise
             except TierlogError as error:
-                self._observer.attempt_failed(error)
+                # It is tried again, which may take hours in an outage.
+                cycle.step(CycleEvent.FAIL)
+                self._callers.fail(error, attempt)
                 await anyio.sleep(max(self._error_pause, self._retry_in()))
                 continue
 
-            self._next = None
-            self._observer.published(cut)
+            cycle.step(CycleEvent.COUNT)
+            if cut is not None and not cut.held:
+                self._callers.published(cut.cut)
+            self._on_published()

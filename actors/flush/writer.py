@@ -1,9 +1,9 @@
 """The storage writer: flush cycles, one after the other (PDP-40).
 
-Owns: when a cycle begins, its cut, its end record, and which segments did not reach it. Does not own: the
-order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one segment's flush
-(``segment_flusher.py``), deferred work (``deferred_work.py``), what is published of a cut (the container),
-deletion (the collector).
+Owns: when a cycle begins, its cut and its end record. Does not own: which segments did not reach the cut
+(``flush_cycle.py``), the order (``flush_order.py``), the flushes under way (``flush_tasks.py``), one
+segment's flush (``segment_flusher.py``), deferred work (``deferred_work.py``), what is published of a cut
+(the container), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed; wait until that is durable; claim long-term storage
 (rule W8); flush in order; do some steps of deferred work; log ``CycleComplete``. A full cycle is then
@@ -18,9 +18,8 @@ far each segment got."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import chain
-from math import inf
 from typing import Any, Protocol
 
 import anyio
@@ -53,38 +52,13 @@ from .cycle_due import decide_due
 from .cycle_publisher import CyclePublisher
 from .deferred_work import DeferredWork, DeferredWorkStorage
 from .flush_callers import FlushCallers
+from .flush_cycle import CycleEvent, FlushCut, FlushCycle
 from .flush_failures import FlushFailures
 from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
 from .spilled_rounds import SpilledRounds
 
 _log = get_logger("writer")
-
-
-class FlushCut(Protocol):
-    """The cut of a full cycle that is published: what its run will say of each segment."""
-
-    @property
-    def cut(self) -> int:
-        """The sequence of the newest operation before it."""
-        ...
-
-    @property
-    def held(self) -> Collection[int]:
-        """After ``hold_back``: the segments that are held back, with those that are published together with
-        them (rule F10)."""
-        ...
-
-    def flush_of(self, segment: Any) -> SegmentFlush | None:
-        """The segment's part in the cycle; None if it was published before."""
-        ...
-
-    def finish(self, unreached: Collection[int]) -> None:
-        """The cycle ends, and the flushes of ``unreached`` did not reach the cut."""
-
-    def hold_back(self) -> Iterator[None]:
-        """Decide which segments are held back, some in each step."""
-        ...
 
 
 class FlushSource(Protocol):
@@ -185,8 +159,8 @@ class StorageWriter:
         self._storage = storage
         self._claim = claim
         self._callers = FlushCallers()
-        self._publisher: CyclePublisher[FlushCut] = CyclePublisher(
-            publish, self, storage.retry_in, options.error_pause
+        self._publisher = CyclePublisher(
+            publish, self._callers, self._cycle_published, storage.retry_in, options.error_pause
         )
         self._options = options
         self._flushes = FlushTasks(
@@ -211,23 +185,17 @@ class StorageWriter:
         """Whether the deferred work of an earlier cycle is still under way."""
         self._recorded_steps = 0
         """Steps of deferred work that a ``CycleComplete`` covers."""
-        self._cut = self._cycle = 0
+        self._cycle = FlushCycle(0, 0, 0, None)
+        """The newest one."""
+        self._flushed_to = 0
+        """The cut of the newest full cycle that flushed everything."""
         self._room_made = False
         """Whether a truncation was committed alone since the last ``CycleComplete``, to make room."""
         self._due: ShardedDict[int, None] = ShardedDict()
         self._waiting_for_late: ShardedDict[int, None] = ShardedDict()
         """Segments that a late flush keeps from being flushed: due when one has ended."""
-        self._full_cut: int | None = None
-        """The cut of the full cycle that is under way."""
-        self._unreached: ShardedDict[int, None] = ShardedDict()
-        """Segments that are not flushed up to it."""
         self._late_attempt = 0
         """The newest full cycle that left something late; 0 once that has ended."""
-        self._publishing = 0
-        """The newest attempt to publish a cycle."""
-        self._published_cut = -1
-        """The cut of the newest full cycle that was or is being published."""
-        self._published_at = -inf
         self.failures = FlushFailures(source.segment_of)
         """Segments whose last flush failed (rule F4)."""
         self._requested = self._element_requested = False
@@ -254,7 +222,7 @@ class StorageWriter:
     def operations_logged(self) -> None:
         """More became durable: start the age timer."""
         # F5: what the store logs for itself makes no cycle due.
-        if self._dirty_since is None and self._source.client_sequence > self._cut:
+        if self._dirty_since is None and self._source.client_sequence > self._flushed_to:
             self._dirty_since = anyio.current_time()
             self._wake.set()
 
@@ -286,7 +254,7 @@ class StorageWriter:
 
     async def run(self, last_cut: int) -> None:
         """Run cycles until cancelled. ``last_cut``: the cut of the newest full cycle that recovery found."""
-        self._cut = last_cut
+        self._flushed_to = last_cut
         # C8: ages begin anew with each ownership. What recovery replayed is as old as the opening.
         self.operations_logged()
         await self._deferred.load()
@@ -321,12 +289,7 @@ class StorageWriter:
 
     async def cycle(self, tasks: anyio.abc.TaskGroup, *, full: bool) -> None:
         """One flush cycle. What is late goes on in ``tasks``."""
-        self._cycle += 1
-        attempt = self._callers.begin() if full else 0
-        # F1: in the step that fixes the cut. What becomes dirty later has a higher sequence and is left to
-        # the next cycle.
-        cut = self._source.begin_cut() if full and not self._publisher.is_busy else None
-        sequence, plans = await self._capture(cut, full=full)
+        cycle, plans = await self._capture(full=full)
         is_empty = not plans
         is_claimed = await self._flush_to(tasks, plans, full=full)
         await clear_in_slices(plans)
@@ -335,41 +298,41 @@ class StorageWriter:
         progressed = bool(self._flushes.done or steps or self._room_made)
         # All in one step: what a late flush commits from here on, and its error, count for the next cycle
         # (F2, F10).
-        failed = self._flushes.take_errors()
-        unreached, self._unreached, self._full_cut = self._unreached, ShardedDict(), None
-        if cut is not None:
-            cut.finish(unreached)
-        await self._note_failures(failed)
-        is_whole = full and not unreached and not failed
-        if progressed or (is_whole and is_empty):
+        cycle.end(self._flushes.take_errors())
+        await self._note_failures(cycle.failed)
+        if progressed or (cycle.is_whole and is_empty):
             # A cycle that flushed nothing logs nothing: an outage of long-term storage must not fill the log
             # (rule S7).
             self._recorded_steps += steps
             self._room_made = False
-            await self._source.log(CycleComplete(self._source.epoch, self._cycle, sequence, is_whole))
+            await self._source.log(
+                CycleComplete(self._source.epoch, cycle.number, cycle.sequence, cycle.is_whole)
+            )
             self._report_progress()
         if full:
-            if cut is not None and not is_claimed:
-                await self._source.abandon(cut)
-                cut = None
-            await self._end_full_cycle(cut, unreached, failed, attempt, progressed=progressed)
+            await self._end_full_cycle(cycle, is_claimed=is_claimed, progressed=progressed)
 
     def _is_awaited(self) -> bool:
         """Whether a caller waits for the end of this cycle, or the next one is due: deferred work can wait
         (rule F6)."""
         return bool(self._callers or self._due or self._requested)
 
-    async def _capture(self, cut: FlushCut | None, *, full: bool) -> tuple[int, list[SegmentFlush]]:
-        """Capture in slices, as of the ``cut`` if there is one: otherwise what came meanwhile, too (rule F1).
-        Returns the sequence of the cut besides."""
+    async def _capture(self, *, full: bool) -> tuple[FlushCycle, list[SegmentFlush]]:
+        """Begin a cycle, and capture in slices: as of its cut if it can be published, otherwise what came
+        meanwhile, too (rule F1)."""
         due, self._due = self._due, ShardedDict()
+        # F1: in the step that fixes the cut. What becomes dirty later has a higher sequence and is left to
+        # the next cycle.
+        cut = self._source.begin_cut() if full and not self._publisher.is_busy else None
+        sequence = self._source.sequence
+        attempt = self._callers.begin() if full else 0
+        cycle = self._cycle = FlushCycle(self._cycle.number + 1, sequence, attempt, cut)
         if full:
             self._requested = False
             self._dirty_since = None
             wanted = self._source.dirty_segments()
         else:
             wanted = (s for s in map(self._source.segment_of, due) if s is not None)
-        sequence = self._source.sequence
         plans, left_out = await capture_all(
             wanted,
             (lambda segment: capture(segment, sequence)) if cut is None else cut.flush_of,
@@ -378,11 +341,10 @@ class StorageWriter:
             leave_out=lambda sid: self._wait_for_late((sid,)),
         )
         if full:
-            self._full_cut = sequence
             for part in in_slices(chain(left_out, (plan.sid for plan in plans), self._flushes.late_sids())):
-                self._unreached.update(dict.fromkeys(part))
+                cycle.unreached.update(dict.fromkeys(part))
                 await anyio.lowlevel.checkpoint()
-        return sequence, plans
+        return cycle, plans
 
     async def _flush_to(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush], *, full: bool) -> bool:
         """Flush what was captured. Returns whether this owner may write to long-term storage."""
@@ -467,8 +429,7 @@ class StorageWriter:
             self._flushed_bytes += await self._flusher.flush(plan)
             if plan.limit is not None:
                 return None
-            if plan.cut == self._full_cut:
-                self._unreached.pop(plan.sid, None)
+            self._cycle.flushed(plan)
         except (NotOwner, StoreMismatch, ClaimOutdated):
             raise
         except TierlogError as error:
@@ -529,47 +490,37 @@ class StorageWriter:
             self._dirty_since = now - self._options.flush_age
         await self.failures.note(failed, is_refused=bool(refused_for))
 
-    async def _end_full_cycle(
-        self,
-        cut: FlushCut | None,
-        unreached: Collection[int],
-        failed: Mapping[int, TierlogError],
-        attempt: int,
-        *,
-        progressed: bool,
-    ) -> None:
+    async def _end_full_cycle(self, cycle: FlushCycle, *, is_claimed: bool, progressed: bool) -> None:
         if self._is_late:
-            self._late_attempt = attempt
-        if failed:
-            self._callers.fail(next(iter(failed.values())), attempt)
-        if cut is None:
-            # The cycle that is being published comes first: its end requests another one for the callers.
-            self.operations_logged()
-            return
-
-        for _ in cut.hold_back():
-            await anyio.lowlevel.checkpoint()
-        is_published = self._shall_publish(cut, failed, progressed=progressed)
-        if is_published:
-            self._published_cut, self._published_at = cut.cut, anyio.current_time()
-            self._publisher.begin(cut)
-        else:
-            await self._source.abandon(cut)
-        if not (unreached or failed):
-            self._is_flushed_to(cut.cut)
-            if not is_published:
-                self._callers.published(cut.cut)  # all of it was published before
-        # A segment was deleted during its flush: the next cycle removes what is left of it.
-        elif not (failed or self._is_late):
-            self._requested |= bool(self._callers)
+            self._late_attempt = cycle.attempt
+        if cycle.failed:
+            self._callers.fail(next(iter(cycle.failed.values())), cycle.attempt)
+        # Without one, the cycle that is being published comes first: its end requests another one for the
+        # callers.
+        if cycle.cut is not None:
+            is_published = is_claimed and await self._shall_publish(cycle, cycle.cut, progressed=progressed)
+            if is_published:
+                self._publisher.begin(cycle)
+            else:
+                await self._source.abandon(cycle.cut)
+                cycle.step(CycleEvent.ABANDON)
+            if cycle.is_whole:
+                self._is_flushed_to(cycle.sequence)
+                if not is_published:
+                    self._callers.published(cycle.sequence)  # all of it was published before
+            # A segment was deleted during its flush: the next cycle removes what is left of it.
+            elif not (cycle.failed or self._is_late):
+                self._requested |= bool(self._callers)
         self.operations_logged()
 
     @property
     def _is_late(self) -> bool:
         return bool(self._flushes.late)
 
-    def _shall_publish(self, cut: FlushCut, failed: Mapping[int, TierlogError], *, progressed: bool) -> bool:
+    async def _shall_publish(self, cycle: FlushCycle, cut: FlushCut, *, progressed: bool) -> bool:
         """Whether a full cycle has something to publish, and may."""
+        for _ in cut.hold_back():
+            await anyio.lowlevel.checkpoint()
         if self._storage.retry_in():
             return False  # S7
         if len(cut.held) > HELD_MAX:
@@ -579,31 +530,21 @@ class StorageWriter:
         has_rows = self._source.has_unpublished_rows
         now = anyio.current_time()
         # A cycle with failures is repeated after a short pause: what the others changed meanwhile waits.
-        if failed and now < self._published_at + self._options.flush_age:
+        if cycle.failed and now < self._publisher.begun_at + self._options.flush_age:
             return is_wanted and has_rows
 
         # F5: the store's own operations need no element: an idle store creates none.
-        changed = progressed or self._source.client_sequence > self._published_cut
+        changed = progressed or self._source.client_sequence > self._publisher.newest_cut
         # M12: there may be room for them now. What is due takes them along.
         is_wanted &= has_rows
         return changed or is_wanted or self._source.refuses_rows or set(self._source.held) > set(cut.held)
 
     def _is_flushed_to(self, cut: int) -> None:
-        self._cut = cut
+        self._flushed_to = cut
         if self._source.client_sequence <= cut:
             self._dirty_since = None  # only the cycle's own operations started the timer (rule F5)
 
-    # --- from the publisher ----------------------------------------------------------------------
-
-    def attempt_begins(self) -> None:
-        self._publishing = self._callers.begin()
-
-    def attempt_failed(self, error: TierlogError) -> None:
-        self._callers.fail(error, self._publishing)
-
-    def published(self, cut: FlushCut) -> None:
-        if not cut.held:
-            self._callers.published(cut.cut)
+    def _cycle_published(self) -> None:
         # Those that are left called after the cut, or wait for what is held back.
         if self._callers and not self._is_late:
             self.request_cycle()
@@ -614,11 +555,11 @@ class StorageWriter:
 
     def statistics(self) -> WriterStatistics:
         return WriterStatistics(
-            self._cycle,
+            self._cycle.number,
             self._flushed_bytes,
             len(self.failures.errors),
             self._flushes.late,
-            self._cut,
+            self._flushed_to,
             len(self._due),
             self._deferred.open,
             self._deferred.steps_done,

@@ -123,6 +123,8 @@ class Collector:
         self._open: ShardedDict[str, None] = ShardedDict()
         self._unpublished: list[Garbage] = []
         """What waits for an element that counts (rule G6)."""
+        self._published: list[Garbage] = []
+        """What waited for one that counts now, and is not in its queue yet."""
         self.is_paused = False
         self._asks_at = 0.0
         """When an element may be asked for again."""
@@ -181,8 +183,7 @@ class Collector:
 
     def published(self) -> None:
         """An element counts that a flush cycle has made."""
-        for garbage in self._unpublished:
-            self._queue.put(garbage)
+        self._published += self._unpublished
         self._unpublished = []
         self._wake.set()
 
@@ -378,7 +379,13 @@ class Collector:
         return bool(self._listings) and self._listings[0] <= anyio.current_time()
 
     async def _begin_round(self) -> None:
-        """Put names of failed deletions into the queue again, for one attempt, if their round is due."""
+        """Put names into the queue again: those that waited for an element, and those of failed deletions,
+        for one attempt, if their round is due."""
+        published, self._published = self._published, []
+        for part in in_slices(published):
+            for garbage in part:
+                self._queue.put(garbage)
+            await anyio.lowlevel.checkpoint()
         for part in in_slices(self._retry_later.take(anyio.current_time())):
             for garbage in part:
                 self._queue.put(garbage)

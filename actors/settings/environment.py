@@ -16,7 +16,8 @@ from typing import Any
 import attrs
 
 from ...storage_backends.base.errors import ConfigError
-from .configuration import StoreConfig, load_config, setting_of
+from .configuration import StoreConfig, setting_of, table_of
+from .configuration_file import load_config
 from .units import Setting, UnitError
 
 PREFIX = "TIERLOG_"
@@ -60,7 +61,7 @@ def _settings() -> dict[str, tuple[str, str, Setting]]:
             found[outer.name.upper()] = ("", outer.name, setting)
             continue
 
-        for inner in attrs.fields(type(getattr(StoreConfig(), outer.name))):
+        for inner in attrs.fields(table_of(outer)):
             found[f"{outer.name}_{inner.name}".upper()] = (outer.name, inner.name, inner.metadata[Setting])
     return found
 

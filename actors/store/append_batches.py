@@ -3,40 +3,41 @@ They are carried out side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 
 from ...storage_backends.base.arguments import JoinedAppend, not_an_append
 from ...storage_backends.base.errors import TierlogError
 from ..container.batch_append import Outcome, append_batch
-from ..container.local_container import LocalContainer, RemoteContainer
 from ..container.operations.append import AppendRequest
 from ..kernel.slices import in_slices, turn_after
-
-_Owner = LocalContainer | RemoteContainer
+from .append_requests import joined_request
+from .containers import AnyContainer, StoreContainers
 
 
 class AppendBatches:
     def __init__(self, count: int) -> None:
         self.outcomes: list[Outcome] = [None] * count
         """In the order of the call."""
-        self._batches: dict[int, tuple[_Owner, list[int], list[AppendRequest]]] = {}
+        self._batches: dict[int, tuple[AnyContainer, list[int], list[AppendRequest]]] = {}
         """By container: that, and its requests with their positions in the call."""
 
     @classmethod
     async def of(
         cls,
         appends: Sequence[JoinedAppend],
-        joined: Callable[[JoinedAppend], tuple[_Owner, AppendRequest]],
+        containers: StoreContainers,
+        bytes_max: int,
     ) -> AppendBatches:
-        """``joined`` checks an append. What it refuses has its outcome already."""
+        """Checks each append. One that is refused has its outcome already."""
         made = cls(len(appends))
         batches, outcomes = made._batches, made.outcomes
         for part in in_slices(enumerate(appends)):
             for index, append in part:
                 try:
-                    container, request = joined(append)
+                    request = joined_request(append, bytes_max)
+                    container = containers.find(append.name)
                 except AttributeError as error:
                     raise not_an_append(append) from error
                 except TierlogError as error:
@@ -65,7 +66,9 @@ class AppendBatches:
                 for batch in self._batches.values():
                     tasks.start_soon(self._append, *batch)
 
-    async def _append(self, container: _Owner, indexes: list[int], requests: list[AppendRequest]) -> None:
+    async def _append(
+        self, container: AnyContainer, indexes: list[int], requests: list[AppendRequest]
+    ) -> None:
         outcomes = await append_batch(container, requests)
         for index, outcome in zip(indexes, outcomes, strict=True):
             self.outcomes[index] = outcome

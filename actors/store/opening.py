@@ -41,8 +41,8 @@ from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ..chunk_io.options import StorageOptions
 from ..container.admission import SEGMENTS_MAX, AdmissionOptions
 from ..container.checkpoint import CheckpointOptions
-from ..container.container import ContainerOptions
 from ..container.local_disk import LocalDisk, RunFolder, run_folder
+from ..container.options import ContainerOptions
 from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
 from ..folder import lock_files

@@ -27,10 +27,11 @@ from ..chunk_io.actor import StorageActor
 from ..chunk_io.client import StorageClient
 from ..chunk_io.health import StorageHealthStatistics
 from ..chunk_io.options import StorageOptions
-from ..container.container import Container, ContainerOptions
+from ..container.container import Container
 from ..container.legacy_hook import LegacyHook
 from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
 from ..container.local_disk import LocalDisk
+from ..container.options import ContainerOptions
 from ..container.owner import Identity
 from ..container.shared_store_record import SharedStoreRecord
 from ..folder.fingerprint import Fingerprint

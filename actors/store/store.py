@@ -1,29 +1,24 @@
 """``SegmentStore``: the embedded store's public verbs.
 
-It checks arguments, finds the container of a name, and refuses calls after the store was closed, in a forked
-child, and in another thread than its event loop's. The verbs' documentation is in
-``storage_backends/base/verbs.py``."""
+It checks arguments and passes the calls to the containers, which ``containers.py`` finds. The verbs'
+documentation is in ``storage_backends/base/verbs.py``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from threading import get_ident
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 import anyio
 import attrs
 
 from ...storage_backends.base.arguments import (
     ROLLING_SIZE_MIN,
-    WRITERS_MAX,
     JoinedAppend,
     WriterId,
     check_attribute_page,
-    check_data,
     check_history,
-    check_joined,
     check_many,
     check_offset,
     check_range,
@@ -34,10 +29,7 @@ from ...storage_backends.base.arguments import (
     checked_sources,
     checked_token,
     checked_updates,
-    event_identity,
-    history_of_append,
-    joined_events,
-    previous_event,
+    checked_writers,
     required_writer,
 )
 from ...storage_backends.base.backups import (
@@ -55,12 +47,11 @@ from ...storage_backends.base.errors import (
     InvalidArgument,
     SegmentExists,
     SegmentNotFound,
-    TooLarge,
     Unavailable,
     WrongSegmentKind,
 )
 from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked, all_pages, text_of
-from ...storage_backends.base.names import check_segment_name, container_of, placement_key
+from ...storage_backends.base.names import check_segment_name, placement_key
 from ...storage_backends.base.segment_layout import SegmentLayout
 from ...storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
@@ -92,7 +83,7 @@ from ..chunk_io.actor import StorageActorStatistics
 from ..container.attributes import list_attributes
 from ..container.batch_append import Outcome
 from ..container.container import Container
-from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
+from ..container.local_container import LocalContainer, LocalContainerStatistics
 from ..container.operations.append import AppendRequest
 from ..container.operations.attributes import AttributesRequest
 from ..container.operations.create import CreateRequest
@@ -109,21 +100,19 @@ from ..container.operations.transactions import (
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
 from ..container.pins import list_backups
-from ..container.requests import Request
 from ..container.segment_layout import segment_layout
-from ..container.tables import Tables
 from ..container.transactions import ask_transaction, page_of_transactions
 from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices
-from ..kernel.use_guard import GuardedGenerator, UseGuard
+from ..kernel.use_guard import GuardedGenerator
 from ..telemetry.tracing import SpanHook
 from .append_batches import AppendBatches
+from .append_requests import append_many_request, append_request
+from .containers import AnyContainer, StoreContainers
 from .graceful_end import EndReport
 from .tables import StoreTables
 
 T = TypeVar("T")
-_CACHED_NAMES_MAX = 65_536
-"""Checked names whose container is cached; the cache is cleared above it."""
 _EXPIRED_AT_ONCE = 1024
 """Writers that one step of a container expires."""
 
@@ -160,7 +149,7 @@ class SegmentStore(SegmentVerbs):
 
     def __init__(
         self,
-        containers: Sequence[LocalContainer | RemoteContainer],
+        containers: Sequence[AnyContainer],
         *,
         append_bytes_max: int,
         rolling_sizes: RollingSizes,
@@ -170,22 +159,20 @@ class SegmentStore(SegmentVerbs):
         statistics: Callable[[tuple[LocalContainerStatistics, ...]], StoreStatistics] = StoreStatistics,
     ) -> None:
         """``statistics`` adds what the process knows to the containers' own."""
-        self._containers = containers
+        self._containers = found = StoreContainers(containers, span)
+        self._call, self._ask = found.call, found.ask
         self.append_bytes_max = append_bytes_max
         """The largest single append, in bytes (the configuration's)."""
         self._rolling_sizes = rolling_sizes
         self._lease_max = lease_max
         self._staged_max = staged_max
         self._statistics = statistics
-        self._span = span
-        self._cached_indexes: dict[str, int] = {}
-        self._guard = UseGuard("store")
-        self._closed = False
-        self.tables = StoreTables(self._call_tables, append_bytes_max)
+        self.tables = StoreTables(self._containers, append_bytes_max)
         """What ``Table`` and the server ask of the store."""
 
     def __repr__(self) -> str:
-        return f"<SegmentStore {len(self._containers)} containers{', closed' if self._closed else ''}>"
+        closed = ", closed" if self._containers.is_closed else ""
+        return f"<SegmentStore {len(self._containers)} containers{closed}>"
 
     # --- changing --------------------------------------------------------------------------------
 
@@ -234,26 +221,19 @@ class SegmentStore(SegmentVerbs):
         expected_offset: int | None = None,
         history: int | None = None,
     ) -> int | None:
-        size = len(data) if type(data) is bytes else check_data(data)
-        if size > self.append_bytes_max:
-            raise TooLarge.append(size, self.append_bytes_max)
-
-        if type(data) is not bytes:
-            data = bytes(data)  # the caller may reuse its buffer
-        expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
-        if writer_id is None and event_number is None and previous_event_number is None:
-            request = AppendRequest(name, data, b"", 0, 0, None, expected)
-        else:
-            writer, first = event_identity(writer_id, event_number, "event_number")
-            request = AppendRequest(
-                name, data, writer, first, 1, previous_event(previous_event_number, first), expected
-            )
-
-        if history is not None:
-            request.history = history_of_append(history, writer_id, expected)
-        container = self._container(name)
+        request = append_request(
+            name,
+            data,
+            self.append_bytes_max,
+            writer_id,
+            event_number,
+            previous_event_number,
+            expected_offset,
+            history,
+        )
+        container = self._containers.find(name)
         owner = container.active
-        if owner is not None and self._span is None:
+        if owner is not None and self._containers.span is None:
             # The hot path: while every admission gate is open, the reply is the only thing awaited, without
             # another coroutine around it.
             try:
@@ -291,29 +271,25 @@ class SegmentStore(SegmentVerbs):
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        data, events_given = joined_events(events)
-        size = len(data)
-        if size > self.append_bytes_max:
-            raise TooLarge.append(size, self.append_bytes_max)
-
-        writer, first, count = b"", 0, 0
-        if writer_id is not None or first_event_number is not None or previous_event_number is not None:
-            count = events_given
-            writer, first = event_identity(writer_id, first_event_number, "first_event_number", count)
-        previous = previous_event(previous_event_number, first)
-        expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
-        return await self._append(
-            self._container(name), AppendRequest(name, data, writer, first, count, previous, expected)
+        request = append_many_request(
+            name,
+            events,
+            self.append_bytes_max,
+            writer_id,
+            first_event_number,
+            previous_event_number,
+            expected_offset,
         )
+        return await self._append(self._containers.find(name), request)
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         appends = tuple(check_many("appends", appends))
-        batches = await AppendBatches.of(appends, self._joined)
-        if self._span is None:
+        batches = await AppendBatches.of(appends, self._containers, self.append_bytes_max)
+        if self._containers.span is None:
             await batches.append()
         else:
             size = sum(len(append.data) for append in appends)
-            with self._span("tierlog.append_each", {"count": len(appends), "bytes": size}) as span:
+            with self._containers.span("tierlog.append_each", {"count": len(appends), "bytes": size}) as span:
                 batches.trace(span)
                 await batches.append()
 
@@ -335,10 +311,10 @@ class SegmentStore(SegmentVerbs):
     ) -> int:
         check_segment_name(target)
         names, updates = checked_sources(sources), checked_updates(attribute_updates)
-        home = self._index(target)
+        home = self._containers.index_of(target)
         for source in names:
-            if self._index(source) != home:
-                if isinstance(self._container(source), LocalContainer):
+            if self._containers.index_of(source) != home:
+                if isinstance(self._containers.find(source), LocalContainer):
                     await self.segment_info(source)  # a name without a segment is the likelier mistake
                 raise InvalidArgument(
                     f"{source!r} belongs to another container than {target!r}: name it "
@@ -351,28 +327,13 @@ class SegmentStore(SegmentVerbs):
     async def update_attributes(
         self, name: str, updates: Sequence[AttributeUpdate]
     ) -> dict[AttributeName, int]:
-        wanted = checked_updates(updates)
-        if not wanted:
-            raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
-
-        request = AttributesRequest(name, wanted)
+        request = AttributesRequest(name, checked_updates(updates, is_verb=True))
         values: dict[AttributeName, int] = await self._ask("update_attributes", name, request)
         return values
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
-        writers = tuple(
-            required_writer(writer, "expire_writers") for writer in check_many("writer_ids", writer_ids)
-        )
-        if not writers:
-            raise InvalidArgument("expire_writers takes at least one writer id")
-        if len(writers) > WRITERS_MAX:
-            raise InvalidArgument(
-                f"expire_writers takes at most {WRITERS_MAX} writer ids, not {len(writers)}: expire them "
-                f"in parts"
-            )
-
         known = 0
-        for some in in_slices(writers, _EXPIRED_AT_ONCE):
+        for some in in_slices(checked_writers(writer_ids), _EXPIRED_AT_ONCE):
             known += await self._ask("expire_writers", name, ExpireWritersRequest(name, some))
         return known
 
@@ -392,26 +353,22 @@ class SegmentStore(SegmentVerbs):
     async def _read(
         self, name: str, offset: int, size: int, sid: int = 0, history: int | None = None
     ) -> Buffer:
-        container = self._container(name)
-        if self._span is None:
-            return await container.call(lambda owner: owner.read(name, offset, size, sid, history))
-
-        with self._span(
-            "tierlog.read", {"container": container.index, "segment": name, "offset": offset, "bytes": size}
-        ):
-            return await container.call(lambda owner: owner.read(name, offset, size, sid, history))
+        about = {"offset": offset, "bytes": size}
+        return await self._call(
+            "read", name, lambda owner: owner.read(name, offset, size, sid, history), **about
+        )
 
     def tail(
         self, name: str, offset: int = 0, *, block_size: int = 1 << 20, history: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        return GuardedGenerator(self._guard, self._tail(name, offset, block_size, history))
+        return GuardedGenerator(self._containers.guard, self._tail(name, offset, block_size, history))
 
     async def _tail(
         self, name: str, offset: int, block_size: int, history: int | None
     ) -> AsyncGenerator[bytes, None]:
         check_offset(offset)
         check_size(block_size, "block_size")
-        container = self._container(name)
+        container = self._containers.find(name)
         position, sid = offset, 0
         begun_in = check_history(history)
 
@@ -459,7 +416,9 @@ class SegmentStore(SegmentVerbs):
     ) -> SegmentPage:
         asked = PageAsked.of(SEGMENTS, prefix, token, limit)
         share = asked.share(len(self.local_containers))
-        parts = await self._call_each(lambda owner: owner.page_of_segments(asked.prefix, asked.start, share))
+        parts = await self._containers.call_each(
+            lambda owner: owner.page_of_segments(asked.prefix, asked.start, share)
+        )
         return SegmentPage(*asked.page(parts, str))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
@@ -521,7 +480,7 @@ class SegmentStore(SegmentVerbs):
     ) -> TransactionPage:
         asked = PageAsked.of(TRANSACTIONS, prefix, token, limit)
         share = asked.share(len(self.local_containers))
-        parts = await self._call_each(
+        parts = await self._containers.call_each(
             lambda owner: page_of_transactions(owner, asked.prefix, asked.start, share)
         )
         return TransactionPage(*asked.page(parts, text_of))
@@ -529,7 +488,7 @@ class SegmentStore(SegmentVerbs):
     # --- the whole store -------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        self._checked_containers()
+        self._containers.check()
         errors: list[Exception] = []
 
         async def flush(container: LocalContainer) -> None:
@@ -574,7 +533,7 @@ class SegmentStore(SegmentVerbs):
 
     def container_of(self, name: str) -> int:
         check_segment_name(name)
-        return self._index(name)
+        return self._containers.index_of(name)
 
     @property
     def containers(self) -> int:
@@ -584,17 +543,16 @@ class SegmentStore(SegmentVerbs):
     @property
     def local_containers(self) -> list[LocalContainer]:
         """The containers that this process serves, by index."""
-        return [each for each in self._containers if not isinstance(each, RemoteContainer)]
+        return self._containers.local
 
     async def on_container(self, index: int, act: Callable[[Container], Awaitable[T]]) -> T:
         """For tools of this package: runs ``act`` on the active ownership of container ``index``, waiting for
         a recovering one as every verb does."""
-        return await self._checked_containers()[index].call(act)
+        return await self._containers.call_at(index, act)
 
     def mark_closed(self) -> None:
         """Refuse further calls; called when the ``async with`` body ends."""
-        self._closed = True
-        self._cached_indexes.clear()  # so that every later call is checked
+        self._containers.close()
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -613,55 +571,9 @@ class SegmentStore(SegmentVerbs):
                     raise WrongSegmentKind.of(request.name, is_table=is_table)
                 return
 
-    def _index(self, name: str) -> int:
-        return container_of(name, len(self._containers))
-
-    def _checked_containers(self) -> Sequence[LocalContainer | RemoteContainer]:
-        if self._closed:
-            raise ClosedError("the store is closed: use it inside its `async with` body")
-
-        self._guard.check()
-        return self._containers
-
-    def _container(self, name: str) -> LocalContainer | RemoteContainer:
-        # Other types may have no hash; the check below refuses them with the right error.
-        index = self._cached_indexes.get(name) if type(name) is str else None
-        if index is None or self._guard.thread != get_ident():
-            index = self._check_name(name)
-        return self._containers[index]
-
-    def _check_name(self, name: str) -> int:
-        self._checked_containers()
-        check_segment_name(name)
-        if len(self._cached_indexes) >= _CACHED_NAMES_MAX:
-            self._cached_indexes.clear()
-        index = self._cached_indexes[name] = self._index(name)
-        return index
-
-    async def _ask(self, verb: str, name: str, request: Request) -> Any:
-        # 256 bytes stand for the arguments of a request without data.
-        return await self._call(verb, name, lambda owner: owner.ask(request, 256 + request.size))
-
-    async def _call(self, verb: str, name: str, act: Callable[[Container], Awaitable[T]]) -> T:
-        container = self._container(name)
-        if self._span is None:
-            return await container.call(act)
-
-        with self._span(f"tierlog.{verb}", {"container": container.index, "segment": name}):
-            return await container.call(act)
-
-    async def _call_tables(self, verb: str, name: str, act: Callable[[Tables], Awaitable[T]]) -> T:
-        return await self._call(verb, name, lambda owner: act(owner.tables))
-
-    async def _call_each(self, act: Callable[[Container], Awaitable[T]]) -> list[T]:
-        self._checked_containers()
-        return [await container.call(act) for container in self.local_containers]
-
-    async def _append(
-        self, container: LocalContainer | RemoteContainer, request: AppendRequest
-    ) -> int | None:
+    async def _append(self, container: AnyContainer, request: AppendRequest) -> int | None:
         """Append, and wait where necessary: at a gate, for room, for the next ownership."""
-        if self._span is None:
+        if self._containers.span is None:
             return await container.call(lambda owner: owner.append(request))
 
         about = {
@@ -670,20 +582,9 @@ class SegmentStore(SegmentVerbs):
             "bytes": request.size,
             "count": request.event_count or 1,
         }
-        with self._span("tierlog.append", about) as span:
+        with self._containers.span("tierlog.append", about) as span:
             request.span = span
             return await container.call(lambda owner: owner.append(request))
-
-    def _joined(self, append: JoinedAppend) -> tuple[LocalContainer | RemoteContainer, AppendRequest]:
-        data, writer, first, count = append.data, append.writer, append.first_event, append.count
-        size = len(data) if type(data) is bytes else check_data(data)
-        if size > self.append_bytes_max:
-            raise TooLarge.append(size, self.append_bytes_max)
-
-        previous, expected = check_joined(append)
-        return self._container(append.name), AppendRequest(
-            append.name, data, writer, first, count, previous, expected
-        )
 
 
 async def _new_id(container: Container) -> str:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
 
 from ...storage_backends.base.errors import TooLarge
 from ...storage_backends.base.table import WriterEvent
 from ...storage_backends.base.tables import TABLE_BYTES_MAX, ChangesPage, TablePage, TableRow
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
 from ..container.operations.table import UpdateTableRequest
-
-if TYPE_CHECKING:
-    from ..container.tables import Tables
-
-T = TypeVar("T")
-
-
-class CallTables(Protocol):
-    def __call__(self, verb: str, name: str, act: Callable[[Tables], Awaitable[T]]) -> Awaitable[T]:
-        """Run ``act`` on the tables of the name's container."""
-        ...
+from .containers import StoreContainers
 
 
 class StoreTables:
     """The ``TableAccess`` of a store."""
 
-    def __init__(self, call: CallTables, append_bytes_max: int) -> None:
-        self._call = call
+    def __init__(self, containers: StoreContainers, append_bytes_max: int) -> None:
+        self._call = containers.call
         self._append_bytes_max = append_bytes_max
 
     async def update(
@@ -43,19 +32,21 @@ class StoreTables:
             raise TooLarge(
                 f"an update has at most {most} bytes of keys and values, not {request.size}: divide it"
             )
-        return await self._call("update_table", name, lambda tables: tables.update(request))
+        return await self._call("update_table", name, lambda owner: owner.tables.update(request))
 
     async def get(self, name: str, keys: Sequence[bytes]) -> list[TableRow | None]:
-        return await self._call("get_rows", name, lambda tables: tables.get(name, keys))
+        return await self._call("get_rows", name, lambda owner: owner.tables.get(name, keys))
 
     async def page(
         self, name: str, start: bytes, end: bytes | None, token: str | None, limit: int
     ) -> TablePage:
         keys, limits = KeyRange(start, end), PageLimits(limit)
-        return await self._call("page_of_rows", name, lambda tables: tables.page(name, keys, token, limits))
+        return await self._call(
+            "page_of_rows", name, lambda owner: owner.tables.page(name, keys, token, limits)
+        )
 
     async def changes(self, name: str, since: int, token: str | None, limit: int) -> ChangesPage:
         limits = PageLimits(limit)
         return await self._call(
-            "changes_of_rows", name, lambda tables: tables.changes(name, since, token, limits)
+            "changes_of_rows", name, lambda owner: owner.tables.changes(name, since, token, limits)
         )

@@ -149,6 +149,20 @@ def required_writer(writer_id: WriterId | None, verb: str) -> bytes:
     return writer
 
 
+def checked_writers(writer_ids: Iterable[WriterId]) -> tuple[bytes, ...]:
+    """The writers of one ``expire_writers``."""
+    writers = tuple(
+        required_writer(writer, "expire_writers") for writer in check_many("writer_ids", writer_ids)
+    )
+    if not writers:
+        raise InvalidArgument("expire_writers takes at least one writer id")
+    if len(writers) > WRITERS_MAX:
+        raise InvalidArgument(
+            f"expire_writers takes at most {WRITERS_MAX} writer ids, not {len(writers)}: expire them in parts"
+        )
+    return writers
+
+
 def event_identity(
     writer_id: WriterId | None, number: int | None, what: str, count: int = 1
 ) -> tuple[bytes, int]:
@@ -192,7 +206,10 @@ def _copied(event: Buffer) -> bytes:
     return bytes(event)
 
 
-def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate, ...]:
+def checked_updates(
+    updates: Iterable[AttributeUpdate], *, is_verb: bool = False
+) -> tuple[AttributeUpdate, ...]:
+    """``is_verb``: they are all that ``update_attributes`` does."""
     checked = tuple(check_many("attribute updates", updates))
     if not all(isinstance(update, AttributeUpdate) for update in checked):
         raise InvalidArgument("an attribute update must be an AttributeUpdate")
@@ -201,6 +218,8 @@ def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate
         raise InvalidArgument(
             f"a call takes at most {ATTRIBUTE_UPDATES_MAX} attribute updates, not {len(checked)}"
         )
+    if is_verb and not checked:
+        raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
     return checked
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from ..base.checksum import Buffer
 from ..base.codec import DecodeError
+from ..base.errors import DataCorruption
 from .part_checksum import part_checksum
 from .rows import Row
 
@@ -91,6 +92,14 @@ def check_block(block: Buffer, run: str, offset: int) -> None:
     ):
         raise DecodeError("the checksum of a block is wrong")
     _rows_end(block)
+
+
+def require_block(block: Buffer, run: str, offset: int) -> None:
+    """As ``check_block``, for a block that was read. Raises ``DataCorruption``."""
+    try:
+        check_block(block, run, offset)
+    except DecodeError as error:
+        raise DataCorruption(f"a sorted run is damaged: {error}", file=run, offset=offset) from error
 
 
 def _rows_end(block: Buffer) -> int:

@@ -15,10 +15,9 @@ from typing import Any
 
 import attrs
 
-from ..base.codec import DecodeError
 from ..base.errors import DataCorruption
 from ..base.files import Close, FileHandle, IoCall, Open, Program, Read, Sync, Write
-from .block import check_block
+from .block import require_block
 from .encoder import RUN_BYTES_MAX, RunEncoder
 from .merging import Merger
 from .rows import Row
@@ -148,11 +147,7 @@ def _of_input(run: RunEntry, offset: int, call: IoCall) -> Program[Any]:
 
 
 def _rows(run: RunEntry, tail: Tail, number: int, block: bytes) -> Iterator[Row]:
-    offset = tail.offsets[number]
-    try:
-        check_block(block, run.name, offset)
-    except DecodeError as error:
-        raise DataCorruption(f"a sorted run is damaged: {error}", file=run.name, offset=offset) from error
+    require_block(block, run.name, tail.offsets[number])
     yield from tail.rows_of_block(number, block, run.name)
 
 

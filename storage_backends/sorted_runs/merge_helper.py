@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import anyio
@@ -91,15 +91,8 @@ async def merge_here(order: MergeOrder, files: Files) -> list[RunEntry]:
     runs: list[RunEntry] = []
     failure: DataCorruption | StoreMismatch | OSError | None = None
     cancelled = threading.Event()
-
-    async def note_cancellation() -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            cancelled.set()
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(note_cancellation)
+        tasks.start_soon(_at_cancellation, cancelled.set)
         try:
             runs = await files.run(merge_runs(order, cancelled.is_set))
         except (DataCorruption, StoreMismatch, OSError) as error:
@@ -163,24 +156,24 @@ class _Helper:
 async def _converse(request: bytes) -> tuple[bytes, int, str]:
     """``_Helper.ask`` of a helper that ends if this is cancelled."""
     helper = _Helper()
-
-    async def end_on_cancellation() -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            helper.end()
-
     # In a thread of its own. To start a process takes milliseconds. Two wait for a process of asyncio: a
     # watcher's thread, and each signal to it, which first asks whether the process runs. One that ends at
     # that moment is reported as unknown.
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(end_on_cancellation)
+        tasks.start_soon(_at_cancellation, helper.end)
         with anyio.CancelScope(shield=True):
             limiter = anyio.CapacityLimiter(1)
             answer = await anyio.to_thread.run_sync(helper.ask, request, limiter=limiter)
         tasks.cancel_scope.cancel()
     await checkpoint()  # cancelled rather than failed
     return answer
+
+
+async def _at_cancellation(end: Callable[[], None]) -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        end()
 
 
 def _raised(answer: _Answer) -> TierlogError:

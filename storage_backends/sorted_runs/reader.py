@@ -18,11 +18,10 @@ from weakref import ref
 from anyio.lowlevel import checkpoint
 
 from ..base.chunk_storage import ChunkStorage
-from ..base.codec import DecodeError
 from ..base.errors import ChunkNotFound, DataCorruption, Unavailable
 from ..base.lock_table import LockTable
 from ..base.parallel import in_parallel
-from .block import check_block
+from .block import require_block
 from .block_cache import BlockCache, BlockCacheStatistics
 from .run_entry import RunEntry
 from .run_list import RunList
@@ -223,12 +222,7 @@ class RunReader:
         blocks = []
         for number in range(first, end):
             block = data[tail.offsets[number] - start : tail.offsets[number + 1] - start]
-            try:
-                check_block(block, run.name, tail.offsets[number])
-            except DecodeError as error:
-                raise DataCorruption(
-                    f"a sorted run is damaged: {error}", file=run.name, offset=tail.offsets[number]
-                ) from error
+            require_block(block, run.name, tail.offsets[number])
             blocks.append(block)
         return blocks
 

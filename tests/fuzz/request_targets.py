@@ -11,7 +11,8 @@ from simulation import command as simulate
 from fuzz.target import Target
 from tierlog.actors.cli import output
 from tierlog.actors.cli import segment_write as changing
-from tierlog.actors.settings.configuration import StoreConfig, decode_config, render_config
+from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.settings.configuration_file import decode_config, render_config
 from tierlog.actors.settings.units import UnitError, duration, share, size
 from tierlog.actors.supervisor.control import messages
 from tierlog.storage_backends.base.arguments import check_offset, check_size, writer_bytes

@@ -53,7 +53,8 @@ EXEMPT = {
     "supervisor_process/test_admin.py",
     "storage_backends/sorted_runs/merge_helper.py main": "the length of what its parent has just sent",
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
-    "actors/settings/configuration.py load_config": "opens the file and hands its bytes to decode_config",
+    "actors/settings/configuration_file.py load_config": "opens the file and hands its bytes "
+    "to decode_config",
     "actors/folder/identity.py _has_logs": "asks whether any folder has a number for its name, and uses none",
     "actors/store/opening.py StoreOpener._disk": "reads the id of an opening that this process has just made",
     "actors/store/opening.py identify": "reads ids that this process has just made",

@@ -360,7 +360,7 @@ def _work(container: Container) -> dict[str, int]:
     return {
         "checkpoints": parts.checkpointer._written,
         "relogged": parts.checkpointer._relogged,
-        "cycles": parts.writer._cycle,
+        "cycles": parts.writer.statistics().cycles,
         "collected": parts.collector._deleted,
         "chunks": parts.storage._context.chunks_created,
         "joined": parts.storage._context.chunks_joined,

@@ -15,7 +15,7 @@ import attrs
 from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
-from tierlog.actors.container.container import TABLE_CACHE_BYTES
+from tierlog.actors.container.options import TABLE_CACHE_BYTES
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.gc.collector import CollectorOptions

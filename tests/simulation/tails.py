@@ -47,7 +47,7 @@ async def await_block(
     gate: Gate, op: NextBlock, blocks: GuardedGenerator[bytes], store: SegmentStore
 ) -> Block | NoBlock:
     """The next block; an empty one at the end of a sealed segment."""
-    listening = TailWatch(gate, store._container(op.name), op)
+    listening = TailWatch(gate, store._containers.find(op.name), op)
     silence, failure, block = NoBlock(), None, b""
     with trio.CancelScope() as waiting:
 

@@ -23,8 +23,9 @@ from trio.testing import MockClock
 from support.table_rows import records_of, simulated_runs
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
-from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.container.container import Container
 from tierlog.actors.container.local_disk import LocalDisk, RunFolder
+from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.fingerprint import Fingerprint

@@ -20,8 +20,8 @@ from support.crash_world import container, eventually
 from support.live_segments import live_ids
 from support.oracle import Oracle, Unseen
 from support.table_rows import records_of
-from tierlog.actors.container.container import ContainerOptions
 from tierlog.actors.container.left_rows import MARK_PREFIX
+from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import TableConflict

@@ -27,7 +27,8 @@ from support.oracle import Oracle, Unseen
 from support.patience import scaled
 from support.table_rows import records_of
 from support.virtual import virtual_world
-from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.container.published_check import pages_of_rows
 from tierlog.actors.container.segment_rows import image_key, name_key
 from tierlog.actors.container.state import HISTORY_KEY

@@ -26,7 +26,8 @@ from support.virtual import virtual_world
 from tierlog.actors.container import checkpoint as checkpointer
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
-from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.kernel.exits import leaves
 from tierlog.actors.legacy_rolling.file_claims import CLAIMS_PREFIX

@@ -18,7 +18,6 @@ from ....storage_backends.base.arguments import (
     check_data,
     check_history,
     check_joined,
-    check_many,
     check_offset,
     check_range,
     check_rolling_size,
@@ -28,6 +27,7 @@ from ....storage_backends.base.arguments import (
     checked_sources,
     checked_token,
     checked_updates,
+    checked_writers,
     history_of_append,
     required_writer,
 )
@@ -285,23 +285,12 @@ def merge_segments(
 
 
 def update_attributes(name: str, updates: Sequence[AttributeUpdate]) -> Call[dict[AttributeName, int]]:
-    wanted = bodies.update_bodies(checked_updates(updates))
-    if not wanted:
-        raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
-
-    body = bodies.Attributes(wanted)
+    body = bodies.Attributes(bodies.update_bodies(checked_updates(updates, is_verb=True)))
     return _post(name, Verb.ATTRIBUTES, body, bodies.AttributeValues, lambda answer: answer.values())
 
 
 def expire_writers(name: str, writer_ids: Iterable[WriterId]) -> Call[int]:
-    writers = [
-        writer_text(required_writer(writer, "expire_writers"))
-        for writer in check_many("writer_ids", writer_ids)
-    ]
-    if not writers:
-        raise InvalidArgument("expire_writers takes at least one writer id")
-
-    body = bodies.ExpireWriters(writers)
+    body = bodies.ExpireWriters([writer_text(writer) for writer in checked_writers(writer_ids)])
     return _post(name, Verb.EXPIRE_WRITERS, body, bodies.KnownWriters, lambda answer: answer.known)
 
 

@@ -18,7 +18,8 @@ import pytest
 from support.command_line import NAME, Run, is_one_line, make_store, piped
 from tierlog import Unavailable
 from tierlog.actors.cli import output
-from tierlog.actors.settings.configuration import StoreConfig, load_config
+from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.settings.configuration_file import load_config
 from tierlog.actors.store.read_only import StoreView
 from tierlog.storage_backends.base.segments import SegmentPage
 

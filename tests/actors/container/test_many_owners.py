@@ -19,7 +19,7 @@ from support.sorted_runs import rows_of_run
 from support.stores import make
 from support.table_rows import RUNS, records_of
 from tierlog import NotOwner
-from tierlog.actors.container.container import ContainerOptions
+from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.container.segment_rows import image_key
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.journal.manifest.chain import journal_prefix, read_chain

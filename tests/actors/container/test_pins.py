@@ -15,7 +15,7 @@ from support.container_world import OPTIONS, ContainerWorld, Owner, referenced_c
 from support.drained import TICK, check_storage, drain
 from support.stores import make
 from support.table_rows import RUNS
-from tierlog.actors.container.container import ContainerOptions
+from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.container.pins import FRESH_SECONDS
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.journal.manifest.chain import read_element

@@ -20,7 +20,7 @@ from support.collecting import (
     deletes,
 )
 from support.container_world import virtual_time
-from support.loop_steps import LongestSteps
+from support.loop_steps import CallCounter, LongestSteps
 from tierlog.actors.gc.garbage_total import GarbageTotal
 from tierlog.actors.gc.tasks import TaskState
 from tierlog.storage_backends.base.errors import StorageFull, Unavailable
@@ -403,6 +403,19 @@ async def test_g6_what_no_element_shows_as_removed_waits_for_one() -> None:
         await anyio.wait_all_tasks_blocked()
         assert await world.left() == []
         assert collector.statistics().unpublished == 0
+
+
+async def test_g6_an_element_that_counts_frees_very_many_names_in_short_steps() -> None:
+    names = [chunk(number) for number in range(5_000)]
+    async with collecting(*names, unpublished=set(names)) as (world, collector):
+        collector.release(names)
+        await anyio.sleep(OPTIONS.delay + 1)
+        assert collector.statistics().unpublished == len(names)
+        with CallCounter() as calls:
+            world.publish()
+            assert calls() < len(names)
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == []
 
 
 async def test_g6_an_element_is_asked_for_again_if_none_comes() -> None:

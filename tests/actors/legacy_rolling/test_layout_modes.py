@@ -27,7 +27,7 @@ from tierlog.actors.folder.paths import check_path
 from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.transfer import import_segment
-from tierlog.actors.settings.configuration import parse_config, render_config
+from tierlog.actors.settings.configuration_file import parse_config, render_config
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.base.files import IoCall, Rename

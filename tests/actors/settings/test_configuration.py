@@ -21,10 +21,8 @@ from tierlog.actors.settings.configuration import (
     TimeoutsConfig,
     WalConfig,
     WriterConfig,
-    load_config,
-    parse_config,
-    render_config,
 )
+from tierlog.actors.settings.configuration_file import load_config, parse_config, render_config
 from tierlog.actors.settings.units import MiB, Setting, count, duration, share, size
 from tierlog.storage_backends.base.errors import ConfigError
 

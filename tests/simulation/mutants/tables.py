@@ -75,11 +75,9 @@ def tombstones_go_while_older_runs_have_the_row(plant: Planter) -> None:
 def rows_are_clean_before_their_element_counts(plant: Planter) -> None:
     """After a crash, or a failed flush, records are lost that only a run without an element has."""
 
-    async def write(
-        original: Any, self: TableRuns, cut: CycleCut, runs: list[RunEntry], published: Any
-    ) -> bool:
-        has_room: bool = await original(self, cut, runs, published)
-        self._state.table.use(published(runs, self._state.table.runs))
+    async def write(original: Any, self: TableRuns, cut: CycleCut, runs: list[RunEntry]) -> bool:
+        has_room: bool = await original(self, cut, runs)
+        self._state.table.use(cut.published(runs, self._state.table.runs))
         return has_room
 
     plant(TableRuns._write_rows, write)
