@@ -4,7 +4,6 @@ constructed, and none is replaced later."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -116,7 +115,7 @@ def build_components(container: Container) -> ContainerComponents:
         tables=Tables(container),
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
         pins=pins,
-        shorten_images=partial(shorten_images, state, container.ask_internal),
+        shorten_images=_shortening(container),
     )
 
 
@@ -165,3 +164,12 @@ def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> L
         record_changed=record_changed,
         cycle_completed=legacy.cycle_completed,
     )
+
+
+def _shortening(container: Container) -> Callable[[], Awaitable[None]]:
+    """A plain function: trio protects no other kind from Ctrl-C (rule C5)."""
+
+    async def shorten() -> None:
+        await shorten_images(container.state, container.ask_internal)
+
+    return shorten
