@@ -47,7 +47,8 @@ print((time.perf_counter() - begin) * 1000)
 """
 
 
-def _run(folder: str, program: str, *arguments: str) -> str:
+def run_program(folder: str, program: str, *arguments: str) -> str:
+    """What the Python ``program`` prints, in a process of its own."""
     # Bytecode is cached as for an installed package, whatever the environment is; the warm-up round fills the
     # cache.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
@@ -65,7 +66,9 @@ async def open_first_ack(setting: Setting) -> Sequence[Pair]:
 
     async def measure(program: str) -> float:
         folder = f"{setting.fresh('first')}/data"
-        return float(await anyio.to_thread.run_sync(_run, setting.folder, program, folder, backend, loop))
+        return float(
+            await anyio.to_thread.run_sync(run_program, setting.folder, program, folder, backend, loop)
+        )
 
     return await alternate(setting, lambda: measure(_FIRST_ACK), lambda: measure(_BARE_ACK), 7)
 
@@ -75,7 +78,7 @@ async def import_time(setting: Setting) -> Sequence[Pair]:
 
     def seconds(program: str) -> float:
         begin = time.perf_counter()
-        _run(setting.folder, program)
+        run_program(setting.folder, program)
         return time.perf_counter() - begin
 
     async def measure(program: str) -> float:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -18,9 +15,24 @@ from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alterna
 from benchmarks.history import forget_pages, no_fadvise
 from benchmarks.reading import chunk_files, fill, read_files
 from benchmarks.segments import many_segments, open_segments
+from benchmarks.starting import run_program
 from tierlog.actors.maintenance.verify import StoreVerification, verify_store
 from tierlog.actors.store.read_only import open_reader
 
+_RECOVER = """\
+import contextlib, io, runpy, sys
+
+try:
+    with contextlib.redirect_stdout(io.StringIO()):
+        runpy.run_module("tierlog", run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    if end.code:
+        raise
+with open("/proc/self/status", encoding="ascii") as status:
+    print(next(line.split()[1] for line in status if line.startswith("VmHWM:")))
+"""
+"""Runs the command and prints the most memory that it had, in KiB. The usage that the kernel reports to the
+parent is at least the parent's own at the start."""
 SEGMENTS = 100_000
 CHUNKS = 20_000
 
@@ -43,6 +55,7 @@ async def recovery_seconds(setting: Setting) -> Sequence[Pair]:
 
 async def recovery_memory(setting: Setting) -> Sequence[Pair]:
     count = _segments(setting)
+    await _recover(setting, count)  # Afterwards the bytecode is cached: to compile takes memory too.
     _, most = await _recover(setting, count)
     return [Pair(most / 1e6, float((await open_segments(setting, count))["memory"]) / 1e6)]
 
@@ -57,7 +70,7 @@ async def _recover(setting: Setting, count: int) -> tuple[float, int]:
     folder = Path(setting.fresh("recovery"))
     shutil.copytree(f"{store}/lts", folder / "lts")
     try:
-        seconds, most = await anyio.to_thread.run_sync(partial(_run_recovery, folder))
+        seconds, most = await anyio.to_thread.run_sync(partial(_run_recovery, setting, folder))
         async with store_in(str(folder)) as recovered:
             found = len(await recovered.list_segments())
             if found != count:
@@ -67,16 +80,10 @@ async def _recover(setting: Setting, count: int) -> tuple[float, int]:
     return seconds, most
 
 
-def _run_recovery(folder: Path) -> tuple[float, int]:
-    command = [sys.executable, "-m", "tierlog", "recover", "--from-lts", "--data", str(folder), "--json"]
+def _run_recovery(setting: Setting, folder: Path) -> tuple[float, int]:
     begin = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise BenchmarkError(f"the recovery ended with {process.returncode}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return time.perf_counter() - begin, usage.ru_maxrss * unit
+    memory = run_program(setting.folder, _RECOVER, "recover", "--from-lts", "--data", str(folder), "--json")
+    return time.perf_counter() - begin, int(memory) * 1024
 
 
 # --- verification -------------------------------------------------------------------------------
@@ -153,10 +160,9 @@ BENCHMARKS = (
         "the most memory that this recovery has",
         "Of the whole process. Against an open store with as many segments.",
         "MB",
-        250,
+        1.5,
         recovery_memory,
         lower_is_better=True,
-        goal_of="value",
     ),
     Benchmark(
         "verify_listing",

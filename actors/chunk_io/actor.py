@@ -14,6 +14,8 @@ Crash: nothing here is durable; the outcome of a mutation that was running is un
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -115,6 +117,7 @@ class StorageActor:
         # A dict and not a set: at the end it is iterated in the order of arrival.
         self._running: dict[PendingCall[Any], None] = {}
         self._failed_at_exit = 0
+        self._notified: dict[Callable[[], None], None] = {}
         self._stop = anyio.Event()
 
     def __repr__(self) -> str:
@@ -276,6 +279,16 @@ class StorageActor:
         """Seconds until the breaker lets a change pass; 0.0 if it does now (rule S7)."""
         return self._breaker.retry_in(anyio.current_time())
 
+    @contextmanager
+    def notifying(self, notify: Callable[[], None]) -> Iterator[None]:
+        """Inside the body ``notify()`` is called when the breaker closes: who waits for the next probe need
+        not wait any longer (rule S7)."""
+        self._notified[notify] = None
+        try:
+            yield
+        finally:
+            del self._notified[notify]
+
     def expire(self, pending: PendingCall[Any]) -> None:
         """Answer a call whose deadline has passed, unless it was answered just now. If it is running it goes
         on, as late."""
@@ -345,8 +358,9 @@ class StorageActor:
 
         if is_failure:
             self._breaker.failure(anyio.current_time())
-        else:
-            self._breaker.success(anyio.current_time())
+        elif self._breaker.success(anyio.current_time()):
+            for notify in tuple(self._notified):
+                notify()
 
     async def _measure_space(self) -> None:
         """Measure at each interval. A measurement that fails keeps the last one."""

@@ -121,9 +121,12 @@ class Breaker:
         """Seconds until the next probe may pass."""
         return 0.0 if self._state is BreakerState.CLOSED else max(0.0, self._since + self._interval - now)
 
-    def success(self, now: float) -> None:
+    def success(self, now: float) -> bool:
+        """Returns whether it closes by this."""
+        was_closed = self._state is BreakerState.CLOSED
         self._failures = 0
         self._step(BreakerEvent.SUCCESS, now)
+        return not was_closed
 
     def failure(self, now: float) -> None:
         # Counted while open as well: calls that were begun before it opened may still fail, and health

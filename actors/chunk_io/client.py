@@ -6,7 +6,8 @@ outcome of a mutation is unknown. Mutable buffers are copied, because a call may
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import anyio
@@ -78,6 +79,9 @@ class StorageClient(ChunkStorage):
 
     def retry_in(self) -> float:
         return self._actor.retry_in()
+
+    def notifying(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
+        return self._actor.notifying(notify)
 
     # --- the contract ---------------------------------------------------------------------------------------
 

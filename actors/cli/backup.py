@@ -17,7 +17,7 @@ from .agreement import check_agreed
 from .interrupts import end_at_once
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Service, TakeOver
 from .recover import show_containers
-from .running import FAILED, RUN_AGAIN, USE_URL, Hints, execute, owning, read_settings, writing
+from .running import FAILED, RUN_AGAIN, Hints, execute, read_settings, writing
 
 if TYPE_CHECKING:
     from ...storage_backends.base.backups import Backup
@@ -65,6 +65,14 @@ def make(
             "backup already, only copy.",
         ),
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="With --copy-to: read all that the backup has there, also what earlier calls verified, and "
+            "copy again what is damaged.",
+        ),
+    ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
@@ -76,8 +84,8 @@ def make(
     Flushes first, and copies nothing, so it takes no longer than a flush. Tables, attributes, writers and
     transactions are included. `tierlog backup NAME` is short for this command.
     """
-    if copy_to is not None and url is not None:
-        raise typer.BadParameter("--copy-to reads the store's long-term storage: name its folder with --data")
+    if verify and copy_to is None:
+        raise typer.BadParameter("--verify reads a copy: name its place with --copy-to")
 
     async def command() -> CopiedBackup | None:
         if copy_to is None:
@@ -87,11 +95,11 @@ def make(
 
         # Whatever is wrong with the place is noticed before there is a backup.
         await _check_place(data, config, copy_to)
-        if not await _can_copy(data, config, name, copy_to):
-            async with owning(data, config, take_over=take_over, remedy=USE_URL) as owned:
-                await owned.backup(name)
+        if not await _can_copy(data, config, name, copy_to, verify=verify):
+            async with writing(data, config, take_over=take_over, url=url) as store:
+                await store.backup(name)
         with output.progress("copying", None) as advance:
-            return await _copy_to(data, config, name, copy_to, advance)
+            return await _copy_to(data, config, name, copy_to, advance, verify=verify)
 
     copied = execute(command, hints=_HINTS, interrupted=RUN_AGAIN if copy_to is not None else "")
     if json:
@@ -102,7 +110,14 @@ def make(
         there = copied.objects - copied.copied_objects
         new = output.count(copied.copied_objects, "object")
         size = output.show_bytes(copied.copied_bytes)
-        output.print_lines([f"backup {name}: copied {new} with {size}, {there} were there"])
+        lines = [f"backup {name}: copied {new} with {size}, {there} were there"]
+        if copied.unread_objects:
+            was = "was" if copied.unread_objects == 1 else "were"
+            lines.append(
+                f"{copied.unread_objects} of them {was} verified by an earlier copy and not read again: only "
+                f"--verify finds what was damaged there since"
+            )
+        output.print_lines(lines)
 
 
 def ls(
@@ -306,28 +321,36 @@ async def _check_place(data: Path, config: Path | None, place: str) -> None:
     await check_copy_place(place, own, ChunkLocation(place, settings.s3), folder)
 
 
-async def _can_copy(data: Path, config: Path | None, name: str, place: str) -> bool:
+async def _can_copy(data: Path, config: Path | None, name: str, place: str, *, verify: bool) -> bool:
     """Whether there is the backup already. Raises if it could not be copied to ``place``."""
     from ...journal.manifest.pin_record import pin_record_name
     from ...storage_backends.base.backups import check_backup_name
-    from ..maintenance.backup_copy import check_target
+    from ..maintenance.place_of_copies import check_target
     from .copy_place import opened_place
 
     async with _own_storage(data, config) as source:
         has_backup = await source.exists(pin_record_name(check_backup_name(name)))
-        async with opened_place(place, config, write=True) as target:
-            await check_target(source, target)
+        # What is damaged there may be what is to be mended; the copy itself checks all of it.
+        if not (has_backup and verify):
+            async with opened_place(place, config, write=True) as target:
+                await check_target(source, target, name)
         return has_backup
 
 
 async def _copy_to(
-    data: Path, config: Path | None, name: str, place: str, advance: Callable[[int, int], None]
+    data: Path,
+    config: Path | None,
+    name: str,
+    place: str,
+    advance: Callable[[int, int], None],
+    *,
+    verify: bool,
 ) -> CopiedBackup:
     from ..maintenance.backup_copy import copy_backup
     from .copy_place import opened_place
 
     async with _own_storage(data, config) as source, opened_place(place, config, write=True) as target:
-        return await copy_backup(source, name, target, advance)
+        return await copy_backup(source, name, target, advance, verify=verify)
 
 
 def _show_restored(done: RecoveredStore | RestoreReport) -> tuple[Any, ...]:

@@ -122,7 +122,7 @@ async def _check_folder_of_copy(place: str) -> None:
 
 async def check_copy_place(place: str, own: ChunkLocation, reached: ChunkLocation, data: StoreFolder) -> None:
     """Raise ``InvalidArgument`` unless copies of backups of the store in ``data`` may be made in ``place``,
-    before anything is made (rule P7). ``own`` is the store's long-term storage; ``reached`` is how
+    before anything is made (rule P8). ``own`` is the store's long-term storage; ``reached`` is how
     ``place`` is reached, if it is in a bucket."""
     check_scheme(place)
     if not place:

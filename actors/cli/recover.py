@@ -1,4 +1,4 @@
-"""The command that recovers a store whose logs are lost."""
+"""The command that recovers a store whose logs are lost, or one container of it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import typer
 
 from ...storage_backends.base.errors import DataCorruption
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, Json
+from .agreement import check_agreed
+from .options import DEFAULT_DATA, Chunks, Config, Data, Json, number_option
 from .running import RUN_AGAIN, Hints, execute, read_settings
 
 if TYPE_CHECKING:
     from ..store.recover import RecoveredContainer, RecoveredStore
+    from ..store.recover_container import FoundLog
 
+_CONTAINER_HELP = "Recover only this container, whose log is lost or damaged. The others keep theirs."
 _HINTS: Hints = {
     DataCorruption: "`tierlog lts verify` lists all problems; a backup is restored with `tierlog restore`"
 }
@@ -23,15 +26,18 @@ def recover(
     from_lts: Annotated[
         bool, typer.Option("--from-lts", help="From long-term storage alone: there is no other way.")
     ] = False,
+    container: Annotated[int | None, number_option("--container", _CONTAINER_HELP)] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, for scripts.")] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
     chunks: Chunks = None,
 ) -> None:
     """Recover a store whose logs (wal/) are lost from its long-term storage alone, as of the last complete
-    full flush of each container.
+    full flush of each container; with --container one container, whose log is moved away after a question if
+    it holds anything.
 
-    Anything later is lost, and so are open transactions. What cannot be recovered as of one moment is
+    Anything later is lost. What cannot be recovered as of one moment is
     refused: `tierlog lts verify` shows why, and `tierlog lts cat` reads what is there. Chunks that only the
     lost logs knew are kept until `tierlog gc sweep --confirm`. An old folder of the store can no longer be
     opened.
@@ -39,15 +45,33 @@ def recover(
     if not from_lts:
         raise typer.BadParameter("name what to recover from: --from-lts")
 
+    if container is None and yes:
+        raise typer.BadParameter("--yes answers the question of --container: add that, or leave --yes out")
+
+    async def inspect(container: int) -> FoundLog:
+        from ...storage_backends.files.local import LocalFiles
+        from ..folder.paths import check_path
+        from ..store.recover_container import inspect_log
+
+        return await inspect_log(check_path(data), read_settings(config, chunks), LocalFiles(), container)
+
     async def command() -> RecoveredStore:
         from ...storage_backends.files.local import LocalFiles
         from ..folder.paths import check_path
         from ..store.opening import system_world
         from ..store.recover import recover_store
+        from ..store.recover_container import recover_container
 
-        settings = read_settings(config, chunks)
-        return await recover_store(check_path(data), settings, LocalFiles(), system_world())
+        folder, settings = check_path(data), read_settings(config, chunks)
+        if container is None:
+            return await recover_store(folder, settings, LocalFiles(), system_world())
+        return await recover_container(folder, settings, LocalFiles(), system_world(), container)
 
+    if container is not None and not yes:
+        found = execute(lambda: inspect(container))
+        if not found.is_empty:
+            question = f"The log of container {container} {found.state}. Give up what it alone has?"
+            check_agreed(question, asks=not json)
     recovered = execute(command, hints=_HINTS, interrupted=RUN_AGAIN)
     if json:
         output.print_json(output.as_json(recovered))
@@ -66,6 +90,7 @@ def _show(recovered: RecoveredStore) -> None:
         [
             f"{output.count(recovered.segments, 'segment')}, as of these cycles; anything later is unknown",
             "chunks that only the lost logs knew are kept until `tierlog gc sweep --confirm`",
+            *([f"the lost log is kept: {recovered.kept}"] if recovered.kept else []),
         ]
     )
 

@@ -128,7 +128,7 @@ class ClosureLog:
 
     def forget(self, runs: RunList) -> Iterator[None]:
         """The operations whose rows ``runs`` have are published. Some in each step; nobody else forgets
-        meanwhile."""
+        meanwhile. Of two segments that an operation ties together, both are held back or neither."""
         held = frozenset(runs.held)
         at, end = 0, bisect_left(self._changes, (runs.records_to + 1,))
         while at < end:
@@ -136,9 +136,7 @@ class ClosureLog:
             kept = [
                 change
                 for change in part
-                if (change.other and change.version > runs.rows_to)
-                or change.segment in held
-                or change.other in held
+                if (change.other and change.version > runs.rows_to) or change.segment in held
             ]
             self._changes[at : at + len(part)] = kept
             at, end = at + len(kept), end - len(part) + len(kept)

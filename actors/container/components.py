@@ -17,7 +17,6 @@ from ..read.read_ahead import ReadAhead
 from ..read.reader import Reader
 from ..read.unflushed import UnflushedBytes
 from .admission import Admission
-from .attributes import shorten_images
 from .checkpoint import Checkpointer
 from .cycle_cut import CycleCut
 from .imports import SegmentImporter
@@ -56,7 +55,6 @@ class ContainerComponents:
     tables: Tables
     row_removal: RowRemoval
     pins: Pins
-    shorten_images: Callable[[], Awaitable[None]]
 
 
 def build_components(container: Container) -> ContainerComponents:
@@ -115,7 +113,6 @@ def build_components(container: Container) -> ContainerComponents:
         tables=Tables(container),
         row_removal=RowRemoval(state, container.runs, container.ask_internal, container.wait_progress),
         pins=pins,
-        shorten_images=_shortening(container),
     )
 
 
@@ -164,12 +161,3 @@ def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> L
         record_changed=record_changed,
         cycle_completed=legacy.cycle_completed,
     )
-
-
-def _shortening(container: Container) -> Callable[[], Awaitable[None]]:
-    """A plain function: trio protects no other kind from Ctrl-C (rule C5)."""
-
-    async def shorten() -> None:
-        await shorten_images(container.state, container.ask_internal)
-
-    return shorten

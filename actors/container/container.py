@@ -54,6 +54,7 @@ from ..kernel.reply import Reply, fail_all
 from ..kernel.task_groups import finish_within
 from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
+from .attributes import shorten_images
 from .cached_chunks import reconcile
 from .checkpoint import Checkpointer
 from .cold_segments import ColdSegments
@@ -293,7 +294,7 @@ class Container:
                 helpers.start_soon(protect(components.table_runs.run))
                 helpers.start_soon(protect(components.row_removal.run))
                 helpers.start_soon(protect(components.pins.run))
-                helpers.start_soon(protect(components.shorten_images))
+                helpers.start_soon(protect(shorten_images), self.state, self.ask_internal)
                 if (cached := self.options.chunk_cache) is not None:
                     prefix = f"{OWN_CHUNKS}{self.index:04d}/"
                     helpers.start_soon(reconcile, cached, self.metadata, prefix, self.state.epoch)

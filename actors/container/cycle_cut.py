@@ -189,11 +189,9 @@ class CycleCut:
         state = self._state
         segment = state.segments.get(sid)
         is_held = sid in self.held
-        # Another cycle has to publish it again. While it is listed as dirty, its next change does not list it
-        # as unpublished.
-        if segment is not None and (
-            is_held or segment.is_listed or segment.touched > self.cut or segment.recorded > self.end
-        ):
+        # Another cycle has to publish it again. What is flushed as of the cut, and did not change since, is
+        # not listed as dirty: so its next change lists it here again.
+        if segment is not None and (is_held or segment.touched > self.cut or segment.recorded > self.end):
             state.segments.unpublished[sid] = None
         else:
             state.segments.unpublished.pop(sid, None)  # listed for the record that this run has

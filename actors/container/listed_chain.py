@@ -151,9 +151,9 @@ def lost_log(listed: ListedChain, container: int) -> StoreMismatch:
     return StoreMismatch(
         f"container {container}: its log is lost. The one in wal/ holds nothing, and long-term storage has "
         f"element {listed.position.n} in epoch {listed.epoch}, by {listed.folder.shown}. Put the folder of "
-        f"the log back. If it is gone, serve the other containers once more (`tierlog serve`), whose end "
-        f"flushes them; then move wal/ away and run `tierlog recover --from-lts`, which makes every "
-        f"container as of its last full flush"
+        f"the log back. If it is gone, stop the store and recover this container as of its last full flush "
+        f"(`tierlog recover --from-lts --container {container}`, `tierlog serve --recover-from-lts`, or "
+        f"open_store(recover_from_lts=True)); the others go on with their logs"
     )
 
 

@@ -6,14 +6,19 @@ history lists all of them. A segment that changed in a later history than the on
 each such history, the length that it had when the history began: up to there a client that knew the one
 before knows the same bytes. Without an entry it has not changed since, so that length is its own.
 
-Content of the record ``p:``: ``version u8 = 1``, and the epochs of recoveries, ascending, each ``u64``."""
+The record also has the **ended logs** of the chain: of each log that a recovery took the place of, its id and
+the number of its last element. So elements are known to be of this store's history after they are deleted.
+
+Content of the record ``p:``: ``version u8 = 1``, and the epochs of recoveries, ascending, each ``u64``. With
+ended logs: ``version u8 = 2, count u32`` of the epochs, the epochs, and of each ended log, from old to new,
+``id 16 bytes, number u64``."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import HistoryLost
@@ -22,24 +27,57 @@ from ...storage_backends.base.ids import epoch_of
 if TYPE_CHECKING:
     from .segments import SegmentState
 
-_VERSION = b"\x01"
+_EPOCHS_ONLY, _WITH_LOGS = b"\x01", b"\x02"
 _EPOCH_BYTES = 8
+_COUNT = struct.Struct(">I")
+_LOG = struct.Struct(">16sQ")
 
 
-def encode_histories(epochs: Sequence[int]) -> bytes:
-    return _VERSION + struct.pack(f">{len(epochs)}Q", *epochs)
+class EndedLog(NamedTuple):
+    """A log that a recovery took the place of."""
+
+    log: bytes
+    n: int
+    """The number of its last element."""
 
 
-def decode_histories(content: bytes) -> tuple[int, ...]:
+class Histories(NamedTuple):
+    """The content of the record ``p:``."""
+
+    epochs: tuple[int, ...] = ()
+    ended: tuple[EndedLog, ...] = ()
+
+
+def encode_histories(histories: Histories) -> bytes:
+    epochs, ended = histories
+    packed = struct.pack(f">{len(epochs)}Q", *epochs)
+    if not ended:
+        return _EPOCHS_ONLY + packed
+    return _WITH_LOGS + _COUNT.pack(len(epochs)) + packed + b"".join(_LOG.pack(*each) for each in ended)
+
+
+def decode_histories(content: bytes) -> Histories:
     """Raises ``DecodeError``."""
-    count, rest = divmod(len(content) - len(_VERSION), _EPOCH_BYTES)
-    if not content.startswith(_VERSION) or rest:
-        raise DecodeError(f"the record of histories has {len(content)} bytes and begins with {content[:1]!r}")
+    version, at = content[:1], 1
+    count, rest = divmod(len(content) - at, _EPOCH_BYTES)
+    ended: tuple[EndedLog, ...] = ()
+    if version == _WITH_LOGS and len(content) >= at + _COUNT.size:
+        [count] = _COUNT.unpack_from(content, at)
+        at += _COUNT.size
+        logs = content[at + count * _EPOCH_BYTES :]
+        rest = len(logs) % _LOG.size
+        # One form for each content.
+        rest = rest or not logs
+        ended = () if rest else tuple(EndedLog(*each) for each in _LOG.iter_unpack(logs))
+    elif version != _EPOCHS_ONLY:
+        rest = 1
+    if rest:
+        raise DecodeError(f"the record of histories has {len(content)} bytes and begins with {version!r}")
 
-    epochs: tuple[int, ...] = struct.unpack_from(f">{count}Q", content, len(_VERSION))
+    epochs: tuple[int, ...] = struct.unpack_from(f">{count}Q", content, at)
     if any(first >= second for first, second in pairwise(epochs)):
         raise DecodeError(f"the recoveries {epochs} are out of order")
-    return epochs
+    return Histories(epochs, ended)
 
 
 def current(epochs: Sequence[int]) -> int:

@@ -27,13 +27,15 @@ from ...storage_backends.base.errors import ChunkExists, StoreMismatch, TooLarge
 from ...storage_backends.base.transactions import is_staged, staged_prefix
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY, Reason, UnconfirmedRecord
-from ...storage_backends.sorted_runs.lookup import find_rows
+from ...storage_backends.sorted_runs.lookup import find_row, find_rows
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.rows import Row, decoded
+from ...storage_backends.sorted_runs.run_list import RunList
 from ...storage_backends.sorted_runs.table import Table, TableView
 from .checkpoint import log_checkpoint, whole_checkpoint
 from .confirmation import JUMP
 from .ended_rows import INDEX_PREFIX, TRANSACTION_PREFIX, transaction_of_row
+from .lost_histories import EndedLog, decode_histories
 from .manifest_state import ManifestState
 from .published_check import Published, check_published, pages_of_rows
 from .segment_rows import image_key, load_of_row, loaded, name_key, sid_of_row
@@ -64,6 +66,8 @@ class LtsBoot:
     records: Sequence[Row]
     pin: Pin | None = None
     """The pin that keeps ``chosen``, if it is an earlier one; ``newest`` lists it (rule P6)."""
+    ended_logs: tuple[EndedLog, ...] = ()
+    """Those that ``newest`` knows."""
 
     @property
     def epoch(self) -> int:
@@ -109,7 +113,8 @@ class LtsBoot:
         state.has_spilled = True
         state.note_newest_segment(newest.progress.newest_segment)
         state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
-        state.begin_history(history, epoch)
+        ended = (*self.ended_logs, EndedLog(newest.owner.log, self.newest.n)) if self.newest.n else ()
+        state.begin_history(history, epoch, ended)
         state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
         made = whole_checkpoint(state, 1, log.next_group, size_max=_CHECKPOINT_BYTES)
         if made is None:
@@ -145,7 +150,7 @@ async def read_boot(
     table = Table()
     table.use(chosen.runs)
     with table.view() as view:
-        published = await check_published(view, runs)
+        published = await check_published(view, runs, container)
         ends, records, transactions = 0, list[Row](), list[TransactionImage]()
         async with aclosing(pages_of_rows(view, runs, INDEX_PREFIX)) as pages:
             async for rows in pages:
@@ -159,7 +164,17 @@ async def read_boot(
                 known = (decoded(transaction_of_row, row, row.key) for row in rows)
                 transactions += (each for each in known if each and each.status is TransactionStatus.OPEN)
         loads = await _loads_of(view, runs, transactions)
-    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records, pin)
+    ended = await read_ended_logs(newest.element.runs, runs)
+    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records, pin, ended)
+
+
+async def read_ended_logs(listed: RunList, runs: RunReader) -> tuple[EndedLog, ...]:
+    """The ended logs that these runs know. Raises ``Unavailable``, ``DataCorruption``."""
+    with Table(listed).view() as view:
+        row = await find_row(view, runs, HISTORY_KEY.encode())
+    if row is None or row.value is None:
+        return ()
+    return decoded(decode_histories, row.value, row.key).ended
 
 
 async def _loads_of(

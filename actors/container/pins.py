@@ -7,8 +7,9 @@ format (``journal/manifest/pin_record.py``).
 A pin is *fresh* until its record is known to exist: the call that makes a backup is under way. A pin that is
 neither fresh nor known to have a record is resolved: with a record it is kept, without one it is dropped.
 
-Cancellation and crash: a pin without a record is resolved by this owner after ``FRESH_SECONDS``, or by the
-next one. Until then it keeps what it needs."""
+Cancellation and crash: a pin without a record is resolved by this owner after ``FRESH_SECONDS``, or after
+``SILENT_SECONDS`` if another call needs its name or its room, or by the next one. Until then it keeps what it
+needs."""
 
 from __future__ import annotations
 
@@ -40,6 +41,7 @@ from ...storage_backends.base.errors import (
     ChunkNotFound,
     InvalidArgument,
     StorageFull,
+    Throttled,
     TierlogError,
 )
 from ...storage_backends.base.statistics import gauge
@@ -57,6 +59,10 @@ if TYPE_CHECKING:
 _log = get_logger("container")
 FRESH_SECONDS = 900.0
 """Seconds after which a backup that is not complete is given up."""
+FRESH_MAX = 8
+"""The most calls under way: so those whose clients are gone leave room for other backups."""
+SILENT_SECONDS = 60.0
+"""Seconds without a step after which a call is given up for another one."""
 _RETRY_SECONDS = 60.0
 
 
@@ -72,6 +78,12 @@ class _Fresh:
     """Identifies the call that makes the backup."""
     element: StoredElement
     deadline: float
+    heard: float
+    """When the call took its last step."""
+
+    @property
+    def is_silent(self) -> bool:
+        return anyio.current_time() - self.heard >= SILENT_SECONDS
 
 
 class Pins:
@@ -106,29 +118,53 @@ class Pins:
         lists the pin, once it counts. With the same ``token`` it is the same one.
 
         Raises ``BackupExists`` also if another call makes it, ``InvalidArgument`` if there is no room for one
-        more, the errors of a flush, ``StorageFull``."""
+        more, ``Throttled`` if too many are being made, the errors of a flush, ``StorageFull``."""
         check_backup_name(name)
         async with self._pinning:
             if (fresh := self._fresh.get(name)) is not None:
                 if fresh.token == token:
+                    self._fresh[name] = attrs.evolve(fresh, heard=anyio.current_time())
                     return fresh.element
-                raise BackupExists(
-                    f"another call is making backup {name!r}: wait for it, or use another name"
-                )
+                if not fresh.is_silent:
+                    raise BackupExists(
+                        f"another call is making backup {name!r}: wait for it, or use another name; if its "
+                        f"client is gone, try again in a minute"
+                    )
+                await self._give_up(name)
 
             await self._check_new(name)
+            await self._make_room()
             self._making = name
             try:
                 await self._publish_all()
                 element = await self._ownership.change_pins(partial(self._with_pin, name))
                 # P1: until the record is there, which is made of it.
                 self._ownership.spared_elements.add(element.n)
-                self._fresh[name] = _Fresh(token, element, anyio.current_time() + FRESH_SECONDS)
+                now = anyio.current_time()
+                self._fresh[name] = _Fresh(token, element, now + FRESH_SECONDS, now)
             finally:
                 self._making = None
                 self._note()
                 self._wake.set()
             return element
+
+    async def _make_room(self) -> None:
+        """A call whose client seems to be gone makes room (rule P5). Raises ``Throttled``."""
+        if len(self._fresh) < FRESH_MAX and len(self.known) < PINS_MAX:
+            return
+
+        silent = [name for name, fresh in self._fresh.items() if fresh.is_silent]
+        if silent:
+            await self._give_up(min(silent, key=lambda name: self._fresh[name].heard))
+        elif len(self._fresh) >= FRESH_MAX:
+            raise Throttled(
+                f"{len(self._fresh)} backups are being made at once: try again when one of them is complete, "
+                f"or in a minute, if their clients are gone"
+            )
+
+    async def _give_up(self, name: str) -> None:
+        _log.warning("backup_given_up", container=self._container.index, backup=name)
+        await self.drop(name)
 
     async def _publish_all(self) -> None:
         """Flush, so that the runs that count have everything up to now (rule F10). What they name is there:
@@ -151,8 +187,7 @@ class Pins:
         if len(others) >= PINS_MAX:
             raise InvalidArgument(
                 f"there are {len(others)} backups, those that are being made included, and room for "
-                f"{PINS_MAX}: remove one with `tierlog backup rm`; what a client began that is gone is given "
-                f"up {FRESH_SECONDS / 60:.0f} minutes later"
+                f"{PINS_MAX}: remove one with `tierlog backup rm`"
             )
         pin = Pin(name, progress.cycle)
         # In this step, so that nothing of it is ever unprotected (rule P4).

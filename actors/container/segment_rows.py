@@ -14,7 +14,7 @@ import struct
 
 from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.segment_image import decode_image
-from ...storage_backends.base.codec import DecodeError, Decoder
+from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.sorted_runs.rows import Row
 from .segments import SegmentState
 
@@ -57,10 +57,15 @@ def load_of_row(row: Row | None) -> LoadSegment | None:
     if row is None or row.value is None:
         return None
 
-    fields = Decoder(row.value)
-    record_version, record = fields.u64(), fields.blob()
-    image = row.value[fields.position :]
-    return LoadSegment(row.version, image, record_version, record)
+    # Without a decoder: a recovery reads the images of all segments.
+    value = row.value
+    if len(value) < _RECORD.size:
+        raise DecodeError(f"the row of an image has {len(value)} bytes")
+    record_version, size = _RECORD.unpack_from(value)
+    image_at = _RECORD.size + size
+    if image_at > len(value):
+        raise DecodeError(f"the row of an image has {len(value)} bytes, and a record of {size}")
+    return LoadSegment(row.version, value[image_at:], record_version, value[_RECORD.size : image_at])
 
 
 def loaded(load: LoadSegment) -> SegmentState:

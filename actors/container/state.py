@@ -32,7 +32,7 @@ from .closures import ClosureLog, is_record
 from .cycle_cut import CycleCut
 from .ended_rows import ended_key, ended_of_row, ended_rows, index_key, open_row
 from .left_rows import mark_row
-from .lost_histories import current, decode_histories, encode_histories, note_change
+from .lost_histories import EndedLog, Histories, current, decode_histories, encode_histories, note_change
 from .manifest_state import ManifestState
 from .operations import APPLY, CLIENT_OPERATIONS
 from .segment_rows import NO_RECORD, image_key, name_key, name_row, sid_of_row
@@ -73,6 +73,8 @@ class ContainerState:
         synchronous steps need them."""
         self.histories: tuple[int, ...] = ()
         """The epochs of recoveries from long-term storage alone (rule R8)."""
+        self.ended_logs: tuple[EndedLog, ...] = ()
+        """The logs that recoveries took the place of (rule P8)."""
         self.sequence = 0
         """The sequence of the newest operation."""
         self.client_sequence = 0
@@ -520,14 +522,18 @@ class ContainerState:
         else:
             self.resident[key] = (version, value)
             if key == HISTORY_KEY:
-                self.histories = decode_histories(value)
+                self.histories, self.ended_logs = decode_histories(value)
 
-    def begin_history(self, above: int, recovery: int = 0) -> None:
+    def begin_history(
+        self, above: int, recovery: int = 0, ended_logs: tuple[EndedLog, ...] | None = None
+    ) -> None:
         """The present operation leaves all versions below ``above`` to another history (rule J6).
-        ``recovery``: the epoch of a recovery from long-term storage alone, with which that ends (rule R8)."""
+        ``recovery``: the epoch of a recovery from long-term storage alone, with which that ends (rule R8);
+        then also the ``ended_logs`` that are known from then on."""
         self.sequence = max(self.sequence, above)
         epochs = (*self.histories, recovery) if recovery else self.histories
-        self.write_records(((HISTORY_KEY, encode_histories(epochs)),))
+        ended = self.ended_logs if ended_logs is None else ended_logs
+        self.write_records(((HISTORY_KEY, encode_histories(Histories(epochs, ended))),))
 
     @property
     def history(self) -> int:

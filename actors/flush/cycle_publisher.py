@@ -42,6 +42,7 @@ class CyclePublisher:
         self.begun_at = -inf
         """When its publication began."""
         self._wake = anyio.Event()
+        self._resume = anyio.Event()
 
     @property
     def is_busy(self) -> bool:
@@ -53,6 +54,10 @@ class CyclePublisher:
         cycle.step(CycleEvent.PUBLISH)
         self._newest, self.newest_cut, self.begun_at = cycle, cycle.sequence, anyio.current_time()
         self._wake.set()
+
+    def resume(self) -> None:
+        """End the pause after an attempt that failed."""
+        self._resume.set()
 
     async def run(self) -> None:
         """Publish what ``begin`` gives until cancelled. Raises ``CLAIM_REFUSED``."""
@@ -72,7 +77,9 @@ class CyclePublisher:
                 # It is tried again, which may take hours in an outage.
                 cycle.step(CycleEvent.FAIL)
                 self._callers.fail(error, attempt)
-                await anyio.sleep(max(self._error_pause, self._retry_in()))
+                self._resume = anyio.Event()
+                with anyio.move_on_after(max(self._error_pause, self._retry_in())):
+                    await self._resume.wait()
                 continue
 
             cycle.step(CycleEvent.COUNT)

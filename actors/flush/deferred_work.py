@@ -14,6 +14,7 @@ reads."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import anyio
@@ -48,6 +49,10 @@ class DeferredWorkStorage(Protocol):
 
     def retry_in(self) -> float:
         """Seconds for which long-term storage refuses every change."""
+        ...
+
+    def notifying(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
+        """Inside the body ``notify()`` is called when it accepts them again."""
 
 
 class DeferredWork:

@@ -117,7 +117,7 @@ class FlushTasks:
         order = self._order = FlushOrder()
         for added in in_slices(_added(order, plans, left)):
             await turn_after(added)
-        done_before, in_time, had_plans = self.done, True, bool(left)
+        done_before, in_time, had_plans, is_refused = self.done, True, bool(left), False
         while True:
             # The slot first: what is taken from the order must be begun.
             while self._has_slot() and (sid := order.take()) is not None:
@@ -129,6 +129,7 @@ class FlushTasks:
 
             if self._is_refused():
                 await self._give_up_rest()
+                is_refused = True
                 break
 
             await self._wait()
@@ -137,8 +138,17 @@ class FlushTasks:
                 self._on_late(late)
 
         # `in_time`: a late flush may still succeed, so it proves no failure.
-        self._is_cautious = had_plans and self.done == done_before and in_time
+        self._is_cautious = is_refused or (had_plans and self.done == done_before and in_time)
         return in_time
+
+    def be_cautious(self) -> None:
+        """Nothing could be flushed: let one flush go first."""
+        self._is_cautious = True
+
+    def be_bold(self) -> None:
+        """Long-term storage accepts changes again: the other flushes need not wait for that one's end."""
+        self._is_cautious = False
+        self._ended.set()
 
     async def fail(self, sids: Iterable[int], error: TierlogError) -> None:
         """Give up these segments in this cycle: they are not tried, or not again."""

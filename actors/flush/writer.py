@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import anyio
 import anyio.abc
@@ -201,7 +201,8 @@ class StorageWriter:
         self._requested = self._element_requested = False
         """``_element_requested``: deletions wait for an element that has the rows in memory (rule G6)."""
         self._dirty_since: float | None = None
-        self._not_before, self._flushed_bytes = 0.0, 0
+        self._not_before, self._flushed_bytes, self._may_resume, self._resumed_in = 0.0, 0, True, 0
+        """Whether a pause ends once long-term storage accepts changes again; the last cycle when one did."""
         self._wake = anyio.Event()
         self.progress = anyio.Event()
         """Set and replaced after each cycle and round, when memory was freed."""
@@ -260,23 +261,39 @@ class StorageWriter:
         await self._deferred.load()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._publisher.run)
-            while True:
-                self._wake = anyio.Event()
-                due = decide_due(
-                    requested=self._requested,
-                    segments_by_size=len(self._due) + self._is_unrecorded,
-                    dirty_since=self._dirty_since,
-                    now=anyio.current_time(),
-                    flush_age=self._options.flush_age,
-                    not_before=self._not_before,
-                    deferred_due=None if self._deferred_is_late else self._deferred.due_at,
-                )
-                if due.now:
-                    await self.cycle(tasks, full=due.full)
-                    continue
+            with self._storage.notifying(self._storage_is_back):
+                await self._run_cycles(tasks)
 
-                with anyio.move_on_after(float("inf") if due.wait is None else due.wait):
-                    await self._wake.wait()
+    async def _run_cycles(self, tasks: anyio.abc.TaskGroup) -> NoReturn:
+        while True:
+            self._wake = anyio.Event()
+            due = decide_due(
+                requested=self._requested,
+                segments_by_size=len(self._due) + self._is_unrecorded,
+                dirty_since=self._dirty_since,
+                now=anyio.current_time(),
+                flush_age=self._options.flush_age,
+                not_before=self._not_before,
+                deferred_due=None if self._deferred_is_late else self._deferred.due_at,
+            )
+            if due.now:
+                await self.cycle(tasks, full=due.full)
+                continue
+
+            with anyio.move_on_after(float("inf") if due.wait is None else due.wait):
+                await self._wake.wait()
+
+    def _storage_is_back(self) -> None:
+        """A change has succeeded while all others were refused: nobody waits for the rest of a pause (rule
+        S7)."""
+        self._flushes.be_bold()
+        # Once until something is flushed. Where deletions succeed and writes fail, each deletion would make
+        # another cycle due.
+        if self._may_resume:
+            self._may_resume, self._resumed_in = False, self._cycle.number
+            self._not_before = 0.0
+            self._publisher.resume()
+            self._wake.set()
 
     @property
     def _is_unrecorded(self) -> bool:
@@ -300,6 +317,7 @@ class StorageWriter:
         # (F2, F10).
         cycle.end(self._flushes.take_errors())
         await self._note_failures(cycle.failed)
+        self._may_resume |= progressed
         if progressed or (cycle.is_whole and is_empty):
             # A cycle that flushed nothing logs nothing: an outage of long-term storage must not fill the log
             # (rule S7).
@@ -361,6 +379,7 @@ class StorageWriter:
         except StorageFull as error:
             plans = await self._make_room_unclaimed(plans, error)
         except TierlogError as error:
+            self._flushes.be_cautious()
             await self._flushes.fail((plan.sid for plan in plans), error)
             return False
 
@@ -486,7 +505,8 @@ class StorageWriter:
         refused_for = self._storage.retry_in()
         if failed:
             now = anyio.current_time()
-            self._not_before = now + max(self._options.error_pause, refused_for)
+            if self._resumed_in != self._cycle.number:
+                self._not_before = now + max(self._options.error_pause, refused_for)
             self._dirty_since = now - self._options.flush_age
         await self.failures.note(failed, is_refused=bool(refused_for))
 

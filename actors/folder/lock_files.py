@@ -1,4 +1,5 @@
-"""Lock files: one locked file in ``wal/owners`` for each process that has the data folder open.
+"""Lock files: one locked file in ``owners`` for each process that has the data folder open. Not in ``wal``:
+whoever moves that away under a process would take the lock along (rule R5).
 
 They inform people and the command line and fence nothing: only the log's epoch decides who owns a container.
 A file stays locked until its process ends, closes the store or notices that it was fenced; the next opening
@@ -27,6 +28,7 @@ from ...storage_backends.base.files import (
     Open,
     Program,
     Read,
+    RemoveFolder,
     Unlink,
     Write,
 )
@@ -57,8 +59,10 @@ class Owner:
 def create_lock_file(folder: str, owner: Owner) -> Program[FileHandle]:
     """Create the locked file of ``owner`` and remove those of dead processes. The lock lives as long as the
     handle."""
-    yield MakeFolder(folder)
-    return (yield from _create(folder, owner, (yield from list_owners(folder))))
+    while True:
+        yield MakeFolder(folder)
+        with suppress(FileNotFoundError):  # the last other owner removed the folder meanwhile
+            return (yield from _create(folder, owner, (yield from list_owners(folder))))
 
 
 def _create(folder: str, owner: Owner, others: list[Owner]) -> Program[FileHandle]:
@@ -72,11 +76,11 @@ def _create(folder: str, owner: Owner, others: list[Owner]) -> Program[FileHandl
         try:
             # A process that lists the owners may hold the lock for a moment.
             yield Lock(handle)
+            entries = yield ListFolder(folder)
         except OSError:
             yield Close(handle)
             raise
         # Before the lock, another opening takes the file for a dead process's and may remove it.
-        entries = yield ListFolder(folder)
         if any(entry.name == owner.owner_id for entry in entries):
             try:
                 yield Write(handle, 0, [encode_owner(owner)])
@@ -98,18 +102,21 @@ def create_only_lock_file(data_folder: str, folder: str, owner: Owner, identity:
         if not ((yield Lock(guard, wait=False)) and (yield IsNamed(guard))):
             raise _open_elsewhere(data_folder, ())
 
-        yield MakeFolder(folder)
-        others = yield from list_owners(folder)
-        alive = [other for other in others if other.alive]
-        if alive:
-            if any(_is_same_process(other, owner) for other in alive):
-                raise NotOwner(
-                    f"this process has {data_folder} open already: use that store, or close it first"
-                )
-            raise _open_elsewhere(data_folder, alive)
-        return (yield from _create(folder, owner, others))
+        while True:
+            yield MakeFolder(folder)
+            others = yield from list_owners(folder)
+            _refuse_alive(data_folder, owner, [other for other in others if other.alive])
+            with suppress(FileNotFoundError):
+                return (yield from _create(folder, owner, others))
     finally:
         yield Close(guard)
+
+
+def _refuse_alive(data_folder: str, owner: Owner, alive: Sequence[Owner]) -> None:
+    if any(_is_same_process(other, owner) for other in alive):
+        raise NotOwner(f"this process has {data_folder} open already: use that store, or close it first")
+    if alive:
+        raise _open_elsewhere(data_folder, alive)
 
 
 def _is_same_process(one: Owner, other: Owner) -> bool:
@@ -162,9 +169,14 @@ def _open_elsewhere(folder: str, owners: Sequence[Owner]) -> OpenElsewhere:
 
 
 def remove_lock_file(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:
+    """The folder too, if it was the last one."""
     try:
         with suppress(FileNotFoundError):  # removed by an opening that listed it before it was locked
             yield Unlink(f"{folder}/{owner.owner_id}")
+        yield RemoveFolder(folder)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
+            raise
     finally:
         yield Close(handle)
 

@@ -1,7 +1,7 @@
 """The layout of a data folder, and what can be learned from it without opening the store.
 
-``wal/`` has the identity, the lock files and one log folder for each container; ``lts/`` has the chunks;
-``cache/`` may have copies of chunks in a bucket.
+``wal/`` has the identity and one log folder for each container; ``lts/`` has the chunks; ``owners/`` has the
+lock files; ``cache/`` may have copies of chunks in a bucket.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ name."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
 linked."""
-_ALLOWED_IN_A_NEW_FOLDER = {"cache", "lts", "tierlog.toml", "wal"}
+_ALLOWED_IN_A_NEW_FOLDER = {"cache", "lts", "owners", "tierlog.toml", "wal"}
 _REMEDIES = {
     errno.ENOTDIR: "a part of this path is a file, or a link where none may be: name a folder",
     errno.ENOENT: "no folder can be made there: name another one",
@@ -67,7 +67,7 @@ class StoreFolder(Value):
 
     @property
     def owners(self) -> str:
-        return f"{self.wal}/owners"
+        return f"{self.path}/owners"
 
     @property
     def chunks(self) -> str:
@@ -289,7 +289,7 @@ def _existing_identity(folder: StoreFolder) -> Program[StoreIdentity]:
 
 def lock_lane(files: Files, folder: StoreFolder) -> Files:
     """For lock files. A link may not lead out of the folder: files are removed there."""
-    return files.lane("owners", nofollow_root=folder.wal)
+    return files.lane("owners", nofollow_root=folder.path)
 
 
 async def live_owners(files: Files, folder: StoreFolder) -> list[Owner]:

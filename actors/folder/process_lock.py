@@ -13,7 +13,6 @@ from collections.abc import Callable
 from ...storage_backends.base.errors import TierlogError
 from ...storage_backends.base.files import (
     FULL,
-    NOT_A_FILE,
     Close,
     FileHandle,
     IsNamed,
@@ -51,21 +50,6 @@ def take_lock(
         except (OSError, TierlogError):
             yield Close(handle)
             raise
-        yield Close(handle)
-
-
-def lock_holder(folder: str) -> Program[str | None]:
-    """The process that holds the lock in ``folder``; None if there is none. Nothing is made there."""
-    try:
-        handle: FileHandle = yield Open(f"{folder}/{LOCK_FILE}")
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, *NOT_A_FILE):
-            return None
-        raise
-    try:
-        is_free: bool = yield Lock(handle, wait=False)
-        return None if is_free else _pid((yield Read(handle, 0, _RECORD_BYTES)))
-    finally:
         yield Close(handle)
 
 

@@ -1,10 +1,12 @@
-"""The folder ``.restoring`` of a data folder, in which one restore at a time builds logs (rule S17).
+"""The folder ``.restoring`` of a data folder, in which one restore at a time builds logs (rule S17): those of
+the whole store, or in a folder with its number that of one container (rule R11).
 
 A restore holds the lock in it from its check to its end. As long as the folder is there, ``wal`` may be taken
 away again, and its name need not be durable (rule W11). So an opening that finds it is refused while a
 restore is under way. Otherwise it makes the name again and removes the folder, before it relies on anything.
 Crash: whatever a process leaves, the next opening or restore goes on from there. A ``wal`` that was published
-is never removed: it may have been opened since, by a version without this rule.
+is never removed: it may have been opened since, by a version without this rule. The same goes for the log of
+one container in ``wal``, as long as the folder with its number is there.
 
 Everything in the folder is removed, so no link there may lead out of it, no matter who makes one and when:
 all programs of this module run in ``restore_lane``. What is neither a file nor a folder is left, and refused.
@@ -18,6 +20,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from ...journal.log.local_layout import log_folder
 from ...storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
 from ...storage_backends.base.files import (
     NOT_A_FILE,
@@ -34,11 +37,12 @@ from ...storage_backends.base.files import (
     sync_ancestry,
 )
 from ..settings.configuration import StoreConfig
-from .paths import RESTORE_FOLDER, StoreFolder, list_data_folder, run_program
-from .process_lock import LOCK_FILE, lock_holder, remove_lock, take_lock
+from .lock_files import describe_opening, list_owners
+from .paths import RESTORE_FOLDER, StoreFolder, list_data_folder, list_files, run_program
+from .process_lock import LOCK_FILE, remove_lock, take_lock
 
-_REMADE = ".remaking-wal"
-"""The name of ``wal`` while its own is made again."""
+_REMADE = ".remaking-"
+"""What comes before the name of ``wal``, or of a container's log in it, while it is made again."""
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
 
@@ -55,7 +59,7 @@ def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
     """Begin the only restore into ``folder``, and remove what others left that ended early. Returns its lock.
 
     Raises ``Unavailable`` if another restore is under way, ``InvalidArgument`` if there are logs, or if a
-    service is alive whose logs were moved away."""
+    process is alive whose logs were moved away."""
     entries = yield from list_data_folder(folder)
     if not any(entry.name.startswith(RESTORE_FOLDER) for entry in entries):
         yield from refuse_logs(folder)  # and nothing is made there
@@ -67,7 +71,25 @@ def begin_restore(folder: StoreFolder) -> Program[FileHandle]:
             if entry.is_folder and entry.name.startswith(f"{RESTORE_FOLDER}-"):
                 yield from _remove(f"{folder.path}/{entry.name}")
         yield from refuse_logs(folder)
-        yield from _refuse_service(folder)
+        yield from refuse_open(folder, ", or put wal/ back, which was moved away")
+    except (OSError, TierlogError):
+        yield from end_restore(folder, lock)
+        raise
+    return lock
+
+
+def begin_log(folder: StoreFolder) -> Program[FileHandle]:
+    """Begin the only restore of one container's log into ``folder``, which has logs. Returns its lock.
+
+    Raises ``Unavailable`` if another restore is under way, ``InvalidArgument`` if a process has the folder
+    open."""
+    yield from refuse_open(folder)  # and nothing is made there
+    # Not without need: an opening that began before would find no ``wal``.
+    is_left = any(entry.name == RESTORE_FOLDER for entry in (yield from list_data_folder(folder)))
+    lock = yield from (_lock_and_remake(folder) if is_left else _lock(folder))
+    try:
+        yield from _clear(restore_folder(folder).path)
+        yield from refuse_open(folder)
     except (OSError, TierlogError):
         yield from end_restore(folder, lock)
         raise
@@ -79,13 +101,12 @@ def refuse_logs(folder: StoreFolder) -> Program[None]:
         raise _has_logs(folder)
 
 
-def _refuse_service(folder: StoreFolder) -> Program[None]:
-    """Who moved ``wal`` away under a service took the lock files of its hosts along: its supervisor's is
-    elsewhere. The hosts would go on to ack what the recovered store does not have, until their next check."""
-    if (pid := (yield from lock_holder(f"{folder.path}/supervisor"))) is not None:
+def refuse_open(folder: StoreFolder, remedy: str = "") -> Program[None]:
+    """A process that has the folder open, whose log was moved away, would go on to ack what the recovered
+    store does not have, until its next check (rule R5). ``remedy``: what helps besides stopping it."""
+    if owners := [owner for owner in (yield from list_owners(folder.owners)) if owner.alive]:
         raise InvalidArgument(
-            f"{folder.path} is served by process {pid}, whose logs were moved away: put wal/ back, or stop "
-            f"that service first"
+            describe_opening(folder.path, owners, use_service="stop that service first") + remedy
         )
 
 
@@ -119,6 +140,51 @@ def publish(folder: StoreFolder) -> Program[None]:
         raise
 
 
+def log_building(folder: StoreFolder, container: int) -> str:
+    """Where the log of one container is built, in its place of a ``wal``."""
+    return f"{restore_folder(folder).path}/{container:04d}"
+
+
+def move_log_away(folder: StoreFolder, container: int, kept: str) -> Program[bool]:
+    """Move the container's log to ``kept``, a path in ``wal``. Returns whether there was one."""
+    return (yield from _move_log(folder, log_folder(folder.wal, container), kept))
+
+
+def put_back_log(folder: StoreFolder, container: int, kept: str) -> Program[None]:
+    yield from _move_log(folder, kept, log_folder(folder.wal, container))
+
+
+def _move_log(folder: StoreFolder, source: str, target: str) -> Program[bool]:
+    try:
+        yield Rename(source, target)
+    except FileNotFoundError:
+        return False
+    try:
+        yield SyncFolder(folder.wal)
+    except OSError:
+        yield Rename(target, source)
+        raise
+    return True
+
+
+def publish_log(folder: StoreFolder, container: int) -> Program[None]:
+    """Move the log of one container to its place, as ``publish`` moves those of a store."""
+    building, place = log_building(folder, container), log_folder(folder.wal, container)
+    built = log_folder(building, container)
+    try:
+        yield Rename(built, place)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            raise Unavailable(f"somebody has made {place} meanwhile: stop that process first") from error
+        raise
+    try:
+        yield SyncFolder(building)
+        yield SyncFolder(folder.wal)
+    except OSError:
+        yield Rename(place, built)
+        raise
+
+
 def _forget_terms(folder: StoreFolder) -> Program[None]:
     """Those of the supervisors of the logs before: a register of other logs is refused (rule V1)."""
     path = f"{folder.path}/supervisor"
@@ -142,10 +208,38 @@ def end_restore(folder: StoreFolder, lock: FileHandle, *, is_published: bool = T
         yield Close(lock)
 
 
+def end_log(folder: StoreFolder, lock: FileHandle, container: int, *, is_published: bool) -> Program[None]:
+    """As ``end_restore``, of one container's log."""
+    name = f"{container:04d}"
+    begun = yield from list_files(restore_folder(folder).path)
+    built = yield from list_files(log_building(folder, container))
+    was_moved = name in {each.name for each in begun} and name not in {each.name for each in built}
+    if is_published or not was_moved:
+        yield from end_restore(folder, lock)
+    else:
+        yield Close(lock)  # The log is in its place, maybe without a durable name.
+
+
 def _clear(path: str) -> Program[None]:
     for entry in (yield ListFolder(path, others=True)):
         if entry.name != LOCK_FILE:
             yield from _remove_entry(path, entry)
+
+
+@asynccontextmanager
+async def only_log(folder: StoreFolder, files: Files, container: int) -> AsyncIterator[None]:
+    """Nobody else restores into the folder, or opens it. Raises as ``begin_log``."""
+    lane = restore_lane(files, folder)
+    with anyio.CancelScope(shield=True):
+        lock = await run_program(lane, begin_log(folder), folder.path)
+    is_published = False
+    try:
+        yield
+        is_published = True
+    finally:
+        with anyio.CancelScope(shield=True):
+            end = end_log(folder, lock, container, is_published=is_published)
+            await run_program(lane, end, folder.path)
 
 
 @asynccontextmanager
@@ -207,7 +301,7 @@ def _finish_if_left(folder: StoreFolder) -> Program[None]:
     yield from end_restore(folder, lock)
 
 
-def _lock_and_remake(folder: StoreFolder) -> Program[FileHandle]:
+def _lock(folder: StoreFolder) -> Program[FileHandle]:
     def refusal(pid: str) -> Unavailable:
         return Unavailable(
             f"process {pid} is restoring a store into {folder.path}: wait until it has ended, or stop it"
@@ -215,13 +309,17 @@ def _lock_and_remake(folder: StoreFolder) -> Program[FileHandle]:
 
     path = restore_folder(folder).path
     try:
-        lock = yield from take_lock(path, refusal, with_parent=True)
+        return (yield from take_lock(path, refusal, with_parent=True))
     except NotADirectoryError as error:
         raise _foreign(path) from error
     except OSError as error:
         if error.errno in NOT_A_FILE:
             raise _foreign(f"{path}/{LOCK_FILE}") from error
         raise
+
+
+def _lock_and_remake(folder: StoreFolder) -> Program[FileHandle]:
+    lock = yield from _lock(folder)
     try:
         yield from _remake_wal(folder)
     except (OSError, TierlogError):
@@ -232,15 +330,21 @@ def _lock_and_remake(folder: StoreFolder) -> Program[FileHandle]:
 
 
 def _remake_wal(folder: StoreFolder) -> Program[None]:
-    """Make the name of ``wal`` again, if there is one: its sync may have failed in a process that was killed
-    then."""
-    moved = f"{folder.path}/{_REMADE}"
-    names = {entry.name for entry in (yield from list_data_folder(folder))}
-    if "wal" in names:
-        yield Rename(folder.wal, moved)
-    if not names.isdisjoint(("wal", _REMADE)):
-        yield Rename(moved, folder.wal)
-        yield SyncFolder(folder.path)
+    """Make the name of ``wal`` again, if there is one, and that of a container's log that was restored alone:
+    its sync may have failed in a process that was killed then."""
+    yield from _remake(folder.path, "wal", (yield from list_data_folder(folder)))
+    for entry in (yield from list_files(restore_folder(folder).path, others=True)):
+        if entry.is_folder and entry.name.isdigit():
+            yield from _remake(folder.wal, entry.name, (yield from list_files(folder.wal, others=True)))
+
+
+def _remake(path: str, name: str, entries: Sequence[FolderEntry]) -> Program[None]:
+    moved, names = f"{_REMADE}{name}", {entry.name for entry in entries}
+    if name in names:
+        yield Rename(f"{path}/{name}", f"{path}/{moved}")
+    if not names.isdisjoint((name, moved)):
+        yield Rename(f"{path}/{moved}", f"{path}/{name}")
+        yield SyncFolder(path)
 
 
 def _remove(path: str) -> Program[None]:

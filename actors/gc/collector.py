@@ -220,7 +220,7 @@ class Collector:
         return count
 
     def pause(self) -> None:
-        """Begin no deletion and no listing until ``resume``; a batch under way goes on."""
+        """Begin no deletion and no listing until ``resume`` (rule G2); a batch under way goes on."""
         self.is_paused = True
 
     def resume(self) -> None:

@@ -94,7 +94,7 @@ async def _verify(view: LtsView, container: LtsContainer) -> LtsContainerReport:
             snapshot = await container.snapshot()
             element = snapshot.element
             with snapshot.state.table.view() as rows:
-                found = (await check_published(rows, snapshot.runs)).inconsistencies
+                found = (await check_published(rows, snapshot.runs, container.index)).inconsistencies
     except (DataCorruption, StoreMismatch) as error:
         problem = _problem(error, container.index)
         # A damaged newest element is among those of the chain already.

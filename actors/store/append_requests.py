@@ -54,6 +54,7 @@ def append_many_request(
     first_event_number: int | None,
     previous_event_number: int | None,
     expected_offset: int | None,
+    history: int | None,
 ) -> AppendRequest:
     data, events_given = joined_events(events)
     _check_size(data, bytes_max)
@@ -63,14 +64,14 @@ def append_many_request(
         writer, first = event_identity(writer_id, first_event_number, "first_event_number", count)
     previous = previous_event(previous_event_number, first)
     expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
-    return AppendRequest(name, data, writer, first, count, previous, expected)
+    known = history_of_append(history, writer or None, expected)
+    return AppendRequest(name, data, writer, first, count, previous, expected, known)
 
 
 def joined_request(append: JoinedAppend, bytes_max: int) -> AppendRequest:
     data, writer, first, count = append.data, append.writer, append.first_event, append.count
     _check_size(data, bytes_max)
-    previous, expected = check_joined(append)
-    return AppendRequest(append.name, data, writer, first, count, previous, expected)
+    return AppendRequest(append.name, data, writer, first, count, *check_joined(append))
 
 
 def _check_size(data: Buffer, bytes_max: int) -> None:

@@ -2,8 +2,9 @@
 has nothing to do again (rule F9).
 
 Each container flushes as ``flush()`` does, all at the same time, and then ends with a checkpoint in which its
-segments are cold. What is not flushed when the budget ends, or because long-term storage fails, stays in the
-log, where the next owner finds it; the report lists it."""
+segments are cold. One that is being recovered is waited for. What is not flushed when the budget ends, or
+because long-term storage fails, stays in the log, where the next owner finds it; the report lists it. It is
+made when the containers have ended, because calls that had begun before the end may be accepted during it."""
 
 from __future__ import annotations
 
@@ -12,12 +13,16 @@ from collections.abc import Sequence
 import anyio
 import attrs
 
-from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.errors import NotOwner, TierlogError
 from ...storage_backends.base.values import Value
 from ..container.container import Container
+from ..container.local_container import LocalContainer
 from ..telemetry.logging import get_logger
 
 _log = get_logger("store")
+
+_FLUSHES_MAX = 3
+"""Of one container, for calls that were accepted during the one before."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -25,10 +30,11 @@ class LeftInLog(Value):
     """What a container leaves to its next owner."""
 
     container: int
-    segments: int
-    """Segments that long-term storage lacks something of."""
-    bytes: int
-    """Unflushed bytes."""
+    segments: int | None
+    """Segments that long-term storage lacks something of; None if the container was not open, so that it is
+    not known."""
+    bytes: int | None
+    """Unflushed bytes; None likewise."""
     reason: str
 
 
@@ -41,37 +47,71 @@ class EndReport(Value):
     """Empty if everything was flushed."""
 
 
-async def flush_before_end(containers: Sequence[Container], budget: float, retry_in: float) -> EndReport:
-    """Flush ``containers`` for ``budget`` seconds at most; not at all if long-term storage fails again and
-    again and refuses changes for ``retry_in`` seconds."""
-    begun = anyio.current_time()
-    reasons: dict[int, str] = {}
+class GracefulEnd:
+    def __init__(self, containers: Sequence[LocalContainer], budget: float) -> None:
+        """``budget``: seconds that all flushes may take."""
+        self._containers = containers
+        self._budget = budget
+        self._begun = anyio.current_time()
+        self._reasons: dict[int, str] = {}
+        self._owners: dict[int, Container] = {}
+        self._seconds = 0.0
 
-    async def flush(container: Container) -> None:
+    async def flush(self, retry_in: float, *, serves: bool = False) -> None:
+        """Flush the containers; not at all if long-term storage fails again and again and refuses changes for
+        ``retry_in`` seconds. ``serves``: clients call meanwhile, and go on."""
+        refused = (
+            "long-term storage does not answer" if retry_in else f"the budget of {self._budget:g} s ended"
+        )
+        self._reasons = {each.index: refused for each in self._containers}
+        if not retry_in:
+            # Shielded: an app that was cancelled ends here too. The budget is what bounds it.
+            with anyio.move_on_after(self._budget, shield=True):
+                async with anyio.create_task_group() as tasks:
+                    for container in self._containers:
+                        tasks.start_soon(self._flush, container, 1 if serves else _FLUSHES_MAX)
+        for container in self._containers:
+            if (owner := container.active) is not None and owner.is_fenced:
+                self._reasons.pop(container.index, None)
+            elif owner is not None:
+                self._owners[container.index] = owner
+        self._seconds = anyio.current_time() - self._begun
+
+    async def _flush(self, container: LocalContainer, times: int) -> None:
+        async def flush(owner: Container) -> None:
+            for _ in range(times):
+                await owner.flush_before_end()
+                if owner.unflushed() == (0, 0):
+                    break
+            self._owners[container.index] = owner
+
         try:
-            await container.flush_before_end()
+            await container.call(flush)
+        except NotOwner:
+            self._reasons.pop(container.index)  # its log is another owner's, who flushes it
         except TierlogError as error:
-            reasons[container.index] = str(error)
+            self._reasons[container.index] = str(error)
         else:
-            del reasons[container.index]
+            self._reasons.pop(container.index)
 
-    refused = "long-term storage does not answer" if retry_in else f"the budget of {budget:g} s ended"
-    reasons |= {container.index: refused for container in containers}
-    if not retry_in:
-        # Shielded: an app that was cancelled ends here too. The budget is what bounds it.
-        with anyio.move_on_after(budget, shield=True):
-            async with anyio.create_task_group() as tasks:
-                for container in containers:
-                    tasks.start_soon(flush, container)
+    def report(self) -> EndReport:
+        """What is left now, which is logged too."""
+        left = tuple(
+            each for container in self._containers if (each := self._left(container.index)) is not None
+        )
+        report = EndReport(self._seconds, left)
+        for each in left:
+            _log.warning("ended_unflushed", **attrs.asdict(each))
+        if not left:
+            _log.info("ended_flushed", containers=len(self._containers), seconds=round(report.seconds, 3))
+        return report
 
-    left = tuple(
-        LeftInLog(container.index, *container.unflushed(), reason)
-        for container in containers
-        if (reason := reasons.get(container.index)) is not None
-    )
-    report = EndReport(anyio.current_time() - begun, left)
-    for each in left:
-        _log.warning("ended_unflushed", **attrs.asdict(each))
-    if not left:
-        _log.info("ended_flushed", containers=len(containers), seconds=round(report.seconds, 3))
-    return report
+    def _left(self, index: int) -> LeftInLog | None:
+        reason, owner = self._reasons.get(index), self._owners.get(index)
+        if owner is None:
+            return None if reason is None else LeftInLog(index, None, None, reason)
+
+        segments, size = owner.unflushed()
+        if reason is None and (segments or size):
+            reason = "it was accepted during the end"
+        return None if reason is None else LeftInLog(index, segments, size, reason)

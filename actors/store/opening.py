@@ -300,10 +300,10 @@ async def open_store(
     ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner. It
     then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. With
     ``recover_from_lts`` a store whose ``wal/`` is missing is recovered from its long-term storage alone, as
-    of its last full flush: what was acked since is lost, and the log names the flush of each container. A
-    folder with its ``wal/`` is opened as ever, and one without a store is refused. ``span`` is called around
-    every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own.
-    ``world`` and ``files`` are for simulations.
+    of its last full flush, and so is a container whose log alone is missing: what was acked since is lost,
+    and the log names the flush of each container. A folder with all of its logs is opened as ever, and one
+    without a store is refused. ``span`` is called around every call and every group of the log:
+    ``tierlog.opentelemetry_tracing()``, or a hook of your own. ``world`` and ``files`` are for simulations.
 
     Raises:
         NotOwner: Another process has the folder open, and ``take_over`` is not set.
@@ -452,7 +452,7 @@ class StoreOpener:
     take_over: bool = False
     """Fence another process that has the folder open, instead of refusing."""
     recover_from_lts: bool = False
-    """Recover the store from long-term storage alone if its logs are missing (rule R11)."""
+    """Recover what of its logs is missing from long-term storage alone (rule R11)."""
     span: SpanHook | None = None
     world: World
     files: Files
@@ -461,13 +461,14 @@ class StoreOpener:
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
         await finish_restore(self.files, self.folder)
-        await check_folder(self.files, self.folder)
-        await report_shared(self.files, self.folder)
         if self.recover_from_lts:
             # Not above: it opens logs as well.
-            from .recover import recover_if_lost
+            from .recover_container import recover_if_lost
 
             await recover_if_lost(self.folder, self.config, self.files, self.world)
+        # Not before: a lost store may have left other files than a new one may find.
+        await check_folder(self.files, self.folder)
+        await report_shared(self.files, self.folder)
         storage = await self._long_term_storage()
         identity = await identify(self.files, self.folder, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as opening:

@@ -15,8 +15,7 @@ goes on above what was claimed."""
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
 
 import anyio
 import attrs
@@ -51,15 +50,12 @@ from ..container.lts_boot import LtsBoot, claim_chain, read_boot, without_elemen
 from ..container.owner import Identity
 from ..folder.chunk_location import make_chunk_storage, resolve_location
 from ..folder.fingerprint import read_fingerprint
-from ..folder.identity import StoreIdentity, create_identity, read_identity
+from ..folder.identity import StoreIdentity, create_identity
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
 from ..folder.restore_folder import only_restore, publish, refuse_logs, restore_folder, restore_lane
 from ..settings.configuration import StoreConfig
-from ..telemetry.logging import get_logger
 from .lts_view import LtsContainer, check_readable
 from .opening import log_options
-
-_log = get_logger("node")
 
 Prepare = Callable[[ChunkStorage], Awaitable[object]]
 _CACHE_BYTES = 16 << 20
@@ -86,6 +82,8 @@ class RecoveredStore:
     containers: tuple[RecoveredContainer, ...]
     backup: str = ""
     """The backup that it was restored from; empty after a recovery."""
+    kept: str = ""
+    """Where the lost log of the container is, if only that was recovered and it had one."""
 
     @property
     def segments(self) -> int:
@@ -118,52 +116,24 @@ async def recover_store(
             if prepare is not None:
                 await prepare(chunks)
             pins = await require_pin_record(chunks, backup) if backup else None
-            return await _Recovery(folder, building, chunks, config, files, world, pins).run()
+            return await Recovery(folder, chunks, config, files, world, pins).run()
         finally:
             await chunks.close()
 
 
-async def recover_if_lost(folder: StoreFolder, config: StoreConfig, files: Files, world: World) -> None:
-    """Recover the store in ``folder`` if it has no logs: the choice of whoever opens it (rule R11). What each
-    container is as of is logged. Raises the errors of ``recover_store``."""
-    if await run_program(files, read_identity(folder.wal), folder.wal) is not None:
-        return
-
-    recovered = await recover_store(folder, config, files, world)
-    for each in recovered.containers:
-        _log.warning(
-            "recovered_from_lts",
-            container=each.container,
-            cycle=each.cycle,
-            element=each.element,
-            complete=_shown_time(each),
-            segments=each.segments,
-        )
-
-
-def _shown_time(each: RecoveredContainer) -> str:
-    if not each.cycle:
-        return "never"
-
-    time = datetime.fromtimestamp(each.completed_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return time if each.is_exact else f"before {time}"
-
-
-class _Recovery:
-    """One recovery: the logs are built in ``building`` and moved to ``folder``."""
+class Recovery:
+    """One recovery into ``folder``."""
 
     def __init__(
         self,
         folder: StoreFolder,
-        building: StoreFolder,
         chunks: ChunkStorage,
         config: StoreConfig,
         files: Files,
         world: World,
-        pins: PinRecord | None,
+        pins: PinRecord | None = None,
     ) -> None:
         self._folder = folder
-        self._building = building
         self._pins = pins
         """The backup that is restored; None to recover the newest state."""
         self._chunks = chunks
@@ -172,17 +142,20 @@ class _Recovery:
         self._world = world
 
     async def run(self) -> RecoveredStore:
+        """Recover the whole store: its logs are built in ``.restoring`` and moved from there."""
         record = await require_store_record(self._chunks)
         if self._pins is not None:
             check_store_of(self._pins, record)
         boots: list[LtsBoot] = []
         containers: list[RecoveredContainer] = []
         for index in range(record.containers):
-            boot, described = await self._read(record, index)
+            boot, described = await self.read(record, index)
             boots.append(boot)
             containers.append(described)
         # Everything is checked: from here on only in the temporary folder, until the chains are claimed.
-        claims = await self._write(record, boots)
+        identity = await self._make_identity(record)
+        wal = restore_folder(self._folder).wal
+        claims = [await self.write(wal, wal, identity, boot) for boot in boots]
         lane = restore_lane(self._files, self._folder)
         # Somebody may have put logs there, whose owner would be shut out.
         await run_program(lane, refuse_logs(self._folder), self._folder.path)
@@ -193,7 +166,7 @@ class _Recovery:
         backup = "" if self._pins is None else self._pins.name
         return RecoveredStore(record.store.hex(), tuple(containers), backup)
 
-    async def _read(self, record: StoreRecord, index: int) -> tuple[LtsBoot, RecoveredContainer]:
+    async def read(self, record: StoreRecord, index: int) -> tuple[LtsBoot, RecoveredContainer]:
         """What the container begins with."""
         chain = await read_chain(self._chunks, index)
         newest = await LtsContainer(index, self._chunks, record.store).newest()
@@ -236,28 +209,29 @@ class _Recovery:
             )
         return boot, _describe(boot, chain)
 
-    async def _write(self, record: StoreRecord, boots: Sequence[LtsBoot]) -> list[LogElement]:
-        """Make the folder of the logs. Returns the elements that claim the chains."""
-        wal, world = self._building.wal, self._world
+    async def _make_identity(self, record: StoreRecord) -> StoreIdentity:
+        wal, world = restore_folder(self._folder).wal, self._world
         fresh = StoreIdentity(record.store, bytes.fromhex(world.new_id()), record.containers, world.time_ms())
         create = create_identity(wal, fresh, f"{STORE_TEMPORARY}{world.new_id()}")
-        identity = await run_program(self._files, create, wal)
-        program = read_fingerprint(wal, socket.gethostname(), self._folder.wal)
-        fingerprint = await run_program(self._files, program, wal)
-        owner_id, claims = bytes.fromhex(world.new_id()), []
-        for boot in boots:
-            log_id = identity.container_log_id(boot.container)
-            owner = Identity(record.store, log_id, owner_id, fingerprint).signature
-            log = LocalLog(self._files, log_folder(wal, boot.container), log_id, log_options(self._config))
-            is_complete = False
-            try:
-                opened = await log.open(above=boot.epoch)
-                claims.append(await boot.write(log, owner, opened.epoch, world.time_ms()))
-                is_complete = True
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await log.close(clean=is_complete)
-        return claims
+        return await run_program(self._files, create, wal)
+
+    async def write(self, building: str, owned: str, identity: StoreIdentity, boot: LtsBoot) -> LogElement:
+        """Make the container's log in the folder ``building``. ``owned`` has the fingerprint of the logs of
+        the store. Returns the element that claims the chain."""
+        log_id, owner_id = identity.container_log_id(boot.container), bytes.fromhex(self._world.new_id())
+        program = read_fingerprint(owned, socket.gethostname(), self._folder.wal)
+        fingerprint = await run_program(self._files, program, owned)
+        owner = Identity(identity.store_id, log_id, owner_id, fingerprint).signature
+        log = LocalLog(self._files, log_folder(building, boot.container), log_id, log_options(self._config))
+        is_complete = False
+        try:
+            opened = await log.open(above=boot.epoch)
+            claim = await boot.write(log, owner, opened.epoch, self._world.time_ms())
+            is_complete = True
+        finally:
+            with anyio.CancelScope(shield=True):
+                await log.close(clean=is_complete)
+        return claim
 
 
 def _not_kept(backup: str, container: int) -> BackupIncomplete:

@@ -41,7 +41,7 @@ from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
-from .graceful_end import EndReport, flush_before_end
+from .graceful_end import EndReport, GracefulEnd
 from .store import RollingSizes, SegmentStore, StoreStatistics
 
 _FENCE_CHECK_SECONDS = 1.0
@@ -135,18 +135,24 @@ class ContainerRuntime:
     async def running(self) -> AsyncIterator[ContainerRuntime]:
         """Serve inside the body; at its end, however it ends, every container is closed before the storage
         actor stops."""
-        async with _background(self._run_storage, self._actor.stop):
-            await self._wait_storage()
-            async with _background(self._supervise, self._stop):
-                await self._supervising.wait()
-                try:
-                    yield self
-                finally:
-                    # Before the containers stop: later calls get ``ClosedError``, not the error of a
-                    # container that ends.
-                    self.store.mark_closed()
-                    if self._parts.options.flush_budget:
-                        self.store.end_report = await self.flush_before_end()
+        end: GracefulEnd | None = None
+        try:
+            async with _background(self._run_storage, self._actor.stop):
+                await self._wait_storage()
+                async with _background(self._supervise, self._stop):
+                    await self._supervising.wait()
+                    try:
+                        yield self
+                    finally:
+                        # Before the containers stop: later calls get ``ClosedError``, not the error of a
+                        # container that ends.
+                        self.store.mark_closed()
+                        if self._parts.options.flush_budget:
+                            end = self._end()
+                            await end.flush(self._actor.retry_in())
+        finally:
+            if end is not None:
+                self.store.end_report = end.report()
 
     def begin(self, index: int) -> LocalContainer:
         """Begin to serve the container ``index``, which fences every other owner. ``wait_started`` of the
@@ -162,9 +168,13 @@ class ContainerRuntime:
 
     async def flush_before_end(self) -> EndReport:
         """Flush what is served here, within the budget; calls of clients go on meanwhile."""
-        active = [owner for c in self._containers if (owner := c.active) is not None and not owner.is_fenced]
-        budget = self._parts.options.flush_budget
-        return await flush_before_end(active, budget, self._actor.retry_in())
+        end = self._end()
+        await end.flush(self._actor.retry_in(), serves=True)
+        return end.report()
+
+    def _end(self) -> GracefulEnd:
+        served = [container for container in self._containers if isinstance(container, LocalContainer)]
+        return GracefulEnd(served, self._parts.options.flush_budget)
 
     async def open(self, index: int) -> None:
         """``begin``, and return once the container answers. If it never will, raises the reason and does not

@@ -248,7 +248,12 @@ class SegmentStore(SegmentVerbs):
 
     @overload
     async def append_many(
-        self, name: str, events: Iterable[Buffer], *, expected_offset: int | None = None
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int: ...
     @overload
     async def append_many(
@@ -260,6 +265,7 @@ class SegmentStore(SegmentVerbs):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None: ...
     async def append_many(
         self,
@@ -270,6 +276,7 @@ class SegmentStore(SegmentVerbs):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         request = append_many_request(
             name,
@@ -279,6 +286,7 @@ class SegmentStore(SegmentVerbs):
             first_event_number,
             previous_event_number,
             expected_offset,
+            history,
         )
         return await self._append(self._containers.find(name), request)
 

@@ -26,7 +26,8 @@ class StoreTables:
         expected: Mapping[bytes, int],
         event: WriterEvent,
     ) -> int | None:
-        request = UpdateTableRequest(name, rows, expected, event.writer, event.number, event.previous)
+        identity = event.writer, event.number, event.previous, event.history
+        request = UpdateTableRequest(name, rows, expected, *identity)
         most = min(self._append_bytes_max, TABLE_BYTES_MAX)
         if request.size > most:
             raise TooLarge(

@@ -37,7 +37,7 @@ from ..kernel.process_status import holds_lock
 from ..kernel.task_groups import body_group
 from ..settings.configuration import ServerConfig, StoreConfig
 from ..store.opening import announced, identify, locate_chunks, system_world
-from ..store.recover import recover_if_lost
+from ..store.recover_container import recover_if_lost
 from ..telemetry.logging import get_logger
 from ..telemetry.opentelemetry import tracing_of_process
 from ..telemetry.printable import printable
@@ -67,7 +67,7 @@ class ServiceOptions:
     adopt: bool
     """Whether hosts may open a copied or restored folder (rule W8)."""
     recover_from_lts: bool = False
-    """Recover the store from long-term storage alone if its logs are missing (rule R11)."""
+    """Recover what of its logs is missing from long-term storage alone (rule R11)."""
     log_level: str = "info"
     """The log level of the hosts; one of ``LEVELS``."""
 
@@ -150,11 +150,11 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
         await finish_restore(files, options.folder)
-        await check_folder(files, options.folder)
-        await report_shared(files, options.folder)
         await _check_ports_free(files, options)
         if options.recover_from_lts:
             await recover_if_lost(options.folder, options.config, files, world)
+        await check_folder(files, options.folder)
+        await report_shared(files, options.folder)
         location = await locate_chunks(files, options.folder, options.config, world)
         await check_location(location, files, options.folder, world)
         identity = await identify(files, options.folder, options.containers, options.config, world)

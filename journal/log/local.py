@@ -53,7 +53,16 @@ from .lifecycle import LogEvent, LogLifecycle, LogState
 from .local_history import History, Part, list_wal_files, payloads, read_range, windows
 from .local_index import GroupIndex, window_payloads
 from .local_layout import LocalLogOptions, LogLayout, wal_name
-from .local_open import Inspected, Opened, TakenOver, inspect_log, list_state, note_watermark, open_log
+from .local_open import (
+    Inspected,
+    Opened,
+    TakenOver,
+    holds_nothing,
+    inspect_log,
+    list_state,
+    note_watermark,
+    open_log,
+)
 from .local_writer import (
     CurrentFile,
     LogContext,
@@ -191,6 +200,12 @@ class LocalLog(DurableDataLog):
     def _inspect(self) -> Program[tuple[Inspected, GroupIndex]]:
         found = yield from inspect_log(self._context)
         return found, _index_of(found.history, None)
+
+    async def holds_nothing(self) -> bool:
+        """Whether the log has no group, and never had one. It is not opened. Raises ``DataCorruption``,
+        ``StoreMismatch``."""
+        with self._mapped_errors():
+            return await self._files.run(holds_nothing(self._context))
 
     async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)

@@ -43,7 +43,7 @@ from ..registers.local import (
     slot_offset,
 )
 from .frames import FileId, Seal
-from .local_history import History, HistoryReader, Part, list_wal_files
+from .local_history import HISTORY_START, History, HistoryReader, Part, list_wal_files
 from .local_writer import (
     CurrentFile,
     LogContext,
@@ -178,6 +178,14 @@ def inspect_log(context: LogContext) -> Program[Inspected]:
         return Inspected(image.epoch, history)
 
     return (yield from _read_unchanged(read))
+
+
+def holds_nothing(context: LogContext) -> Program[bool]:
+    """Whether the log has no group, and never had one. Reads no more than a log without groups has."""
+    image, names = yield from list_state(context)
+    if image is not None and any(mark.last_group >= HISTORY_START for mark in image.watermarks.values()):
+        return False
+    return not names or (yield from inspect_log(context)).history.last is None
 
 
 def list_state(context: LogContext) -> Program[tuple[RegisterImage | None, list[FileId]]]:

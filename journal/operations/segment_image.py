@@ -21,7 +21,8 @@ from .expire_writers import decode_writer, encode_writer
 from .update_attributes import decode_values, encode_values
 
 SEALED_FLAG, TABLE_FLAG, SPILLED_FLAG, IDS_FLAG, WRITERS_FLAG, HISTORIES_FLAG = 1, 2, 4, 8, 16, 32
-_FLAGS = SEALED_FLAG | TABLE_FLAG | SPILLED_FLAG | IDS_FLAG | WRITERS_FLAG | HISTORIES_FLAG
+_PLAIN_FLAGS = SEALED_FLAG | TABLE_FLAG
+_FLAGS = _PLAIN_FLAGS | SPILLED_FLAG | IDS_FLAG | WRITERS_FLAG | HISTORIES_FLAG
 _HEAD = struct.Struct(">QBBQQQH")
 """All before the name, and its length."""
 _NUMBERS, _WRITER = struct.Struct(">BQQQ"), struct.Struct(">qqQ")
@@ -37,6 +38,9 @@ class SegmentStatus(IntEnum):
     through that target."""
     DELETED = 3
     """Deleted for every reader; its record and chunks in long-term storage are still to be removed."""
+
+
+_STATUSES = {int(status): status for status in SegmentStatus}
 
 
 class WriterState(NamedTuple):
@@ -174,8 +178,32 @@ def sid_of_image(data: bytes) -> int:
 
 
 def decode_image(data: bytes) -> SegmentImage:
+    # Most are plain, and a recovery decodes the images of all segments.
+    return _decode_plain_image(data) or _decode_any_image(data)
+
+
+def _decode_plain_image(data: bytes) -> SegmentImage | None:
+    """What ``encode_plain_image`` packed, unpacked at once; None for any other image."""
+    if len(data) < _HEAD.size:
+        return None
+
+    sid, number, flags, length, start_offset, rolling_size, size = _HEAD.unpack_from(data)
+    status = _STATUSES.get(number)
+    if status is None or flags & ~_PLAIN_FLAGS or data[_HEAD.size + size :] != _NO_LISTS:
+        return None
+
+    try:
+        name = data[_HEAD.size : _HEAD.size + size].decode()
+    except UnicodeDecodeError:
+        return None
+    sealed, is_table = bool(flags & SEALED_FLAG), bool(flags & TABLE_FLAG)
+    return SegmentImage(
+        sid, status, sealed, length, start_offset, rolling_size, name, (), (), (), NO_MERGES, is_table
+    )
+
+
+def _decode_any_image(data: bytes) -> SegmentImage:
     fields = Decoder(data)
-    # Unpacked at once: a recovery decodes the images of all segments.
     sid, status = fields.u64(), fields.member(SegmentStatus)
     flags, length, start_offset, rolling_size = fields.unpacked(_NUMBERS)
     if flags & ~_FLAGS:

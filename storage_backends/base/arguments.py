@@ -66,6 +66,8 @@ class JoinedAppend(Protocol):
     def previous_event(self) -> int | None: ...
     @property
     def expected_offset(self) -> int | None: ...
+    @property
+    def history(self) -> int | None: ...
 
 
 def check_int(what: str, value: object, low: int, high: int) -> int:
@@ -300,8 +302,8 @@ def not_an_append(value: object) -> InvalidArgument:
     return InvalidArgument(f"append_each takes items such as tierlog.BatchItem, not {shown(value)}")
 
 
-def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:
-    """The checked previous event number and expected offset of one append of ``append_each``."""
+def check_joined(append: JoinedAppend) -> tuple[int | None, int | None, int | None]:
+    """The checked previous event number, expected offset and history of one append of ``append_each``."""
     if not isinstance(append.writer, bytes):
         raise InvalidArgument(f"an append's writer must be bytes, not {type(append.writer).__name__}")
 
@@ -315,4 +317,5 @@ def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:
     expected = (
         None if append.expected_offset is None else check_offset(append.expected_offset, "expected_offset")
     )
-    return previous_event(append.previous_event, append.first_event), expected
+    history = history_of_append(append.history, append.writer or None, expected)
+    return previous_event(append.previous_event, append.first_event), expected, history

@@ -1,8 +1,8 @@
 """What callers see of backups, and the order in which one is made and removed, as programs without I/O: each
 yields the steps that containers are asked for, wherever these are. An error of a step is thrown into it.
 
-Cancellation and crash: a program may be dropped at any step. Without the record there is no backup, and the
-containers drop what they keep for it (rule P3)."""
+Cancellation: ``undo`` follows. Crash: a program may be dropped at any step. Without the record there is no
+backup, and the containers drop what they keep for it (rule P3)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from enum import Enum
 
+import anyio
 import attrs
 
-from .errors import BackupNotFound, InvalidArgument, TierlogError
+from .errors import BackupIncomplete, BackupNotFound, InvalidArgument, TierlogError
 from .values import Value
 
 NAME_PATTERN = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}"
 _NAME = re.compile(NAME_PATTERN)
+UNDO_SECONDS = 5.0
+"""Seconds that a caller who goes away waits at most for what it did to be undone."""
 
 
 def is_backup_name(name: str) -> bool:
@@ -120,8 +123,33 @@ def remove_backup(name: str, containers: int) -> Steps:
         raise BackupNotFound(f"there is no backup {name!r}: `tierlog backup ls` lists them")
 
 
+def undo(steps: Steps) -> Steps:
+    """What a program does that is dropped at a step: it undoes what it did."""
+    with suppress(StopIteration, BackupIncomplete):
+        step = steps.throw(BackupIncomplete("the call was cancelled"))
+        while True:
+            try:
+                answer = yield step
+            except TierlogError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+
+
 async def take_steps(steps: Steps, take: Callable[[BackupStep], Awaitable[StepAnswer]]) -> None:
-    """Run a program. ``take`` has a container take one step."""
+    """Run a program. ``take`` has a container take one step. If it is cancelled, it is undone, for at most
+    ``UNDO_SECONDS``."""
+    try:
+        await _take_steps(steps, take)
+    except TierlogError:
+        raise
+    except BaseException:
+        with anyio.move_on_after(UNDO_SECONDS, shield=True):
+            await _take_steps(undo(steps), take)
+        raise
+
+
+async def _take_steps(steps: Steps, take: Callable[[BackupStep], Awaitable[StepAnswer]]) -> None:
     with suppress(StopIteration):
         step = next(steps)
         while True:

@@ -66,7 +66,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import attrs
 from anyio.lowlevel import checkpoint
@@ -231,6 +232,11 @@ class ChunkStorage(ABC):
         """Seconds for which every change would be refused, because the storage fails again and again (rule
         S7); 0.0 if changes may be tried. Never suspends."""
         return 0.0
+
+    def notifying(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
+        """Inside the body ``notify()`` is called when changes may be tried again before ``retry_in`` is over:
+        one has succeeded. By default never."""
+        return nullcontext()
 
     @abstractmethod
     async def exists(self, name: str) -> bool: ...

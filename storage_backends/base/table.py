@@ -9,7 +9,7 @@ from typing import Protocol
 
 import attrs
 
-from .arguments import WriterId, check_int, event_identity, previous_event
+from .arguments import WriterId, check_history, check_int, event_identity, previous_event
 from .errors import InvalidArgument
 from .page_tokens import check_token
 from .tables import (
@@ -38,13 +38,20 @@ class WriterEvent:
     """Empty for an update without a writer."""
     number: int = 0
     previous: int | None = None
+    history: int | None = None
+    """The history that the number is of, None if the caller does not say (rule R9)."""
 
     @classmethod
-    def of(cls, writer_id: WriterId | None, number: int | None, previous: int | None) -> WriterEvent:
+    def of(
+        cls, writer_id: WriterId | None, number: int | None, previous: int | None, history: int | None = None
+    ) -> WriterEvent:
+        known = check_history(history)
         if writer_id is None and number is None and previous is None:
+            if known is not None:
+                raise InvalidArgument("history says of which history event_number is: give one")
             return cls()
         writer, first = event_identity(writer_id, number, "event_number")
-        return cls(writer, first, previous_event(previous, first))
+        return cls(writer, first, previous_event(previous, first), known)
 
 
 class TableAccess(Protocol):
@@ -74,7 +81,8 @@ class Table:
 
     A ``writer_id`` makes an update safe to repeat, as it does for appends: each update is one event of the
     writer, with the number ``event_number``. A repeat changes nothing and returns the version of the first
-    attempt, or None if the writer has made another update since.
+    attempt, or None if the writer has made another update since. ``history`` is the one that the number is
+    of, as for appends; versions say themselves which one they are of.
     """
 
     def __init__(self, access: TableAccess, name: str) -> None:
@@ -103,6 +111,7 @@ class Table:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         """Sets the value of ``key`` and returns its version. ``expected_version``: the version that the key
         must have now; 0 if it must have no row.
@@ -112,7 +121,9 @@ class Table:
             SegmentSealed: The table is sealed.
         """
         update = TableUpdate(key, check_value(value), expected_version)
-        return await self._update((update,), WriterEvent.of(writer_id, event_number, previous_event_number))
+        return await self._update(
+            (update,), WriterEvent.of(writer_id, event_number, previous_event_number, history)
+        )
 
     async def remove(
         self,
@@ -122,11 +133,14 @@ class Table:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         """Removes ``key``, whether it has a row or not, and returns the version of the removal. Arguments and
         errors are those of ``put``."""
         update = TableUpdate(key, None, expected_version)
-        return await self._update((update,), WriterEvent.of(writer_id, event_number, previous_event_number))
+        return await self._update(
+            (update,), WriterEvent.of(writer_id, event_number, previous_event_number, history)
+        )
 
     async def put_many(
         self,
@@ -135,13 +149,14 @@ class Table:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         """Sets the values of up to 1,000 keys, all or none, and returns their version."""
         if not isinstance(values, Mapping):
             raise InvalidArgument(f"values are a mapping of keys to values, not {type(values).__name__}")
 
         updates = [TableUpdate(key, check_value(value)) for key, value in values.items()]
-        event = WriterEvent.of(writer_id, event_number, previous_event_number)
+        event = WriterEvent.of(writer_id, event_number, previous_event_number, history)
         return await self._update(checked_table_updates(updates), event)
 
     async def update(
@@ -151,10 +166,11 @@ class Table:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         """Puts and removes up to 1,000 rows, all or none, and returns their version. If one condition does
         not hold, nothing is changed. Errors are those of ``put``."""
-        event = WriterEvent.of(writer_id, event_number, previous_event_number)
+        event = WriterEvent.of(writer_id, event_number, previous_event_number, history)
         return await self._update(checked_table_updates(updates), event)
 
     async def _update(self, updates: Sequence[TableUpdate], event: WriterEvent) -> int | None:
@@ -230,6 +246,7 @@ class Table:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> AsyncIterator[TableTransaction]:
         """``async with table.transaction() as transaction:`` reads and changes many rows as if nobody else
         did anything meanwhile. The changes are made at the end of the block, all or none, and only if every
@@ -239,7 +256,7 @@ class Table:
             TableConflict: At the end of the block: a row was changed since it was read. Nothing was changed;
                 run the block again.
         """
-        event = WriterEvent.of(writer_id, event_number, previous_event_number)
+        event = WriterEvent.of(writer_id, event_number, previous_event_number, history)
         transaction = self.begin()
         try:
             yield transaction

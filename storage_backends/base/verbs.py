@@ -304,13 +304,14 @@ class SegmentVerbs(ReadVerbs, Protocol):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         """Appends several events contiguously, all or nothing, and returns the offset of the first one's
         first byte.
 
         Takes 1 to 1,048,576 events; together they have at most ``append_bytes_max`` bytes. With ``writer_id``
         they get the numbers from ``first_event_number`` on, and the batch must be entirely new or entirely a
-        repetition.
+        repetition. ``history`` is that of the numbers and of ``expected_offset``.
 
         Raises the errors of ``append``.
         """

@@ -8,8 +8,8 @@ ones (rule K1).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing
 
 import attrs
 
@@ -47,6 +47,9 @@ class CachedChunkStorage(ChunkStorage):
 
     def retry_in(self) -> float:
         return self._inner.retry_in()
+
+    def notifying(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
+        return self._inner.notifying(notify)
 
     async def exists(self, name: str) -> bool:
         return await self._inner.exists(name)

@@ -46,10 +46,10 @@ class RequestInfo:
 
 
 _CREDENTIALS = "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role of this machine"
+_REGION = "the bucket {bucket} is in another region; set `region` of [s3] in the configuration, or AWS_REGION"
 
 _CONFIGURATION = {
-    "NoSuchBucket": "there is no bucket {bucket} at {endpoint}; make it, or correct `chunks` in the "
-    "configuration",
+    "NoSuchBucket": "there is no bucket {bucket} at {endpoint}; make it, or correct its name",
     "InvalidAccessKeyId": "{endpoint} does not know the access key" + _CREDENTIALS,
     "SignatureDoesNotMatch": "{endpoint} refuses the signature: the secret key does not belong to the "
     "access key" + _CREDENTIALS,
@@ -61,10 +61,8 @@ _CONFIGURATION = {
     "or of the user",
     "AllAccessDisabled": "access to {url} is switched off at the service; switch it on there",
     "RequestTimeTooSkewed": "the clock of this machine and that of {endpoint} are too far apart; set it",
-    "PermanentRedirect": "the bucket {bucket} is in another region; set the region in the configuration, or "
-    "AWS_REGION",
-    "AuthorizationHeaderMalformed": "the bucket {bucket} is in another region; set the region in the "
-    "configuration, or AWS_REGION",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
 }
 """Refusals that last until an operator corrects something."""
 
@@ -132,8 +130,8 @@ def mapped(error: Exception, request: RequestInfo) -> TierlogError:
     # carried the request.
     if _never_sent(error):
         return Unavailable(
-            f"{request.endpoint} cannot be reached: {error}; check that it runs and that the endpoint in the "
-            f"configuration is right"
+            f"{request.endpoint} cannot be reached: {error}; check that it runs, and that its address is "
+            f"right: `endpoint` of [s3] in the configuration, or AWS_ENDPOINT_URL_S3"
         )
 
     cause = f"it has no {error}" if isinstance(error, KeyError) else repr(error)

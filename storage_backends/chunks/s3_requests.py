@@ -82,6 +82,10 @@ class S3Client(Protocol):
     async def abort_multipart_upload(self, **request: Any) -> Mapping[str, Any]: ...
     async def list_multipart_uploads(self, **request: Any) -> Mapping[str, Any]: ...
 
+    @property
+    def meta(self) -> Any:
+        """Where the client finds the service, among others."""
+
 
 class _Session(AIOHTTPSession):  # type: ignore[misc]  # its class is of any type
     """aiobotocore's HTTP session, without aiohttp's own retry. Uses two private names
@@ -193,6 +197,9 @@ class S3Requests:
         try:
             self._context = make_client(self._options)
             self._client = await self._context.__aenter__()
+            # Of the environment, or AWS: messages name what was asked, which may not be what was meant.
+            self._endpoint = str(self._client.meta.endpoint_url)
+            request = attrs.evolve(request, endpoint=self._endpoint)
             await self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
         except Exception as error:
             problem = at_opening(error, request)

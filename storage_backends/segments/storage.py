@@ -20,6 +20,7 @@ has happened except garbage whose names were tracked before it was created.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import anyio.lowlevel
 
@@ -232,6 +233,10 @@ class ChunkedSegmentStorage:
     def retry_in(self) -> float:
         """Seconds for which long-term storage refuses every change (rule S7); 0.0 if it does not."""
         return self._context.chunks.retry_in()
+
+    def notifying(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
+        """Inside the body ``notify()`` is called when long-term storage accepts changes again."""
+        return self._context.chunks.notifying(notify)
 
     def newer_deferred_work(self) -> frozenset[str]:
         """Keys of deferred work of kinds that only a newer version knows, as of the last ``deferred_work``.

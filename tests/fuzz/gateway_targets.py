@@ -204,6 +204,7 @@ _ITEMS = [
     batch.BatchItem("a", b"plain"),
     batch.BatchItem("größe", b"twoevents", b"writer-1", 5, 2, 4, None),
     batch.BatchItem("a", b"", expected_offset=5),
+    batch.BatchItem("a", b"!", b"writer-1", 7, 1, history=1 << 20),
 ]
 
 

@@ -12,7 +12,12 @@ from tierlog.actors.container import ended_rows
 from tierlog.actors.container.attribute_rows import attributes_prefix
 from tierlog.actors.container.attributes import decode_attribute
 from tierlog.actors.container.left_rows import mark_key, marked_sid
-from tierlog.actors.container.lost_histories import decode_histories, encode_histories
+from tierlog.actors.container.lost_histories import (
+    EndedLog,
+    Histories,
+    decode_histories,
+    encode_histories,
+)
 from tierlog.actors.container.segment_rows import (
     NAME_PREFIX,
     encode_image_row,
@@ -182,10 +187,28 @@ RUN_TARGETS = (
     Target(
         "record of histories",
         decode_histories,
-        [encode_histories(()), encode_histories((1 << 20, 1 << 21))],
+        [
+            encode_histories(Histories()),
+            encode_histories(Histories((1 << 20, 1 << 21))),
+            encode_histories(Histories((1 << 20,), (EndedLog(b"l" * 16, 7),))),
+        ],
         encode=encode_histories,
-        values=st.sets(st.integers(0, (1 << 64) - 1), max_size=3).map(lambda epochs: tuple(sorted(epochs))),
-        hostile=[b"", b"\x01" + bytes(7), encode_histories((2, 1))],
+        values=st.builds(
+            Histories,
+            st.sets(st.integers(0, (1 << 64) - 1), max_size=3).map(lambda epochs: tuple(sorted(epochs))),
+            st.lists(
+                st.builds(EndedLog, st.binary(min_size=16, max_size=16), st.integers(0, (1 << 64) - 1)),
+                max_size=3,
+            ).map(tuple),
+        ),
+        hostile=[
+            b"",
+            b"\x01" + bytes(7),
+            encode_histories(Histories((2, 1))),
+            b"\x02" + bytes(3),
+            b"\x02" + bytes(4),
+            b"\x02\xff\xff\xff\xff" + bytes(24),
+        ],
     ),
     Target(
         "place in a listing of transactions",

@@ -56,11 +56,13 @@ EXEMPT = {
     "actors/settings/configuration_file.py load_config": "opens the file and hands its bytes "
     "to decode_config",
     "actors/folder/identity.py _has_logs": "asks whether any folder has a number for its name, and uses none",
+    "actors/folder/restore_folder.py _remake_wal": "asks the same, and takes the name as it is",
     "actors/store/opening.py StoreOpener._disk": "reads the id of an opening that this process has just made",
     "actors/store/opening.py identify": "reads ids that this process has just made",
     "journal/log/s3_open.py S3Context.new_id": "as above",
     "actors/maintenance/restore.py _Restore._make_folder": "as above",
-    "actors/store/recover.py _Recovery._write": "as above",
+    "actors/store/recover.py Recovery.write": "as above",
+    "actors/store/recover.py Recovery._make_identity": "as above",
     "journal/operations/operation.py _Record.decode": "a protocol's signature, without a body",
     "actors/store/runtime.py ContainerRuntime._local_container.make": "as above",
     "spark_bridge/events.py decode_arrow": "needs the extra `spark`; takes boundaries that `boundaries` has "

@@ -36,6 +36,13 @@ _WRITES = ("create_with_content", "write")
 Act = Callable[[PlannedFault], None]
 
 
+async def defrag_later(run: RunState, process: Process, name: str, seconds: float = 0.0) -> None:
+    """An operator defragments the segment, if it is there."""
+    await trio.sleep(seconds)
+    run.expect_import(name, process.number)
+    await run.attempt(process, f"defrag {name}", partial(defrag_segment, name=name), seconds=_DEFRAG_SECONDS)
+
+
 class BesideTheWriter:
     def __init__(self, run: RunState, tasks: anyio.abc.TaskGroup, acts: Mapping[FaultKind, Act]) -> None:
         """``tasks`` holds the processes: a fault may be met, and start something, as long as one of them
@@ -82,9 +89,7 @@ class BesideTheWriter:
         self._run.site.faults.add(late)
 
     def _start_defrag(self, process: Process, name: str) -> None:
-        self._run.expect_import(name, process.number)
-        call = partial(defrag_segment, name=name)
-        self._start(partial(self._run.attempt, process, f"defrag {name}", call, seconds=_DEFRAG_SECONDS))
+        self._start(partial(defrag_later, self._run, process, name))
 
     def _hang(self, fault: PlannedFault) -> None:
         process, random = self._run.current, Random(f"fault {fault.chance}")

@@ -18,6 +18,8 @@ from .plan import FaultKind, PlannedFault
 from .records import OWN_CHUNKS
 from .world import CACHE, Site
 
+FOREIGN = (f"{CACHE}/notes.txt", f"{CACHE}/containers+0000+.of-another-program.blocks")
+"""Files that are not the cache's: no chunk can have the name of the second one."""
 _FAILING = ("Open", "Read", "Write", "Unlink", "ListFolder", "MakeFolder", "FreeSpace")
 
 
@@ -29,7 +31,15 @@ def small_blocks() -> Iterator[None]:
 
 
 def files_of(disk: SimulatedDisk) -> list[str]:
-    return disk.files_below(f"{CACHE}/")
+    return [path for path in disk.files_below(f"{CACHE}/") if path not in FOREIGN]
+
+
+def leave_foreign(site: Site, random: Random) -> None:
+    """In half of the worlds with a cache, files of others are in its folder before the first opening."""
+    if site.kind.chunk_cache and random.random() < 0.5:
+        for path in FOREIGN:
+            site.disk.put(path, b"not yours")
+        site.has_foreign_files = True
 
 
 class ChunkCacheFaults:
@@ -56,7 +66,7 @@ class ChunkCacheFaults:
         disk, paths = self._site.disk, files_of(self._site.disk)
         for path in paths if random.random() < 0.6 else random.sample(paths, min(1, len(paths))):
             disk.unlink(path)
-        if not files_of(disk) and disk.exists(CACHE) and random.random() < 0.5:
+        if not disk.files_below(f"{CACHE}/") and disk.exists(CACHE) and random.random() < 0.5:
             disk.remove_folder(CACHE)
 
     def _damage(self, fault: PlannedFault, random: Random) -> None:
@@ -105,6 +115,8 @@ def check_cache(site: Site) -> None:
     if not site.kind.chunk_cache:
         return
 
+    if site.has_foreign_files and not all(map(site.disk.exists, FOREIGN)):
+        raise Broken("it does not hold that files of others stay in the folder of the cache")
     held = {path: site.disk.find(path).blocks * BLOCK for path in files_of(site.disk)}
     chunks = {path.rpartition("/")[2].removesuffix(".blocks").replace("+", "/") for path in held}
     if left := sorted(chunks - site.chunk_contents().keys()):

@@ -10,6 +10,7 @@ from tierlog.journal.log.memory import MemoryLogService
 from .disk import SimulatedDisk
 from .invariants import Broken
 from .process import Process
+from .world import FIRST_LOG
 
 HERE, THERE = Fingerprint(b"h" * 16, "here:/data/wal"), Fingerprint(b"t" * 16, "there:/copy/wal")
 
@@ -30,6 +31,7 @@ class Folder:
     """The highest version that its last owners gave, by container."""
     starts_sent: dict[str, int] = attrs.field(factory=dict)
     """The highest start of a truncation, which may be in doubt."""
+    log_id: bytes = FIRST_LOG
 
     @property
     def runs(self) -> str:
@@ -42,16 +44,27 @@ class Folder:
         logs = MemoryLogService()
         for log, journal in self.logs._states.items():
             logs._states[log] = attrs.evolve(journal, groups=list(journal.groups))
-        copy = Folder(name, logs, fingerprint, dict(self.acked), dict(self.starts), dict(self.doubts))
+        copy = Folder(
+            name,
+            logs,
+            fingerprint,
+            dict(self.acked),
+            dict(self.starts),
+            dict(self.doubts),
+            log_id=self.log_id,
+        )
         for path in disk.files_below(copy.runs):
             disk.unlink(path)  # of an earlier copy
         for path in disk.files_below(self.runs) if with_runs else ():
             disk.put(f"{copy.runs}{path.removeprefix(self.runs)}", disk.content(path))
         return copy
 
-    def check_versions(self, other: Folder) -> None:
-        """Whoever adopts a folder gives no version again that owners of the other one gave (rule J6)."""
+    def check_versions(self, other: Folder, alone: int | None = None) -> None:
+        """Whoever adopts a folder gives no version again that owners of the other one gave (rule J6).
+        ``alone``: the only container that has another log."""
         assert self.process is not None
         for container in self.process.containers():
-            if container.state.sequence <= other.versions.get(container.index, 0):
+            if alone in (None, container.index) and container.state.sequence <= other.versions.get(
+                container.index, 0
+            ):
                 raise Broken(f"it does not hold that folder {self.name} gives no version again")

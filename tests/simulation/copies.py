@@ -560,7 +560,8 @@ class CopiesRun:
         try:
             with trio.fail_after(PATIENCE):
                 folder.process = await self.site.start(
-                    self._tasks, ServiceFolder(folder.logs, folder.runs, folder.fingerprint, adopt)
+                    self._tasks,
+                    ServiceFolder(folder.logs, folder.runs, folder.fingerprint, adopt, folder.log_id),
                 )
         except (TierlogError, ProcessDied) as error:
             raise Broken(f"it does not hold that folder {folder.name} can be opened\n{error!r}") from error
@@ -569,9 +570,7 @@ class CopiesRun:
         """Each attempt raises the log's epoch, and is refused all the same."""
         for _ in range(self._random.randint(1, 3)):
             try:
-                await self.site.start(
-                    self._tasks, ServiceFolder(folder.logs, folder.runs, folder.fingerprint)
-                )
+                await self.site.start(self._tasks, _served(folder))
             except StoreMismatch:
                 continue
             raise Broken(f"it does not hold that folder {folder.name}, which is not the newest, is refused")
@@ -689,6 +688,10 @@ class CopiesRun:
                 )
             folder.acked[name] = whole if data == whole[start:] else acked
             folder.starts[name] = start
+
+
+def _served(folder: Folder, *, adopt: bool = False) -> ServiceFolder:
+    return ServiceFolder(folder.logs, folder.runs, folder.fingerprint, adopt, folder.log_id)
 
 
 async def read_all(store: SegmentStore, name: str) -> tuple[bytes, int]:

@@ -302,11 +302,21 @@ def garbage_is_not_referenced(container: Container) -> Iterator[str]:
             yield f"run {name} waits for its deletion, though the newest element names it"
 
 
+def dirty_segments_are_to_be_published(container: Container) -> Iterator[str]:
+    """Rule M13: the next change of one that is listed as dirty lists it nowhere else."""
+    segments, cut = container.state.segments, container.state.cut
+    for s in _in_memory(container):
+        is_known = s.sid in segments.unpublished or (cut is not None and s.sid in cut)
+        if s.is_listed and s.status is SegmentStatus.LIVE and not is_known:
+            yield f"{s!r} is dirty, and no cycle is to publish it"
+
+
 LOGGED: Mapping[str, Predicate] = {
     "sequences are ordered": sequences_are_ordered,
     "the log keeps what is not flushed": the_log_keeps_what_is_not_flushed,
     "unflushed bytes are marked with their groups": unflushed_bytes_are_marked,
     "garbage is not referenced": garbage_is_not_referenced,
+    "dirty segments are to be published": dirty_segments_are_to_be_published,
 }
 
 ALL: Mapping[str, Predicate] = {**SEGMENTS, **MEMORY, **LOGGED}

@@ -8,7 +8,7 @@ earlier history ask for offsets that they share with the present one, and for th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 
 import attrs
@@ -47,10 +47,13 @@ class LostHistory:
         self._random = random
         self.events = {name: Events() for name in names}
 
-    async def go_on(self, recovered: Folder, lost: Folder, before: dict[str, int]) -> None:
-        """Every client goes on. ``recovered`` has what is left of ``lost``, whose histories were ``before``,
-        and nothing has been appended since."""
-        for name, events in self.events.items():
+    async def go_on(
+        self, recovered: Folder, lost: Folder, before: dict[str, int], names: Iterable[str]
+    ) -> None:
+        """Every client of the segments ``names`` goes on. ``recovered`` has what is left of ``lost``, whose
+        histories were ``before``, and nothing has been appended since."""
+        for name in names:
+            events = self.events[name]
             known = lost.acked[name]
             kept = len(recovered.acked[name])
             if kept and kept not in events.ends:

@@ -19,6 +19,7 @@ import attrs
 
 from tierlog.actors.container.closures import ClosureLog, is_record
 from tierlog.actors.container.cycle_cut import CycleCut
+from tierlog.actors.container.ended_rows import TRANSACTION_PREFIX, transaction_of_row
 from tierlog.actors.container.listed_chain import list_chain
 from tierlog.actors.container.lts_boot import LtsBoot, read_boot
 from tierlog.actors.container.published_check import pages_of_rows
@@ -220,6 +221,10 @@ def _breaches(boot: LtsBoot, rows: Mapping[bytes, Row], at_cut: _AtCut, notes: C
         is_same = shown is None if row.value is None else shown == row
         if not is_same and not at_cut.closures.is_held(held, row):
             yield f"{row} was there at the cut, and there is {shown}; held: {held}"
+        # Not by the closures of the product: they say whose row it is.
+        record = transaction_of_row(row) if key.startswith(TRANSACTION_PREFIX) else None
+        if is_same and record is not None and record.sid in held:
+            yield f"{record} is published, and its target is held back; held: {held}"
     published = {(record.target, record.id) for record in boot.open}
     for transaction, sid in at_cut.open.items():
         if transaction not in published and sid not in held:

@@ -27,6 +27,9 @@ from .disk import Keep
 from .faults import Fault, Kind, Nth, Target, Window, any_fault
 from .full_storage import FullStorage
 from .gates import Killed
+from .gc_orders import GarbageOrders
+from .graceful_ends import GracefulEnds
+from .held_layouts import HeldLayouts
 from .local_runs import LocalRunFaults
 from .loop import after_steps, waiting_tasks
 from .plan import FaultKind, PlannedFault
@@ -60,17 +63,22 @@ class Nemesis:
         self._watermarks_hold = True
         self._zombies: list[Process] = []
         self._compound = CompoundFaults(run, tasks, self)
+        self._graceful = GracefulEnds(run)
         self.backups = Backups(run, tasks)
+        self.gc_orders = GarbageOrders(run, tasks)
         acts = {
             **LocalRunFaults(run, tasks, self).acts,
             **self.backups.acts,
-            **FullStorage(run, tasks).acts,
+            **self.gc_orders.acts,
+            **FullStorage(run, tasks, self._undo_later).acts,
+            **HeldLayouts(run, tasks).acts,
             **ChunkCacheFaults(run.site).acts,
         }
         self.beside = BesideTheWriter(run, tasks, acts)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             FaultKind.ADVANCE: self._advance,
             FaultKind.STOP: self._stop,
+            FaultKind.GRACEFUL_END: self._stop,
             FaultKind.KILL: self._kill_later,
             FaultKind.KILL_AT_CALL: self._kill_at_call,
             FaultKind.KILL_RECOVERY: self._kill_recovery,
@@ -127,6 +135,7 @@ class Nemesis:
         with trio.move_on_after(START_SECONDS):
             await process.stop()
         self._run.release()
+        self._graceful.note(process)
         self._end(process)
 
     async def _kill_later(self, fault: PlannedFault, random: Random) -> None:
@@ -361,6 +370,7 @@ class Nemesis:
                 process = await self._site.start(self._tasks)
             except (TierlogError, OSError, ProcessDied, Killed) as error:
                 return None, f"{type(error).__name__}: {error}"
+            self._graceful.check(process)
             self._tasks.start_soon(self._mark_dead_at_the_end, process)
             return (None, "it stands still in its opening") if process.frozen else (process, "")
         self._end(self._site.processes[-1])
@@ -437,6 +447,7 @@ class Nemesis:
             )
         if process.error is not None:
             raise CannotServe(f"P{process.number} did not stop cleanly: {process.error!r}")
+        self._graceful.note(process, is_undisturbed=True)
         self._run.mark_dead(process)
 
 

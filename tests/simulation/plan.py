@@ -20,6 +20,7 @@ import attrs
 
 from tierlog.actors.settings.layout_mode import LayoutMode
 
+from .disk import BLOCK
 from .legacy import LegacyFiles, draw
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
 
@@ -104,6 +105,14 @@ BACKUP_SHARE = 0.15
 """The share of the seeds without any of these with backups."""
 FULL_SHARE = 0.15
 """The share of the seeds without any of these in which users' data finds no room for a while."""
+READER_SHARE = 0.15
+"""The share of the seeds without any of these with readers that hold layouts."""
+ORDER_SHARE = 0.15
+"""The share of the seeds without any of these with an operator's orders to garbage collection."""
+DISK_SHARE = 0.2
+"""The share of the seeds without any of these in which the file system of the chunks is full for a while."""
+GRACEFUL_SHARE = 0.25
+"""The share of the seeds in which most ends of processes are graceful."""
 CACHE_SHARE = 0.4
 """The share of the seeds with objects, and without what would be delayed, with a chunk cache."""
 SLOW_SHARE = 0.15
@@ -153,6 +162,11 @@ class FaultKind(StrEnum):
     BACKUP = "backup that is made or removed"
     USERS_FULL = "no room for users' data, for longer than garbage waits"
     CHUNK_CACHE = "loss, damage or failure of the chunk cache"
+    HELD_LAYOUT = "reader that holds a layout"
+    FULL_DISK = "file system of chunks without room, for longer than garbage waits"
+    GC_ORDER = "operator's order to garbage collection"
+    GRACEFUL_END = "graceful end within a budget"
+    """In the place of another end."""
 
 
 QUIET = (FaultKind.ADVANCE,)
@@ -185,7 +199,18 @@ RUNS = (
     FaultKind.UNREADABLE_RUNS,
 )
 """Carried out by themselves, in some other seeds (``local_runs.py``)."""
-APART = (*BESIDE, *RUNS, FaultKind.SLOW_RUNS, FaultKind.BACKUP, FaultKind.CHUNK_CACHE, FaultKind.USERS_FULL)
+APART = (
+    *BESIDE,
+    *RUNS,
+    FaultKind.SLOW_RUNS,
+    FaultKind.BACKUP,
+    FaultKind.CHUNK_CACHE,
+    FaultKind.USERS_FULL,
+    FaultKind.HELD_LAYOUT,
+    FaultKind.GC_ORDER,
+    FaultKind.FULL_DISK,
+    FaultKind.GRACEFUL_END,
+)
 ALL = tuple(kind for kind in FaultKind if kind not in APART)
 
 
@@ -292,7 +317,11 @@ class _Planner:
         plan = _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
         plan = _with_backups(plan, Random(f"backups {self._seed}"))
         plan = _with_full_storage(plan, Random(f"full storage {self._seed}"))
-        return _with_chunk_cache(plan, Random(f"chunk cache {self._seed}"))
+        plan = _with_readers(plan, Random(f"readers {self._seed}"))
+        plan = _with_gc_orders(plan, Random(f"gc orders {self._seed}"))
+        plan = _with_full_disk(plan, Random(f"full disk {self._seed}"))
+        plan = _with_chunk_cache(plan, Random(f"chunk cache {self._seed}"))
+        return _with_graceful_ends(plan, Random(f"graceful ends {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -501,6 +530,61 @@ def _with_full_storage(plan: Plan, random: Random) -> Plan:
     return attrs.evolve(plan, beside=faults)
 
 
+def _with_readers(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with readers that hold layouts for about as long as garbage waits. As
+    ``_with_beside``."""
+    if plan.beside or random.random() >= READER_SHARE:
+        return plan
+
+    faults = _faults(plan, random, random.choice((20, 60)), lambda: FaultKind.HELD_LAYOUT)
+    limits = attrs.evolve(plan.site.limits, collect_after=random.choice((0.5, 1.0, 3.0)))
+    return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), beside=faults)
+
+
+def _with_gc_orders(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with an operator's orders to garbage collection, and deletions that fail. As
+    ``_with_beside``."""
+    if plan.beside or random.random() >= ORDER_SHARE:
+        return plan
+
+    faults = _faults(
+        plan,
+        random,
+        random.choice((5, 15, 40)),
+        lambda: FaultKind.GC_ORDER,
+        lambda: random.choice((1.0, 5.0, 20.0)),
+    )
+    return attrs.evolve(plan, beside=faults)
+
+
+def _with_full_disk(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with chunks on a file system that has a reserve, and no other room for a while. The
+    log is there too, or in a service. As ``_with_beside``."""
+    if plan.beside or random.random() >= DISK_SHARE:
+        return plan
+
+    if random.random() < 0.5:
+        plan = attrs.evolve(plan, faults=tuple(each for each in plan.faults if each.kind in QUIET))
+    faults = _faults(
+        plan,
+        random,
+        random.choice((2, 4)),
+        lambda: FaultKind.FULL_DISK,
+        lambda: random.choice((40.0, 70.0)),
+    )
+    limits = attrs.evolve(
+        plan.site.limits, flush_age=random.choice((0.2, 2.0)), collect_after=random.choice((0.0, 1.0))
+    )
+    site = attrs.evolve(
+        plan.site,
+        chunks=ChunksKind.FOLDER,
+        wal=random.choice(tuple(WalKind)),
+        storage_reserve=random.choice((16, 64)) * BLOCK,
+        limits=limits,
+    )
+    return attrs.evolve(plan, site=site, beside=faults)
+
+
 def _with_chunk_cache(plan: Plan, random: Random) -> Plan:
     """``plan``, perhaps with a chunk cache in front of its objects, and faults of it. Also beside backups and
     faults of local runs; otherwise as ``_with_beside``."""
@@ -520,6 +604,21 @@ def _with_chunk_cache(plan: Plan, random: Random) -> Plan:
     size = random.choice((64, 64, 256, 1 << 10)) << 10
     site = attrs.evolve(plan.site, chunk_cache=size)
     return attrs.evolve(plan, site=site, beside=(*plan.beside, *faults))
+
+
+def _with_graceful_ends(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with a budget for ends, and with graceful ends in the place of most others."""
+    if random.random() >= GRACEFUL_SHARE:
+        return plan
+
+    faults = tuple(
+        attrs.evolve(fault, kind=FaultKind.GRACEFUL_END)
+        if fault.kind in ENDS and random.random() < 0.7
+        else fault
+        for fault in plan.faults
+    )
+    limits = attrs.evolve(plan.site.limits, flush_budget=random.choice((0.05, 1.0, 10.0, 30.0)))
+    return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), faults=faults)
 
 
 def _with_slow_runs(plan: Plan, random: Random) -> Plan:

@@ -43,6 +43,8 @@ class Process:
         self.gate = gate
         self.error: BaseException | None = None
         """Why it ended, if it was neither stopped nor killed."""
+        self.ended_cleanly = False
+        """Whether it was stopped and has ended, without an error and unharmed."""
         self.opened = anyio.Event()
         """It serves, or never will."""
         self.ended = anyio.Event()
@@ -95,6 +97,7 @@ class Process:
                     self.gate.trace.note(self.gate.name, "serves")
                     self.opened.set()
                     await self._stop.wait()
+            self.ended_cleanly = self.alive
         except BaseException as error:
             if not _is_end(error):
                 raise

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from support.published_rows import check_rows
 from support.table_rows import published_rows, records_of
 from tierlog.actors.container.attribute_rows import ATTRIBUTE_PREFIX
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.ended_rows import end_of_key, ended_key
 from tierlog.actors.container.left_rows import MARK_PREFIX
-from tierlog.actors.container.published_check import PublishedCheck
 from tierlog.actors.container.segment_rows import NO_RECORD, encode_image_row, image_key, load_of_row
 from tierlog.actors.container.state import RESIDENT_PREFIXES, ContainerState
 from tierlog.actors.container.writer_rows import WRITER_PREFIX
@@ -307,6 +307,5 @@ def _broken_indexes(entries: Entries) -> Iterator[str]:
 def broken_publication(container: Container) -> Iterator[str]:
     """What is inconsistent in the rows that the runs of a container have, which are all that a boot from
     long-term storage alone has (rule F10)."""
-    check = PublishedCheck(container.state.table.runs)
-    check.add(published_rows(container).values())
-    yield from (f"{found.segment}: {found.message}" for found in check.finish() if found is not None)
+    published = check_rows(published_rows(container).values(), container.state.table.runs, container.index)
+    yield from (f"{found.segment}: {found.message}" for found in published.inconsistencies)

@@ -5,12 +5,17 @@ Seeds from ``FIRST_RECOVERED`` on are such worlds. The end is that of the other 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from random import Random
+
 import anyio
+import attrs
 import trio
 
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.lts_boot import claim_chain, read_boot
 from tierlog.actors.container.owner import Identity
+from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.store.lts_view import LtsContainer
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.manifest.pin_record import missing_pins, pin_of, read_pinned, require_pin_record
@@ -28,6 +33,7 @@ from .invariants import Broken
 from .lost_history import WRITER, LostHistory
 from .settings import ChunksKind
 from .trace import Trace
+from .world import Site
 
 FIRST_RECOVERED = FIRST + (3 << 32)
 _CACHE_BYTES = 1 << 20
@@ -37,6 +43,12 @@ class RecoveredRun(CopiesRun):
     def __init__(self, seed: int, trace: Trace) -> None:
         super().__init__(seed, trace)
         self._clients = LostHistory(self._random, NAMES)
+        one = Random(f"one of several {seed}")
+        self._loses_one = one if one.random() < 0.4 else None
+        """Chooses the container whose log alone is lost, in a world of several (rule R11)."""
+        if self._loses_one is not None:
+            kind = attrs.evolve(self.site.kind, containers=3)
+            self.site = Site(kind, Random(f"site {seed}"), trace)
 
     @property
     def title(self) -> str:
@@ -67,20 +79,37 @@ class RecoveredRun(CopiesRun):
             before = {name: histories[container_of(name, len(histories))] for name in NAMES}
             await self._end(folder)
             await trio.sleep(1.0)  # a call of a killed process may still take effect
-            recovered = await self._recovered(folder, f"R{number}")
+            alone = self._choose_one(used)
+            for name in NAMES:
+                if alone is not None and container_of(name, len(used)) != alone:
+                    flushed[0][name], flushed[1][name] = folder.acked[name], folder.starts[name]
+            recovered = await self._recovered(folder, f"R{number}", alone=alone)
             await self._open(recovered)
             for container in self._containers(recovered):
                 if container.state.epoch <= used[container.index]:
                     raise Broken(
                         f"it does not hold that a recovery takes new epochs\n{container.state.epoch}"
                     )
-            recovered.check_versions(folder)
+                is_lost = alone in (None, container.index)
+                if is_lost == (container.state.history == histories[container.index]):
+                    raise Broken(
+                        f"it does not hold that a recovery begins a history of what is lost, and of nothing "
+                        f"else\ncontainer {container.index}, and {alone} was lost"
+                    )
+            recovered.check_versions(folder, alone)
             await self._take_over(recovered, folder, *flushed)
-            await self._clients.go_on(recovered, folder, before)
-            await self._expect_refusals(folder)
+            lost = [name for name in NAMES if alone in (None, container_of(name, len(used)))]
+            await self._clients.go_on(recovered, folder, before, lost)
+            if alone is None:  # otherwise nobody has the logs of the others twice
+                await self._expect_refusals(folder)
             folder = recovered
             await self._work(folder, self._random.randint(0, 6))
         return folder
+
+    def _choose_one(self, containers: Collection[int]) -> int | None:
+        if self._loses_one is None or self._loses_one.random() < 0.2:
+            return None
+        return self._loses_one.choice(sorted(containers))
 
     def _containers(self, folder: Folder) -> list[Container]:
         assert folder.process is not None
@@ -136,18 +165,23 @@ class RecoveredRun(CopiesRun):
         ):
             folder.acked[name] += folder.doubts.pop(name)
 
-    async def _recovered(self, lost: Folder, name: str, backup: str = "") -> Folder:
-        """Folder ``name``: the store of ``lost`` without its logs and local copies, as of now or of a backup.
-        What it should have is not known."""
+    async def _recovered(
+        self, lost: Folder, name: str, backup: str = "", *, alone: int | None = None
+    ) -> Folder:
+        """Folder ``name``: the store of ``lost`` without its logs and local copies, as of now or of a backup;
+        or without those of container ``alone``. What it should have is not known."""
         chunks = MemoryChunkStorage(self.site.chunk_state, append=self.site.kind.chunks is ChunksKind.APPEND)
         await chunks.open()
-        logs = MemoryLogService()
+        logs, log_id = MemoryLogService(), self._random.randbytes(16)
+        if alone is not None:
+            logs, log_id = lost.copied(name, lost.fingerprint, self.site.disk).logs, lost.log_id
+            del logs._states[str(alone)]
         try:
             record = await require_store_record(chunks)
             pins = await require_pin_record(chunks, backup) if backup else None
             if pins is not None and (missing := await missing_pins(chunks, pins)):
                 raise Broken(f"it does not hold that a backup stays complete\n{backup}: {missing}")
-            for index in range(record.containers):
+            for index in range(record.containers) if alone is None else (alone,):
                 newest = await LtsContainer(index, chunks, record.store).newest()
                 assert newest is not None
                 runs = RunReader(StoredRuns(chunks), BlockCache(_CACHE_BYTES))
@@ -160,9 +194,8 @@ class RecoveredRun(CopiesRun):
                     raise Broken(f"it does not hold that every flush can be recovered\n{boot.published}")
                 log = logs.log(str(index))
                 opened = await log.open(above=boot.epoch)
-                owner = Identity(
-                    record.store, b"recovered-log...", self._random.randbytes(16), lost.fingerprint
-                ).signature
+                log_of = StoreIdentity(record.store, log_id, record.containers, 0).container_log_id(index)
+                owner = Identity(record.store, log_of, self._random.randbytes(16), lost.fingerprint).signature
                 claim = await boot.write(log, owner, opened.epoch, self.site.time_ms())
                 await log.close()
                 await claim_chain(chunks, index, claim)
@@ -170,4 +203,4 @@ class RecoveredRun(CopiesRun):
             raise Broken(f"it does not hold that every flush can be recovered\n{error!r}") from error
         finally:
             await chunks.close()
-        return Folder(name, logs, lost.fingerprint)
+        return Folder(name, logs, lost.fingerprint, log_id=log_id)

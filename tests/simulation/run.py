@@ -19,9 +19,9 @@ import trio
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
-from . import copies, pinned, recovered, reopened
+from . import copied_backups, copies, pinned, recovered, reopened
 from . import plan as plans
-from .chunk_caches import check_cache, leave_unlisted, small_blocks
+from .chunk_caches import check_cache, leave_foreign, leave_unlisted, small_blocks
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
 from .faults import Fault, Kind, Nth, Target
@@ -95,6 +95,8 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
         make = recovered.RecoveredRun
     if seed >= pinned.FIRST_PINNED:
         make = pinned.PinnedRun
+    if seed >= copied_backups.FIRST_COPIED:
+        make = copied_backups.CopiedBackupsRun
 
     async def body() -> None:
         nonlocal run, seconds
@@ -159,6 +161,7 @@ class _Run:
             async with anyio.create_task_group() as tasks:
                 self._site = Site(self._plan.site, Random(f"site {self._plan.seed}"), self._trace)
                 lay(self._site, self._plan.legacy)
+                leave_foreign(self._site, Random(f"foreign {self._plan.seed}"))
                 self._run = RunState(self._plan, self._site, self._trace)
                 self._nemesis = Nemesis(self._run, tasks)
                 self._tables = TableClients(self._run)
@@ -219,6 +222,8 @@ class _Run:
         await self._nemesis.flush()
         await self._nemesis.backups.check_and_remove(await self._run.serving())
         await self._wait_for_the_collector()
+        await self._nemesis.gc_orders.check(await self._run.serving(), self._nemesis.flush)
+        await self._wait_for_the_collector()
         await self._tables.check()
         shown = await self._observe()
         process, legacy = await self._run.serving(), self._legacy_files_left
@@ -227,6 +232,7 @@ class _Run:
         await self._check_alone()
         await self._check_idle()
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
+        check_cache(self._site)
         leave_unlisted(self._site)
         await self._nemesis.restart()
         await self._observe()

@@ -30,7 +30,7 @@ from .loop import after_steps
 from .model import Key, State
 from .model_calls import ImplicitImport, Op
 from .model_transactions import LookUp
-from .plan import Plan
+from .plan import FaultKind, Plan
 from .process import Process, ProcessDied
 from .published import PublishedChunks
 from .storage_invariants import ChunkHistory
@@ -102,16 +102,23 @@ class RunState:
         self._changed = trio.Event()
         self._reached = 0
         self._held: trio.Event | None = None
-        self._releases = 0
+        self._holds = self._releases = 0
         self.at_hanging_log: Callable[[], None] = lambda: None
         """Called when a write of the log hangs."""
         self.at_slow_runs: Callable[[], None] = lambda: None
         """Called when reads of runs become slow."""
 
+    @property
+    def was_full(self) -> bool:
+        """Whether long-term storage was full at any time: then chunks that were truncated may have gone
+        before an element shows it (rule G6)."""
+        was_disk = self.counts[FaultKind.DISK_FULL.value] or self.counts[FaultKind.FULL_DISK.value]
+        return bool(self.site.faults.met.get(f"{Target.CHUNKS} {Kind.FULL}") or was_disk)
+
     def truncated_to(self, container: int, sid: int) -> int:
-        """G6: on a full storage what was truncated makes room before an element shows it. It stays known of
-        owners that have died since."""
-        if not self.site.faults.met.get(f"{Target.CHUNKS} {Kind.FULL}"):
+        """Up to where the segment's chunks may have gone, because it was truncated on a full storage. It
+        stays known of owners that have died since."""
+        if not self.was_full:
             return 0
 
         starts = (
@@ -153,12 +160,15 @@ class RunState:
             self.change()
 
     def hold(self) -> None:
-        """Let no further action begin, until ``release``."""
-        self._held = self._held or trio.Event()
+        """Let no further action begin, until ``release`` was called as often as this."""
+        self._holds += 1
+        if self._held is None:
+            self._held = trio.Event()
 
     def release(self) -> None:
-        held, self._held = self._held, None
-        if held is not None:
+        self._holds -= 1
+        if not self._holds and self._held is not None:
+            held, self._held = self._held, None
             self._releases += 1
             held.set()
 

@@ -108,6 +108,8 @@ class Limits:
     """Seconds of a call to long-term storage."""
     drain: float = 2.0
     """Seconds of the clean end of each part."""
+    flush_budget: float = 0.0
+    """Seconds in which a process that is stopped flushes; 0: it does not."""
     unavailable_wait: float = 5.0
     restarts: int = 1000
 
@@ -151,6 +153,7 @@ class Limits:
         )
         return attrs.evolve(
             usual,
+            flush_budget=self.flush_budget,
             layout=layout,
             container=container,
             storage=self._storage(usual.storage),
@@ -199,6 +202,8 @@ class SiteKind:
     latency: Latency = Latency()
     chunk_cache: int = 0
     """Bytes of the local chunk cache; 0 for none."""
+    storage_reserve: int = 0
+    """Bytes that the chunks' file system keeps for the store's own objects; 0 for none."""
     capacity: int | None = None
     """Bytes that the host's disk holds; None for no limit."""
     interleave: bool = True

@@ -52,6 +52,8 @@ __all__ = ["ChunksKind", "Latency", "Limits", "Process", "ProcessDied", "Site", 
 FOLDER = StoreFolder("/data")
 CACHE = "/cache"
 """The folder of the chunk cache, for all processes of the host."""
+FIRST_LOG = b"simulated-log..."
+"""The id of the logs that a service has at first: a recovery makes others."""
 _BEGIN = 1_700_000_000.0
 """Seconds since 1970 when a simulation begins."""
 
@@ -65,6 +67,7 @@ class ServiceFolder:
     runs: str = "/runs"
     fingerprint: Fingerprint = Fingerprint()
     adopt: bool = False
+    log_id: bytes = FIRST_LOG
 
 
 class Site:
@@ -78,6 +81,8 @@ class Site:
         """All that ever were, dead ones too; process number n is at n - 1."""
         self.faults = Faults(trace, self._random("faults"), self._strike)
         self.damage = Damage(self)
+        self.has_foreign_files = False
+        """Whether others have files in the folder of the chunk cache."""
         self._folder = ServiceFolder(MemoryLogService())
 
     def _random(self, purpose: str) -> Random:
@@ -120,7 +125,7 @@ class Site:
             self._random(f"process {process.number}"),
             _ids(process),
         )
-        identity = await self._identity(files, world)
+        identity = await self._identity(files, world, folder)
         owner_id = world.new_id()
         parts = RuntimeParts(
             identity=identity,
@@ -135,13 +140,11 @@ class Site:
         async with serve(parts) as store:
             yield store
 
-    async def _identity(self, files: GatedFiles, world: World) -> StoreIdentity:
+    async def _identity(self, files: GatedFiles, world: World, folder: ServiceFolder) -> StoreIdentity:
         if self.kind.wal is WalKind.DISK:
             return await identify(files, FOLDER, self.kind.containers, StoreConfig(), world)
 
-        return StoreIdentity(
-            b"simulated-store.", b"simulated-log...", self.kind.containers, int(_BEGIN * 1000)
-        )
+        return StoreIdentity(b"simulated-store.", folder.log_id, self.kind.containers, int(_BEGIN * 1000))
 
     def _disk_maker(
         self,
@@ -178,9 +181,10 @@ class Site:
     def _chunks(self, process: Process, files: GatedFiles, world: World) -> ChunkStorage:
         faults = ChunkFaults(self.faults, process.number, process.gate)
         if self.kind.chunks is ChunksKind.FOLDER:
-            return FaultyChunkStorage(
-                FileSystemChunkStorage(files, FOLDER.chunks, world), faults.script, hang=faults.hang
+            folder = FileSystemChunkStorage(
+                files, FOLDER.chunks, world, reserve_bytes=self.kind.storage_reserve
             )
+            return FaultyChunkStorage(folder, faults.script, hang=faults.hang)
 
         memory = MemoryChunkStorage(self.chunk_state, append=self.kind.chunks is ChunksKind.APPEND)
         return ServiceChunks(FaultyChunkStorage(memory, faults.script, hang=faults.hang), process.gate)

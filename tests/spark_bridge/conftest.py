@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import tierlog
 from support import spark as support
+from support.executors import ExecutorsOwn
 from support.live_service import SyncOwnService
 
 SPARK_SECONDS = 180
@@ -36,11 +38,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def executors(tmp_path_factory: pytest.TempPathFactory) -> ExecutorsOwn:
+    return ExecutorsOwn(tmp_path_factory.mktemp("executors"))
+
+
+@pytest.fixture(scope="session")
+def spark(executors: ExecutorsOwn) -> Iterator[Any]:
     """`local[2,4]`: two tasks at a time, and four attempts for each."""
     if reason := support.missing():
         pytest.skip(reason)
-    with support.session("local[2,4]", **{"spark.driver.extraJavaOptions": SHORT_LIVED}) as session:
+    with ExitStack() as stack:
+        with executors.starting():
+            session = stack.enter_context(
+                support.session("local[2,4]", **{"spark.driver.extraJavaOptions": SHORT_LIVED})
+            )
         yield session
 
 

@@ -14,12 +14,15 @@ from support.crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_fro
 from support.crash_scripts import Call, Flush, Session, alone, append, create, merge, set_attribute
 from support.crash_tables import ChangeRows, CreateTable
 from support.crash_tier2 import (
+    LATER,
     LEGACY_A,
     LEGACY_B,
     NO_DEFRAG,
     AfterBackup,
     Backup,
     Collect,
+    Copy,
+    DeclaredLost,
     Defrag,
     Export,
     FirstAccess,
@@ -31,11 +34,13 @@ from support.crash_tier2 import (
     Tier2Limits,
     Unpin,
     accessed,
+    copied,
     exported,
     imported,
     imported_in_pieces,
     pinned,
     recovered,
+    recovered_alone,
     restored,
     unpinned,
     work_done,
@@ -313,6 +318,19 @@ PIN = Scenario(
         )
     ],
 )
+COPY = Scenario(
+    rules="P7: a copy of a later backup leaves the earlier one whole at any moment, and goes on.",
+    before=[alone(create("a/s", 40), append("a/s", "x", 70), Pin(), Copy())],
+    sessions=[alone(append("a/s", "y", 5), Pin(LATER), Copy(LATER))],
+    limits=Tier2Limits(),
+    settle=copied,
+    reaches=[
+        (
+            "Begin 2 > Link */lts/_system/pins/c > Link /copies/_system/*/runs/* > "
+            "Write /copies/containers/* > Link /copies/_system/pins/c > Link /copies/_system/*/journal/*"
+        )
+    ],
+)
 UNPIN = Scenario(
     rules="P2 to P4: what is deleted stays while a backup needs it, and goes once its record is gone.",
     before=[
@@ -389,6 +407,22 @@ RECOVER = Scenario(
     ],
 )
 
+RECOVER_CONTAINER = Scenario(
+    rules="R11: the log of one container is replaced: the lost one is moved away, the chain is claimed, and "
+    "the new one appears by one rename.",
+    before=RECOVER.before,
+    sessions=RECOVER.sessions,
+    limits=DeclaredLost(),
+    settle=recovered_alone,
+    reaches=[
+        (
+            "Begin 2 > Write */.restoring/0000/0000/*.wal > Rename /data/wal/0000-before-* > "
+            "Link */lts/_system/*/journal/* > Rename /data/wal/0000 > SyncFolder /data/wal"
+        ),
+        "SyncFolder /data/wal > Unlink /data/.restoring/lock > Logged LogElement* > Logged Append",
+    ],
+)
+
 RESTORE_PIN = Scenario(
     rules="P5, P6: the logs are made again as of a backup; what is newer is collected after it.",
     before=[
@@ -447,8 +481,10 @@ TIER2_SCENARIOS = {
     "layout-upgrade-first": LAYOUT_UPGRADE_FIRST,
     "export": EXPORT,
     "pin": PIN,
+    "copy": COPY,
     "unpin": UNPIN,
     "restore": RESTORE,
     "restore-pin": RESTORE_PIN,
     "recover": RECOVER,
+    "recover-container": RECOVER_CONTAINER,
 }

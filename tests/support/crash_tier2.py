@@ -8,7 +8,8 @@ what the last owner after a crash does and checks.
 
 from __future__ import annotations
 
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 from unittest import mock
 
@@ -25,8 +26,10 @@ from support.legacy_layout import write_legacy
 from support.old_backups import BackupOptions, back_up_store
 from support.oracle import Oracle, Unseen
 from support.patience import scaled
+from support.places_of_copies import backups_of, damage_of
 from support.table_rows import records_of
 from support.virtual import virtual_world
+from tierlog.actors.container.confirmation import JUMP
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.options import ContainerOptions
 from tierlog.actors.container.published_check import pages_of_rows
@@ -39,6 +42,7 @@ from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import restore as restore_module
+from tierlog.actors.maintenance.backup_copy import copy_backup
 from tierlog.actors.maintenance.backup_objects import (
     list_old_backups,
 )
@@ -47,13 +51,16 @@ from tierlog.actors.maintenance.transfer import chunks_of, export_segment
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store import recover as recover_module
+from tierlog.actors.store import recover_container as recover_container_module
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.local import LocalLog
+from tierlog.journal.log.local_layout import parse_wal_names
 from tierlog.journal.manifest.pin_record import read_pin_record, read_pinned
 from tierlog.journal.manifest.store_record import read_store_record
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import BackupNotFound, DataCorruption
 from tierlog.storage_backends.base.world import World
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import (
@@ -69,7 +76,8 @@ from tierlog.storage_backends.segments.records.claim import CLAIM_PREFIX
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from tierlog.storage_backends.sorted_runs.table import Table
 
-BACKUP = "b"
+BACKUP, LATER = "b", "c"
+PLACE = "/copies"
 NO_DEFRAG = DefragOptions(loose_chunks=0, relocate_max=0)
 
 
@@ -135,6 +143,36 @@ class LostLogs(Tier2Limits):
             else:
                 backup = BACKUP if self.is_pinned else ""
                 await recover_module.recover_store(folder, CONFIG, files, world, backup)
+
+
+@attrs.frozen(kw_only=True)
+class DeclaredLost(Tier2Limits):
+    """The log of the container is declared lost before process ``lost_before`` begins, and again by each
+    that does not find the recovered one."""
+
+    lost_before: int = 2
+
+    def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
+        options = super().container(config, adopt=adopt)
+        return attrs.evolve(options, collector=CollectorOptions(delay=0.0))
+
+    async def prepare(self, files: SimulatedFiles, process: int) -> None:
+        if process < self.lost_before or _has_recovered_log(files.disk):
+            return
+
+        world = virtual_world(1000 + process)
+        with (
+            mock.patch.object(recover_module, "log_options", self.log),
+            mock.patch.object(recover_container_module, "log_options", self.log),
+        ):
+            await recover_container_module.recover_container(check_path(FOLDER), CONFIG, files, world, 0)
+
+
+def _has_recovered_log(disk: SimulatedDisk) -> bool:
+    """Its epoch is above all that were used (rule R4)."""
+    log = f"{FOLDER}/wal/0000"
+    names = disk.folder(log).names if log in disk._folders else ()
+    return any(file.epoch > JUMP for file in parse_wal_names(names))
 
 
 def _lose_logs(disk: SimulatedDisk) -> None:
@@ -211,12 +249,26 @@ class Backup(Unseen):
             )
 
 
+@attrs.frozen
 class Pin(Unseen):
     """Makes the backup, unless it exists."""
 
+    name: str = BACKUP
+
     async def send(self, store: SegmentStore) -> Any:
-        if not await store.backups():
-            await store.backup(BACKUP)
+        if self.name not in [backup.name for backup in await store.backups()]:
+            await store.backup(self.name)
+
+
+@attrs.frozen
+class Copy(Unseen):
+    """Copies the backup to another folder of the disk."""
+
+    name: str = BACKUP
+
+    async def send(self, store: SegmentStore) -> Any:
+        async with place_of_copies(store) as place:
+            await copy_backup(await chunks_of(store), self.name, place)
 
 
 class Unpin(Unseen):
@@ -345,6 +397,15 @@ async def recovered(store: SegmentStore, oracle: Oracle) -> None:
     assert not left, f"a restore left {left}"
 
 
+async def recovered_alone(store: SegmentStore, oracle: Oracle) -> None:
+    """As ``recovered``; and the log that was declared lost is kept."""
+    await recovered(store, oracle)
+    disk = disk_of(store)
+    kept = [name for name in disk.folder(f"{FOLDER}/wal").names if name.startswith("0000-before-")]
+    files = [file for name in kept for file in parse_wal_names(disk.folder(f"{FOLDER}/wal/{name}").names)]
+    assert any(file.epoch < JUMP for file in files), f"the lost log is not in {kept}"
+
+
 def disk_of(store: SegmentStore) -> SimulatedDisk:
     log = container(store).log
     assert isinstance(log, LocalLog)
@@ -447,6 +508,33 @@ async def pinned(store: SegmentStore, oracle: Oracle) -> None:
     there = {info.name async for info in owner.chunks.list("")}
     assert names <= there, f"the backup needs {sorted(names - there)}"
     await work_done(store, oracle)
+
+
+async def copied(store: SegmentStore, oracle: Oracle) -> None:
+    """Each backup that the place has a record of is whole there, and the copy goes on (rule P7)."""
+    async with place_of_copies(store) as place:
+        for again in (False, True):
+            if again:
+                await Pin(LATER).send(store)
+                await Copy(LATER).send(store)
+                assert LATER in await backups_of(place)
+            for name in await backups_of(place):
+                assert not (damage := await damage_of(place, name)), f"{name}: {damage}"
+        left = [info.name async for info in place.list("_system/copying/")]
+        assert not left, f"pieces are left: {left}"
+    await work_done(store, oracle)
+
+
+@asynccontextmanager
+async def place_of_copies(store: SegmentStore) -> AsyncIterator[ChunkStorage]:
+    log = container(store).log
+    assert isinstance(log, LocalLog)
+    place = FileSystemChunkStorage(log._files, PLACE, container(store).world)
+    await place.open()
+    try:
+        yield place
+    finally:
+        await place.close()
 
 
 async def unpinned(store: SegmentStore, oracle: Oracle) -> None:

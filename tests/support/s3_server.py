@@ -149,6 +149,11 @@ class S3Server:
         """Have these faults happen, each in its turn."""
         self._faults += faults
 
+    def heal(self) -> None:
+        """Let no fault happen any more."""
+        with self._lock:
+            self._faults.clear()
+
     def count(self, operation: str) -> int:
         """How many requests of that operation were seen."""
         return sum(seen.operation == operation for seen in self.seen)

@@ -35,6 +35,8 @@ def test_worlds_with_a_chunk_cache_find_nothing(seed: int) -> None:
         ("cached-bytes-are-not-verified", STRUCK),
         ("cache-is-not-reconciled", STRUCK),
         ("failure-of-the-cache-is-one-of-the-storage", STRUCK),
+        pytest.param("deleted-chunk-stays-in-the-cache", 17, marks=pytest.mark.extended),
+        pytest.param("files-of-others-are-removed", 6, marks=pytest.mark.extended),
         pytest.param("cache-grows-without-a-bound", 31, marks=pytest.mark.extended),
     ],
 )

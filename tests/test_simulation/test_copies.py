@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from simulation.copied_backups import FIRST_COPIED
 from simulation.copies import FIRST, FIRST_LATER
 from simulation.mutants.catalogue import CATALOGUE
 from simulation.pinned import FIRST_PINNED
@@ -67,6 +68,13 @@ def test_worlds_that_lose_all_but_long_term_storage_find_nothing(worlds: Sequenc
 @pytest.mark.parametrize("worlds", [range(8), pytest.param(range(60), marks=pytest.mark.extended)])
 def test_worlds_of_backups_that_are_made_removed_and_restored_find_nothing(worlds: Sequence[int]) -> None:
     verdicts = [run_seed(FIRST_PINNED + number) for number in worlds]
+
+    assert [verdict.violation for verdict in verdicts if verdict.violation] == []
+
+
+@pytest.mark.parametrize("worlds", [range(8), pytest.param(range(60), marks=pytest.mark.extended)])
+def test_worlds_of_backups_that_are_copied_elsewhere_find_nothing(worlds: Sequence[int]) -> None:
+    verdicts = [run_seed(FIRST_COPIED + number) for number in worlds]
 
     assert [verdict.violation for verdict in verdicts if verdict.violation] == []
 

@@ -28,13 +28,12 @@ class UpdateTableRequest(Request):
     """Answered with the version of the rows, None if there are none, or ``LOOK_UP``. A repeat is answered
     with its first version, or with None if it is not the writer's latest update."""
 
-    history: int | None = None
-    """Versions say themselves which history they are of."""
     __slots__ = (
         "event_count",
         "expected",
         "first_event",
         "found",
+        "history",
         "name",
         "previous_event",
         "rows",
@@ -53,6 +52,7 @@ class UpdateTableRequest(Request):
         writer: bytes = b"",
         first_event: int = 0,
         previous_event: int | None = None,
+        history: int | None = None,
     ) -> None:
         """``expected``: by key, the version that it must have, ``ABSENT`` for no row."""
         self.name = name
@@ -64,6 +64,8 @@ class UpdateTableRequest(Request):
         self.first_event = first_event
         self.event_count = 1 if writer else 0
         self.previous_event = previous_event
+        self.history = history
+        """That of the event. Versions say themselves which history they are of."""
         self.sid = 0
         """The table in which the conditions were looked up."""
         self.seen = 0

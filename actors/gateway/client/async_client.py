@@ -21,9 +21,16 @@ from ....storage_backends.base.arguments import (
     check_offset,
     check_size,
 )
-from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
+from ....storage_backends.base.backups import (
+    UNDO_SECONDS,
+    Backup,
+    check_backup_name,
+    make_backup,
+    remove_backup,
+    undo,
+)
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.errors import ClosedError, TierlogError
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segment_layout import SegmentLayout
@@ -125,12 +132,19 @@ class Client(ClientBase, SegmentVerbs):
         history: int | None = None,
     ) -> int | None:
         self._check()
-        item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
-        return await self._append(item, history)
+        item = self._append_item(
+            name, data, writer_id, event_number, previous_event_number, expected_offset, history
+        )
+        return await self._append(item)
 
     @overload
     async def append_many(
-        self, name: str, events: Iterable[Buffer], *, expected_offset: int | None = None
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int: ...
     @overload
     async def append_many(
@@ -142,6 +156,7 @@ class Client(ClientBase, SegmentVerbs):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None: ...
     async def append_many(
         self,
@@ -152,10 +167,11 @@ class Client(ClientBase, SegmentVerbs):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         self._check()
         item = self._append_many_item(
-            name, events, writer_id, first_event_number, previous_event_number, expected_offset
+            name, events, writer_id, first_event_number, previous_event_number, expected_offset, history
         )
         return await self._append(item)
 
@@ -313,7 +329,15 @@ class Client(ClientBase, SegmentVerbs):
         await self.flush()  # all hosts before their containers, one by one
         token = f"{self._context.random.getrandbits(128):032x}"
         steps = make_backup(name, token, len(self._context.map.assignments))
-        await self._drive(attempts.take_steps(self._context, steps))
+        try:
+            await self._drive(attempts.take_steps(self._context, steps))
+        except TierlogError:
+            raise
+        except BaseException:
+            # P3: otherwise the containers learn by its silence that nobody goes on with it.
+            with anyio.move_on_after(UNDO_SECONDS, shield=True):
+                await self._drive(attempts.take_steps(self._context, undo(steps)))
+            raise
 
     async def backups(self) -> list[Backup]:
         return await self._run(requests.backups())
@@ -357,11 +381,9 @@ class Client(ClientBase, SegmentVerbs):
         with around(self._tracing, call):
             return await self._drive(attempts.run_call(self._context, call))
 
-    async def _append(self, item: BatchItem, history: int | None = None) -> int | None:
+    async def _append(self, item: BatchItem) -> int | None:
         if len(item.data) > self.append_bytes_max:
             await self._drive(self._check_size(len(item.data)))
-        if history is not None:
-            return await self._run(requests.append_in_history(item, history))
         return await self._appender.append(item)
 
     async def _drive(self, program: Program[T]) -> T:

@@ -14,6 +14,7 @@ from ....storage_backends.base.arguments import (
     check_data,
     check_offset,
     event_identity,
+    history_of_append,
     joined_events,
     previous_event,
 )
@@ -73,21 +74,23 @@ class ClientBase:
         event_number: int | None,
         previous_event_number: int | None,
         expected_offset: int | None,
+        history: int | None,
     ) -> BatchItem:
-        """The arguments of ``append``, checked except for the name, the history and the service's limit, with
-        a copy of a mutable buffer."""
+        """The arguments of ``append``, checked except for the name and the service's limit, with a copy of a
+        mutable buffer."""
         if type(data) is not bytes:
             # Before the copy: a caller may have passed a mapped file of many gigabytes.
             if (size := check_data(data)) > APPEND_BYTES_MAX:
                 raise TooLarge.append(size, self.append_bytes_max)
             data = bytes(data)
         expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
+        known = history_of_append(history, writer_id, expected)
         if writer_id is None and event_number is None and previous_event_number is None:
-            return BatchItem(name, data, expected_offset=expected)
+            return BatchItem(name, data, expected_offset=expected, history=known)
 
         writer, first = event_identity(writer_id, event_number, "event_number")
         previous = previous_event(previous_event_number, first)
-        return BatchItem(name, data, writer, first, 1, previous, expected)
+        return BatchItem(name, data, writer, first, 1, previous, expected, known)
 
     def _append_many_item(
         self,
@@ -97,16 +100,18 @@ class ClientBase:
         first_event_number: int | None,
         previous_event_number: int | None,
         expected_offset: int | None,
+        history: int | None,
     ) -> BatchItem:
         """The arguments of ``append_many``, checked except for the name and the service's limit."""
         data, count = joined_events(events)
         expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
+        known = history_of_append(history, writer_id, expected)
         if writer_id is None and first_event_number is None and previous_event_number is None:
-            return BatchItem(name, data, expected_offset=expected)
+            return BatchItem(name, data, expected_offset=expected, history=known)
 
         writer, first = event_identity(writer_id, first_event_number, "first_event_number", count)
         previous = previous_event(previous_event_number, first)
-        return BatchItem(name, data, writer, first, count, previous, expected)
+        return BatchItem(name, data, writer, first, count, previous, expected, known)
 
     def _check_size(self, size: int) -> Program[None]:
         """Raises ``TooLarge``, but not by an old map: the service's limit may have been raised since."""

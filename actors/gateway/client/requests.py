@@ -28,7 +28,6 @@ from ....storage_backends.base.arguments import (
     checked_token,
     checked_updates,
     checked_writers,
-    history_of_append,
     required_writer,
 )
 from ....storage_backends.base.backups import Backup, BackupStep, StepAnswer, check_backup_name
@@ -201,10 +200,8 @@ def joined_item(append: JoinedAppend, bytes_max: int) -> BatchItem:
     """One append of ``append_each``, checked."""
     check_segment_name(append.name)
     check_append_size(check_data(append.data), bytes_max)
-    previous, expected = check_joined(append)
-    return BatchItem(
-        append.name, append.data, append.writer, append.first_event, append.count, previous, expected
-    )
+    optional = check_joined(append)
+    return BatchItem(append.name, append.data, append.writer, append.first_event, append.count, *optional)
 
 
 def check_append_size(size: int, maximum: int) -> None:
@@ -233,17 +230,9 @@ def append(item: BatchItem) -> Call[list[Outcome]]:
     )
 
 
-def append_in_history(item: BatchItem, history: int) -> Call[int | None]:
-    """One append whose number and offset are of ``history``: alone, because a batch has no history."""
-    check_segment_name(item.name)
-    known = history_of_append(history, item.writer or None, item.expected_offset)
-    parse = _answer(Appended, lambda answer: answer.offset)
-    return Call(_append_request(item, known), repeat_of(item), parse, item.name)
-
-
-def _append_request(item: BatchItem, history: int | None = None) -> Request:
+def _append_request(item: BatchItem) -> Request:
     number = item.first_event if item.writer else None
-    numbers = AppendHeaders(item.writer, number, item.previous_event, item.expected_offset, history)
+    numbers = AppendHeaders(item.writer, number, item.previous_event, item.expected_offset, item.history)
     headers = (("Content-Type", BYTES_TYPE), *append_headers(numbers).items())
     return Request("POST", paths.segment_path(item.name, Verb.APPEND), bytes(item.data), headers)
 

@@ -21,7 +21,13 @@ from ....storage_backends.base.arguments import (
     check_offset,
     check_size,
 )
-from ....storage_backends.base.backups import Backup, check_backup_name, make_backup, remove_backup
+from ....storage_backends.base.backups import (
+    Backup,
+    check_backup_name,
+    make_backup,
+    remove_backup,
+    undo,
+)
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
@@ -119,12 +125,19 @@ class SyncClient(ClientBase):
         history: int | None = None,
     ) -> int | None:
         self._check()
-        item = self._append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
-        return self._append(item, history)
+        item = self._append_item(
+            name, data, writer_id, event_number, previous_event_number, expected_offset, history
+        )
+        return self._append(item)
 
     @overload
     def append_many(
-        self, name: str, events: Iterable[Buffer], *, expected_offset: int | None = None
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int: ...
     @overload
     def append_many(
@@ -136,6 +149,7 @@ class SyncClient(ClientBase):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None: ...
     def append_many(
         self,
@@ -146,10 +160,11 @@ class SyncClient(ClientBase):
         first_event_number: int | None = None,
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         self._check()
         item = self._append_many_item(
-            name, events, writer_id, first_event_number, previous_event_number, expected_offset
+            name, events, writer_id, first_event_number, previous_event_number, expected_offset, history
         )
         return self._append(item)
 
@@ -292,7 +307,12 @@ class SyncClient(ClientBase):
         self.flush()  # all hosts before their containers, one by one
         token = f"{self._context.random.getrandbits(128):032x}"
         steps = make_backup(name, token, len(self._context.map.assignments))
-        self._drive(attempts.take_steps(self._context, steps))
+        try:
+            self._drive(attempts.take_steps(self._context, steps))
+        except KeyboardInterrupt:
+            # P3: otherwise the containers learn by its silence that nobody goes on with it.
+            self._drive(attempts.take_steps(self._context, undo(steps)))
+            raise
 
     def backups(self) -> list[Backup]:
         return self._run(requests.backups())
@@ -329,11 +349,9 @@ class SyncClient(ClientBase):
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _append(self, item: BatchItem, history: int | None = None) -> int | None:
+    def _append(self, item: BatchItem) -> int | None:
         if len(item.data) > self.append_bytes_max:
             self._drive(self._check_size(len(item.data)))
-        if history is not None:
-            return self._run(requests.append_in_history(item, history))
         [outcome] = self._append_each([item])
         if isinstance(outcome, TierlogError):
             raise outcome

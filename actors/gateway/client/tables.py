@@ -54,6 +54,8 @@ def update_rows(
         numbers |= {"writer_id": writer_text(event.writer), "event_number": event.number}
         if event.previous is not None:
             numbers["previous_event_number"] = event.previous
+        if event.history is not None:
+            numbers["history"] = event.history
     body = table_bodies.UpdateRows(
         [table_bodies.RowUpdate(key, value) for key, value in rows],
         [table_bodies.Condition(key, version) for key, version in expected.items()],
@@ -199,6 +201,7 @@ class SyncTable:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         return _done(
             self._table.put(
@@ -208,6 +211,7 @@ class SyncTable:
                 writer_id=writer_id,
                 event_number=event_number,
                 previous_event_number=previous_event_number,
+                history=history,
             )
         )
 
@@ -219,6 +223,7 @@ class SyncTable:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         return _done(
             self._table.remove(
@@ -227,6 +232,7 @@ class SyncTable:
                 writer_id=writer_id,
                 event_number=event_number,
                 previous_event_number=previous_event_number,
+                history=history,
             )
         )
 
@@ -237,6 +243,7 @@ class SyncTable:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         return _done(
             self._table.put_many(
@@ -244,6 +251,7 @@ class SyncTable:
                 writer_id=writer_id,
                 event_number=event_number,
                 previous_event_number=previous_event_number,
+                history=history,
             )
         )
 
@@ -254,6 +262,7 @@ class SyncTable:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> int | None:
         return _done(
             self._table.update(
@@ -261,6 +270,7 @@ class SyncTable:
                 writer_id=writer_id,
                 event_number=event_number,
                 previous_event_number=previous_event_number,
+                history=history,
             )
         )
 
@@ -296,8 +306,9 @@ class SyncTable:
         writer_id: WriterId | None = None,
         event_number: int | None = None,
         previous_event_number: int | None = None,
+        history: int | None = None,
     ) -> Iterator[SyncTableTransaction]:
-        event = WriterEvent.of(writer_id, event_number, previous_event_number)
+        event = WriterEvent.of(writer_id, event_number, previous_event_number, history)
         transaction = self._table.begin()
         try:
             yield SyncTableTransaction(transaction)

@@ -72,17 +72,18 @@ async def update_rows(call: Call, body: UpdateRows) -> Updated:
 
 def _event(body: UpdateRows) -> WriterEvent:
     number, previous = body.event_number, body.previous_event_number
+    history = None if isinstance(body.history, UnsetType) else body.history
     if isinstance(body.writer_id, UnsetType):
         if not (isinstance(number, UnsetType) and isinstance(previous, UnsetType)):
             raise InvalidArgument("event numbers need a writer_id")
-        return WriterEvent()
+        return WriterEvent.of(None, None, None, history)
 
     writer, first = event_identity(
         parse_writer("writer_id", body.writer_id),
         None if isinstance(number, UnsetType) else number,
         "event_number",
     )
-    return WriterEvent.of(writer, first, None if isinstance(previous, UnsetType) else previous)
+    return WriterEvent.of(writer, first, None if isinstance(previous, UnsetType) else previous, history)
 
 
 @verb(Verb.GET_ROWS, DataCorruption, help="The answer.", body_limit="rows_bytes")

@@ -5,12 +5,15 @@
     batch   = magic "TLB1" | names: u16 | items: u32 | name * names | item * items
     name    = size: u16 | UTF-8
     item    = segment: u16 | flags: u8 | writer size: u8 | events: u32 | payload size: u32
-              | first event number: u64 | previous event number: i64 | expected offset: u64 | writer | payload
+              | first event number: u64 | previous event number: i64 | expected offset: u64 | history
+            | writer | payload
+    history = u64, or nothing
 
 Numbers are big-endian. ``segment`` is an index into the names. An item with a writer holds ``events`` events
 that lie one behind the other in its payload and take the numbers from the first one on; it is wholly new or
 wholly a duplicate, like ``append_many`` (rule C3). Flags mark which of the previous event number (1) and the
-expected offset (2) count. What does not count is 0: an item has one encoding.
+expected offset (2) count, and whether there is a history (4), that of the event numbers and of the expected
+offset (rules R9, R10). What does not count is 0: an item has one encoding.
 
 The answer is a JSON document ``{"results": [...]}`` with one result for each item, in order: the offset, null
 (an earlier duplicate) or a problem.
@@ -47,9 +50,8 @@ EVENTS_MAX = 1 << 20
 _HEAD = struct.Struct(">4sHI")
 _NAME = struct.Struct(">H")
 _ITEM = struct.Struct(">HBBIIQqQ")
-_HAS_PREVIOUS, _HAS_EXPECTED = 1, 2
-ITEM_OVERHEAD = _ITEM.size
-"""Bytes of an item without its writer id and its payload."""
+_HISTORY = struct.Struct(">Q")
+_HAS_PREVIOUS, _HAS_EXPECTED, _HAS_HISTORY = 1, 2, 4
 
 
 class BatchItem:
@@ -57,12 +59,21 @@ class BatchItem:
 
     ``data`` may be the joined bytes of ``count`` events of one ``writer`` (a str, bytes or UUID of 1 to 64
     bytes), numbered from ``first_event`` on. Without a writer leave ``first_event`` and ``count`` at 0.
-    ``previous_event`` and ``expected_offset`` mean what they mean for ``append``.
+    ``previous_event``, ``expected_offset`` and ``history`` mean what they mean for ``append``.
     """
 
     # A plain slotted class: thousands are made each second on either side.
 
-    __slots__ = ("count", "data", "expected_offset", "first_event", "name", "previous_event", "writer")
+    __slots__ = (
+        "count",
+        "data",
+        "expected_offset",
+        "first_event",
+        "history",
+        "name",
+        "previous_event",
+        "writer",
+    )
 
     def __init__(
         self,
@@ -73,6 +84,7 @@ class BatchItem:
         count: int = 0,
         previous_event: int | None = None,
         expected_offset: int | None = None,
+        history: int | None = None,
     ) -> None:
         self.name = name
         self.data = data
@@ -81,6 +93,7 @@ class BatchItem:
         self.count = count
         self.previous_event = previous_event
         self.expected_offset = expected_offset
+        self.history = history
 
     def __repr__(self) -> str:
         return f"<BatchItem {self.name} {len(self.data)} bytes, {self.count} numbered events>"
@@ -112,8 +125,10 @@ def encode_batch(items: Sequence[BatchItem]) -> list[Buffer]:
     parts: list[Buffer] = [b""]
     for item in items:
         index = names.setdefault(item.name, len(names))
-        previous, expected = item.previous_event, item.expected_offset
+        previous, expected, history = item.previous_event, item.expected_offset, item.history
         flags = (0 if previous is None else _HAS_PREVIOUS) | (0 if expected is None else _HAS_EXPECTED)
+        if history is not None:
+            flags |= _HAS_HISTORY
         writer = item.writer
         head = _ITEM.pack(
             index,
@@ -125,6 +140,8 @@ def encode_batch(items: Sequence[BatchItem]) -> list[Buffer]:
             previous or 0,
             expected or 0,
         )
+        if history is not None:
+            head += _HISTORY.pack(history)
         parts.append(head + writer if writer else head)
         parts.append(item.data)
 
@@ -229,6 +246,12 @@ class BatchDecoder:
                 or expected
             ):
                 _check_item(header, len(names), bytes_max)
+            history = None
+            if flags & _HAS_HISTORY:
+                start += _HISTORY.size
+                if start > end:
+                    break
+                history = _history(view, start - _HISTORY.size)
             data_start = start + writer_size
             position_after = data_start + size
             # The rest is on its way. The header is read again then, and was refused already if its size is
@@ -247,6 +270,7 @@ class BatchDecoder:
                     count,
                     previous if flags & _HAS_PREVIOUS else None,
                     expected if flags & _HAS_EXPECTED else None,
+                    history,
                 )
             )
             position = position_after
@@ -270,17 +294,26 @@ def _name(data: bytes) -> str:
     return name
 
 
+def _history(view: memoryview, position: int) -> int:
+    history: int = _HISTORY.unpack_from(view, position)[0]
+    if history > NUMBER_MAX:
+        raise InvalidArgument(f"a history in the batch is {history}, above {NUMBER_MAX}")
+    return history
+
+
 def _check_item(header: tuple[int, ...], names: int, bytes_max: int) -> None:
     """Raises ``InvalidArgument`` or ``TooLarge`` for an item's header that no client should send."""
     index, flags, writer, count, size, first, previous, expected = header
     if size > bytes_max:
         raise TooLarge.append(size, bytes_max)
 
-    sound = index < names and flags <= 3 and writer <= WRITER_ID_BYTES_MAX and expected <= NUMBER_MAX
+    sound = index < names and flags <= 7 and writer <= WRITER_ID_BYTES_MAX and expected <= NUMBER_MAX
     if writer:
         sound = sound and 1 <= count <= EVENTS_MAX and first + count - 1 <= NUMBER_MAX
     else:
         sound = sound and not count and not first and not flags & _HAS_PREVIOUS
+        # It says of which history the number or the offset is.
+        sound = sound and (not flags & _HAS_HISTORY or bool(flags & _HAS_EXPECTED))
     sound = sound and (-1 <= previous < first if flags & _HAS_PREVIOUS else not previous)
     if not sound or (expected and not flags & _HAS_EXPECTED):
         raise InvalidArgument(

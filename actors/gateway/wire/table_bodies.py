@@ -16,7 +16,7 @@ from ....storage_backends.base.tables import (
     TABLE_VALUE_BYTES_MAX,
     VERSION_MAX,
 )
-from .bodies import Number, PreviousNumber, RequestBody, WriterId, described
+from .bodies import Number, Offset, PreviousNumber, RequestBody, WriterId, described
 
 ROWS_BYTES_MAX = TABLE_BYTES_MAX * 3 // 2
 """Bytes of the body of an update or a get, and of its answer: room for the largest one in base64, with its
@@ -60,6 +60,8 @@ class UpdateRows(RequestBody, frozen=True):
     writer_id: WriterId | UnsetType = UNSET
     event_number: Number | UnsetType = UNSET
     previous_event_number: PreviousNumber | UnsetType = UNSET
+    history: Offset | UnsetType = UNSET
+    """The history that the event's number is of."""
 
 
 class GetRows(RequestBody, frozen=True):

@@ -254,6 +254,27 @@ async def test_while_the_storage_is_down_one_caller_per_interval_passes() -> Non
         assert (breaker.state, breaker.probes, breaker.refused, breaker.opened) == ("closed", 2, 2, 2)
 
 
+async def test_who_waits_for_the_next_probe_is_notified_once_a_change_succeeds() -> None:
+    async with stage(attempts=1) as play:
+        notified: list[str] = []
+        with play.client.notifying(lambda: notified.append("inside")):
+            play.chunks.plan("create", DOWN, DOWN)
+            for _ in range(2):
+                with pytest.raises(Unavailable):
+                    await play.client.create("a")
+            assert notified == []
+            await play.client.create("a")
+            await play.client.create("b")
+            assert notified == ["inside"]
+
+        play.chunks.plan("create", DOWN, DOWN)
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await play.client.create("c")
+        await play.client.create("c")
+        assert notified == ["inside"]
+
+
 @virtual_time
 async def test_a_hanging_storage_opens_the_breaker() -> None:
     async with stage(write_deadline=10, drain_deadline=0) as play:

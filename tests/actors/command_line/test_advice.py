@@ -257,8 +257,8 @@ def test_an_opening_at_the_same_moment_is_answered_in_options_of_the_command(
 
     make_store(folder)
     owner = Owner("a" * 32, 1, "here", 0, role=role)
-    (folder / "wal/owners").mkdir(exist_ok=True)
-    with open(folder / "wal/owners" / owner.owner_id, "wb") as held:
+    (folder / "owners").mkdir(exist_ok=True)
+    with open(folder / "owners" / owner.owner_id, "wb") as held:
         held.write(encode_owner(owner))
         held.flush()
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Backups and their restore, as a shell sees them (rules P1 to P7)."""
+"""Backups and their restore, as a shell sees them (rules P1 to P8)."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_who_interrupts_it_reads_that_it_is_to_be_run_again(
         os.kill(os.getpid(), signal.SIGINT)
         return (yield from begin_restore(there))
 
-    async def copy(*_: object) -> None:
+    async def copy(*_: object, verify: bool = False) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await anyio.sleep_forever()
 
@@ -176,7 +176,11 @@ def test_a_backup_is_copied_and_restored_elsewhere(run: Run, folder: Path, tmp_p
     copied = json.loads(run("backup", "first", "--copy-to", place, "--json").out)
     assert copied["copied_objects"] == copied["objects"] > 0
     again = run("backup", "first", "--copy-to", place)
-    assert again.out == f"backup first: copied 0 objects with 0 B, {copied['objects']} were there\n"
+    assert again.out == (
+        f"backup first: copied 0 objects with 0 B, {copied['objects']} were there\n"
+        "2 of them were verified by an earlier copy and not read again: only --verify finds what was damaged "
+        "there since\n"
+    )
     assert [each["name"] for each in listed(run, "--from", place)] == ["first"]
     assert run("lts", "cat", NAME, "--place", place).code in (0, 2)
     shutil.rmtree(folder)
@@ -184,6 +188,44 @@ def test_a_backup_is_copied_and_restored_elsewhere(run: Run, folder: Path, tmp_p
     assert (done.code, done.err) == (0, "")
     assert run("segment", "read", NAME, "--data", other).out == "flushed tail\n"
     assert run("verify", "--deep", "--data", other).code == 0
+
+
+def test_what_is_damaged_in_a_copy_is_found_and_mended_with_verify(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    make_store(folder)
+    place = tmp_path / "place"
+    assert run("backup", "first", "--copy-to", str(place)).code == 0
+    chunk = min((place / "containers").rglob("*-*"))
+    before = chunk.read_bytes()
+    chunk.write_bytes(bytes([before[0] ^ 1]) + before[1:])
+    assert json.loads(run("backup", "first", "--copy-to", str(place), "--json").out)["unread_objects"] == 2
+    record = place / "_system/pins/first"
+    record.write_bytes(record.read_bytes()[:-1])
+    done = json.loads(run("backup", "first", "--copy-to", str(place), "--verify", "--json").out)
+    assert (done["unread_objects"], done["copied_objects"]) == (0, 1)
+    assert chunk.read_bytes() == before
+    assert run("restore", "first", "--from", str(place), "--data", str(tmp_path / "other")).code == 0
+
+
+def test_verify_without_a_place_is_refused(run: Run, folder: Path) -> None:
+    make_store(folder)
+    refused = run("backup", "first", "--verify")
+    assert (refused.code, "name its place with --copy-to" in " ".join(refused.err.split())) == (2, True)
+
+
+def test_p8_another_backup_of_a_name_that_a_place_has_is_refused_before_it_is_made(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    make_store(folder)
+    place = str(tmp_path / "place")
+    run("backup", "weekly", "--copy-to", place)
+    run("backup", "rm", "weekly")
+    refused = run("backup", "weekly", "--copy-to", place)
+    assert (refused.code, "make one of another name" in refused.err) == (1, True)
+    assert listed(run) == []
+    run("backup", "weekly")
+    assert "make one of another name" in run("backup", "weekly", "--copy-to", place).err
 
 
 @pytest.mark.parametrize(
@@ -205,7 +247,7 @@ def test_a_backup_is_copied_and_restored_elsewhere(run: Run, folder: Path, tmp_p
         ("", "--copy-to is empty"),
     ],
 )
-def test_p7_a_place_that_cannot_have_copies_is_refused_before_there_is_a_backup(
+def test_p8_a_place_that_cannot_have_copies_is_refused_before_there_is_a_backup(
     run: Run, folder: Path, tmp_path: Path, place: str, problem: str
 ) -> None:
     make_store(folder)

@@ -1,9 +1,12 @@
-"""The command that recovers a store from long-term storage alone: what it prints, and how it fails."""
+"""The command that recovers a store, or one container, from long-term storage alone: what it prints, and how
+it fails."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import anyio
@@ -18,8 +21,8 @@ QUIET = tierlog.StoreConfig(writer=WriterConfig(flush_age=3600.0))
 
 
 @pytest.fixture
-def lost(folder: Path) -> Path:
-    """A store without its logs, with something that was not flushed."""
+def made(folder: Path) -> Path:
+    """A store of one container, with something that was not flushed."""
 
     async def make() -> None:
         async with tierlog.open_store(folder, containers=1, config=QUIET) as store:
@@ -29,8 +32,14 @@ def lost(folder: Path) -> Path:
             await store.append("app/events", b"not flushed")
 
     anyio.run(make)
-    shutil.rmtree(folder / "wal")
     return folder
+
+
+@pytest.fixture
+def lost(made: Path) -> Path:
+    """Without its logs."""
+    shutil.rmtree(made / "wal")
+    return made
 
 
 def test_a_store_is_recovered(run: Run, lost: Path) -> None:
@@ -77,3 +86,58 @@ def test_one_must_say_what_to_recover_from(run: Run, lost: Path) -> None:
 def test_an_opening_names_the_command(run: Run, lost: Path) -> None:
     assert "`tierlog recover --from-lts`" in run("segment", "ls", "--data", str(lost)).err.replace("\n", " ")
     assert "`tierlog recover" in run("segment", "create", "s", "--data", str(lost)).err.replace("\n", " ")
+
+
+# --- one container (rule R11) -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(made: Path) -> Path:
+    """The log of the only container is damaged."""
+    flip_bit(max((made / "wal/0000").glob("*.wal")), 600)
+    return made
+
+
+@pytest.mark.parametrize("answer", ["--yes", "yes"])
+def test_a_damaged_log_is_given_up_only_if_the_operator_says_so(
+    run: Run, damaged: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    command = ["recover", "--from-lts", "--container", "0", "--data", str(damaged)]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("no\n"))
+    refused = run(*command)
+    assert refused.code == 1
+    assert "The log of container 0 is damaged: " in refused.err
+    assert "nothing was confirmed" in refused.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert "not confirmed: add --yes" in run(*command).err
+    assert [path.name for path in (damaged / "wal").iterdir() if "before" in path.name] == []
+
+    if answer == "--yes":
+        command.append(answer)
+    else:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"{answer}\n"))
+    done = run(*command)
+    assert done.code == 0
+    header, row, *_, kept = done.out.splitlines()
+    assert header.split() == ["container", "element", "cycle", "complete", "segments"]
+    assert row.split()[0] == "0"
+    assert Path(kept.removeprefix("the lost log is kept: ")).is_dir()
+    assert run("segment", "read", "app/events", "--data", str(damaged)).out == "0123456789"
+
+
+def test_a_missing_log_is_recovered_without_a_question(run: Run, damaged: Path) -> None:
+    shutil.rmtree(damaged / "wal/0000")
+    refused = run("segment", "create", "s", "--data", str(damaged))
+    assert "`tierlog recover --from-lts --container 0`" in refused.err.replace("\n", " ")
+    done = run("recover", "--from-lts", "--container", "0", "--json", "--data", str(damaged))
+    assert done.code == 0
+    assert [each["container"] for each in json.loads(done.out)["containers"]] == [0]
+
+
+def test_options_of_one_container_are_checked(run: Run, damaged: Path) -> None:
+    alone = run("recover", "--from-lts", "--yes", "--data", str(damaged))
+    assert alone.code == 2
+    assert "--yes answers the question of --container" in alone.err
+    other = run("recover", "--from-lts", "--container", "1", "--data", str(damaged))
+    assert other.code == 1
+    assert "there is no container 1" in other.err

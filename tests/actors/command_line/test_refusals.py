@@ -419,8 +419,8 @@ async def in_thread(run: Run, *arguments: str) -> Done:
 
 def test_lock_files_of_a_dead_process_do_not_make_a_folder_live(run: Run, folder: Path) -> None:
     make_store(folder)
-    (folder / "wal" / "owners").mkdir(exist_ok=True)
-    (folder / "wal" / "owners" / "killed").write_text('{"pid": 1, "host": "here", "since_ms": 0}')
+    (folder / "owners").mkdir(exist_ok=True)
+    (folder / "owners" / "killed").write_text('{"pid": 1, "host": "here", "since_ms": 0}')
 
     assert run("segment", "append", NAME, "--data-text", "x").code == 0
     assert "not open anywhere" in run("doctor").out

@@ -17,6 +17,7 @@ from support.patience import scaled
 from support.s3_server import BUCKET, S3Server
 
 PLACE = f"s3://{BUCKET}/a-store"
+COPY = f"s3://{BUCKET}/copy"
 
 
 def test_a_store_is_made_in_a_bucket_and_found_there_again(server: S3Server, folder: Path, run: Run) -> None:
@@ -33,7 +34,7 @@ def test_a_bucket_error_is_one_line(server: S3Server, run: Run) -> None:
     missing = run("segment", "create", NAME, "--chunks", "s3://no-such-bucket")
     assert missing.code == 1
     assert is_one_line(missing.err)
-    assert "there is no bucket no-such-bucket" in missing.err
+    assert f"there is no bucket no-such-bucket at {server.url}; make it, or correct its name" in missing.err
 
     refused = run("segment", "create", NAME, "--chunks", "lts")
     assert is_one_line(refused.err)
@@ -61,8 +62,14 @@ def test_a_service_keeps_its_chunks_in_the_bucket(server: S3Server, folder: Path
             command = [sys.executable, "-m", "tierlog", "segment", *arguments, url]
             done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=scaled(30))
             assert (done.returncode, done.stderr) == (0, b"")
+        refused = run("backup", "first", "--copy-to", COPY)
+        assert f"use --url {service.url}" in refused.err
+        assert run("backup", "first", "--copy-to", COPY, url).code == 0
         assert service.stop() == 0
 
+    assert [each["name"] for each in json.loads(run("backup", "ls", "--from", COPY, "--json").out)] == [
+        "first"
+    ]
     report = json.loads(run("doctor", "--json").out)
     assert report["sound"]
     assert report["containers"][0]["element"]

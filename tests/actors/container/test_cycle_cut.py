@@ -6,16 +6,25 @@ from collections.abc import Iterable
 
 import pytest
 
-from support.container_parts import NAME, Parts, append
+from support.container_parts import NAME, Parts, append, record_of
 from tierlog.actors.container.cycle_cut import CycleCut
+from tierlog.actors.container.ended_rows import ended_key, transaction_of_row
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.transactions import (
+    AbortTransactionRequest,
+    BeginTransactionRequest,
+    CommitTransactionRequest,
+    TransactionRequest,
+)
 from tierlog.actors.container.segment_rows import encode_image_row, image_key, load_of_row, name_key
 from tierlog.journal.manifest.element import CONSISTENT
 from tierlog.journal.operations.forget_segment import ForgetSegment
+from tierlog.journal.operations.import_segment import ImportSegment
 from tierlog.journal.operations.segment_image import WriterState, decode_image
+from tierlog.journal.operations.transaction_image import TransactionStatus
 from tierlog.storage_backends.segments.records import segment_key
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_list import RunList
@@ -195,6 +204,60 @@ def test_f10_segments_of_one_name_are_held_back_together() -> None:
     finish(cut, [first.sid])
     assert set(cut.held) == {first.sid, second.sid}
     assert not rows_of(cut)
+
+
+def test_f10_an_import_during_a_cycle_is_held_back() -> None:
+    """Its records are published up to the end of the cycle, and its image only if it was there at the cut."""
+    parts = Parts()
+    cut = CycleCut(parts.state)
+    elsewhere = Parts()
+    imported = elsewhere.create("imported")
+    parts.log(ImportSegment(decode_image(imported.image()), tuple(record_of(imported).items())))
+    finish(cut, ())
+    assert set(cut.held) == {imported.sid}
+    assert not rows_of(cut)
+    count(cut, parts)
+    cut = CycleCut(parts.state)
+    finish(cut, ())
+    expected = {name_key("imported"), image_key(imported.sid), segment_key(imported.sid).encode()}
+    assert set(rows_of(cut)) == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        (CommitTransactionRequest(NAME, "txn", (), None), TransactionStatus.COMMITTED),
+        (AbortTransactionRequest(NAME, "txn", ""), TransactionStatus.ABORTED),
+    ],
+    ids=["commit", "abort"],
+)
+def test_f10_the_end_of_a_transaction_without_parts_is_held_back_with_its_target(
+    end: TransactionRequest, status: TransactionStatus
+) -> None:
+    """A driver that looks it up after a recovery finds it open, as its target was then."""
+    parts = Parts()
+    parts.create()
+    parts.do(BeginTransactionRequest(NAME, "txn", None, 60_000))
+    cut = CycleCut(parts.state)
+    parts.flush(NAME, length=0)
+    finish(cut, ())
+    key = ended_key(NAME, "txn")
+    begun = transaction_of_row(rows_of(cut)[key])
+    assert begun is not None
+    assert begun.status is TransactionStatus.OPEN
+    count(cut, parts)
+
+    parts.do(append(NAME, b"abc"), end)
+    cut = CycleCut(parts.state)
+    finish(cut, [parts.segment().sid])
+    assert not rows_of(cut)
+    count(cut, parts)
+    cut = CycleCut(parts.state)
+    parts.flush()
+    finish(cut, ())
+    ended = transaction_of_row(rows_of(cut)[key])
+    assert ended is not None
+    assert ended.status is status
 
 
 def test_f10_a_segment_that_is_deleted_during_its_flush_keeps_its_earlier_rows() -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tierlog import HistoryLost
 from tierlog.actors.container.lost_histories import (
+    EndedLog,
+    Histories,
     check_position,
     common_length,
     decode_histories,
@@ -21,7 +23,8 @@ from tierlog.actors.container.segments import SegmentState
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.ids import segment_id
 
-GOLDEN = bytes.fromhex((Path(__file__).parents[2] / "golden" / "histories_v1.hex").read_text())
+_GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN_1, GOLDEN = (bytes.fromhex((_GOLDEN / f"histories_v{n}.hex").read_text()) for n in (1, 2))
 
 
 def segment(length: int, epoch: int = 1) -> SegmentState:
@@ -31,16 +34,23 @@ def segment(length: int, epoch: int = 1) -> SegmentState:
 
 
 def test_r8_the_record_has_its_golden_bytes() -> None:
-    assert encode_histories((1 << 20, 1 << 21)) == GOLDEN
-    assert decode_histories(GOLDEN) == (1 << 20, 1 << 21)
+    histories = Histories((1 << 20, 1 << 21), (EndedLog(bytes(range(16)), 7), EndedLog(b"l" * 16, 9)))
+    assert encode_histories(histories) == GOLDEN
+    assert decode_histories(GOLDEN) == histories
+    # As an earlier version wrote it, and as it is without ended logs.
+    assert encode_histories(Histories(histories.epochs)) == GOLDEN_1
+    assert decode_histories(GOLDEN_1) == Histories(histories.epochs)
 
 
 def test_r8_the_record_of_a_store_that_was_never_recovered_has_no_histories() -> None:
-    assert decode_histories(b"\x01") == ()
-    assert encode_histories(()) == b"\x01"
+    assert decode_histories(b"\x01") == Histories()
+    assert encode_histories(Histories()) == b"\x01"
 
 
-@pytest.mark.parametrize("content", [b"", b"\x02", GOLDEN[:-1], b"\x01" + bytes(16)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x03", b"\x02", GOLDEN[:-1], GOLDEN_1[:-1], b"\x01" + bytes(16), b"\x02" + GOLDEN_1[1:]],
+)
 def test_r8_a_damaged_record_is_refused(content: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_histories(content)

@@ -16,7 +16,7 @@ from support.drained import TICK, check_storage, drain
 from support.stores import make
 from support.table_rows import RUNS
 from tierlog.actors.container.options import ContainerOptions
-from tierlog.actors.container.pins import FRESH_SECONDS
+from tierlog.actors.container.pins import FRESH_MAX, FRESH_SECONDS, SILENT_SECONDS
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.journal.manifest.chain import read_element
 from tierlog.journal.manifest.element import PINS_MAX, Element
@@ -35,6 +35,7 @@ from tierlog.storage_backends.base.errors import (
     DataCorruption,
     InvalidArgument,
     StorageFull,
+    Throttled,
     TierlogError,
 )
 from tierlog.storage_backends.segments.records.chunk import CHUNK_PREFIX
@@ -214,15 +215,85 @@ async def test_p3_a_call_that_is_never_finished_is_given_up_by_a_living_owner() 
     await first_owner(world, "a")
     async with world.owner() as owner:
         await step(owner, StepKind.PIN)
+        with pytest.raises(BackupExists, match="another call"):
+            await owner.store.backup("one")
         await owner.store.delete_segment("a")
         await settle(owner)
         assert owner.container.statistics().pins.backups == 1
-        with pytest.raises(BackupExists, match="another call"):
-            await owner.store.backup("one")
         await anyio.sleep(FRESH_SECONDS)
         assert owner.container.state.manifest.pins == ()
         await settle(owner)
         await drain(world, owner)
+
+
+async def begin(owner: Owner, name: str, token: str = "gone") -> None:
+    """The first step of a call."""
+    await owner.container.pins.act(BackupStep(0, StepKind.PIN, name, token))
+
+
+async def test_p5_calls_whose_clients_are_gone_hold_up_nobody_for_longer_than_a_minute() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner:
+        for number in range(FRESH_MAX):
+            await begin(owner, f"gone-{number}")
+            await anyio.sleep(0.1)
+        with pytest.raises(Throttled, match="8 backups are being made at once"):
+            await owner.store.backup("one")
+        await anyio.sleep(SILENT_SECONDS)
+        await owner.store.backup("one")
+        pins = [pin.name for pin in owner.container.pins.known]
+        assert (len(pins), "gone-0" in pins) == (FRESH_MAX, False)
+        # Nobody needs what the others hold.
+        await anyio.sleep(SILENT_SECONDS)
+        assert len(owner.container.pins.known) == FRESH_MAX
+
+
+async def test_p5_a_name_is_free_a_minute_after_its_client_is_gone() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner:
+        await begin(owner, "one")
+        await anyio.sleep(SILENT_SECONDS - 1)
+        await begin(owner, "one")  # its client is not gone
+        await anyio.sleep(SILENT_SECONDS - 1)
+        with pytest.raises(BackupExists, match="try again in a minute"):
+            await owner.store.backup("one")
+        await anyio.sleep(1)
+        await owner.store.backup("one")
+        [info] = await owner.store.backups()
+        assert (info.name, info.problem) == ("one", "")
+        with pytest.raises(BackupExists):
+            await begin(owner, "one")
+
+
+async def test_p5_the_last_place_is_not_held_by_a_client_that_is_gone() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world)
+    async with world.owner() as owner:
+        for number in range(PINS_MAX - 1):
+            await owner.store.backup(f"b{number}")
+        await begin(owner, "gone")
+        with pytest.raises(InvalidArgument, match="room for 64"):
+            await owner.store.backup("one")
+        await anyio.sleep(SILENT_SECONDS)
+        await owner.store.backup("one")
+
+
+async def test_p3_a_call_that_is_cancelled_drops_its_pins() -> None:
+    world = ContainerWorld(QUICK)
+    await first_owner(world, "a")
+    async with world.owner() as owner:
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.HANG) if call.name == pin_record_name("one") and call.verb != "exists" else None
+        )
+        with anyio.move_on_after(5) as cancelled:
+            await owner.store.backup("one")
+        assert cancelled.cancelled_caught
+        world.chunks.script = None
+        await settle(owner)
+        assert owner.container.pins.known == ()
+        await owner.store.backup("one")
 
 
 async def test_p3_a_pin_is_not_dropped_because_a_mount_is_missing() -> None:

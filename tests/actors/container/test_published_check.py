@@ -4,12 +4,15 @@ which images, records and chains can disagree is found."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import tracemalloc
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import pytest
 
-from tierlog.actors.container.published_check import Inconsistency, PublishedCheck
+from support.published_rows import check_pages, check_rows
+from tierlog.actors.container.published_check import Inconsistency, Published
 from tierlog.actors.container.segment_rows import encode_image_row, image_key, name_row
 from tierlog.journal.manifest.element import CONSISTENT
 from tierlog.journal.operations.segment_image import (
@@ -27,6 +30,7 @@ from tierlog.storage_backends.segments.records import (
 )
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_list import RunList
+from tierlog.storage_backends.sorted_runs.scan import KeyRange, Page
 
 EMPTY, CHAIN, CUT, TABLE, DELETED, ADOPTED = 1, 2, 3, 4, 5, 6
 VERSION, CLEAN_TO = 9, 10
@@ -88,17 +92,14 @@ def sound() -> dict[bytes, Row]:
     return {row.key: row for row in rows}
 
 
-def check(rows: Iterable[Row]) -> list[Inconsistency]:
-    found = PublishedCheck(RUNS)
-    found.add(rows)
-    return [each for each in found.finish() if each is not None]
+def check(rows: Iterable[Row], page: int = 2) -> Sequence[Inconsistency]:
+    return check_rows(rows, RUNS, page=page).inconsistencies
 
 
-def test_a_sound_state_passes_in_any_order() -> None:
-    rows = list(sound().values())
-    assert check(rows) == []
-    assert check(reversed(rows)) == []
-    assert check([]) == []
+@pytest.mark.parametrize("page", [1, 2, 3, 1000])
+def test_a_sound_state_passes_however_it_is_divided_into_pages(page: int) -> None:
+    assert check(sound().values(), page) == []
+    assert check([], page) == []
 
 
 NOT_NEEDED = {b"h:0000000000000005target\0id", WORK[2].key.encode()}
@@ -168,7 +169,7 @@ def with_record(record: SegmentRecord | ChunkRecord) -> list[Row]:
         (
             with_record(attrs.evolve(CHUNKS["c1"], next_chunk="c3")),
             "chain",
-            "its chain has 2 chunks with 40 bytes, not 3 with 60",
+            "its chunk c3 has no record, or is in another chain too",
         ),
         (
             with_record(attrs.evolve(CHUNKS["c3"], next_chunk="c4")),
@@ -181,6 +182,14 @@ def with_record(record: SegmentRecord | ChunkRecord) -> list[Row]:
             with_record(ChunkRecord("lost", 1, "", bytes(4))),
             "",
             "the chunk lost is in no segment's chain, and in no deferred work",
+        ),
+        (
+            [
+                *with_record(ChunkRecord("l1", 1, "l2", bytes(4))),
+                record_row(ChunkRecord("l2", 1, "", bytes(4))),
+            ],
+            "",
+            "the chunk l1 and 1 behind it are in no segment's chain",
         ),
         (
             with_record(attrs.evolve(RECORDS[CHAIN], segment=9)),
@@ -210,9 +219,7 @@ def test_an_image_that_may_be_later_than_the_rows_of_its_segment_is_reported(cha
     rows[image.key] = image._replace(version=CLEAN_TO)
     (found,) = check(rows.values())
     assert found.message == "its image may be as of a later moment than its rows"
-    consistent = PublishedCheck(attrs.evolve(RUNS, schema=CONSISTENT))
-    consistent.add(rows.values())
-    assert [*consistent.finish()] == []
+    assert check_rows(rows.values(), attrs.evolve(RUNS, schema=CONSISTENT)).inconsistencies == []
 
 
 def test_bytes_of_the_same_length_are_of_the_same_moment() -> None:
@@ -230,19 +237,111 @@ def test_work_of_a_newer_version_is_not_passed_over() -> None:
     )
 
 
+def chunk_name(sid: int, number: int) -> str:
+    return f"containers/0000/{sid:016x}/{number:016x}"
+
+
+def many(chain_of: Callable[[int], list[str]]) -> list[Row]:
+    """Five hundred segments, with these chunks."""
+    rows: list[Row] = []
+    for sid in range(100, 600):
+        names = chain_of(sid)
+        pairs = zip(names, [*names[1:], ""], strict=True) if names else ()
+        rows += [record_row(ChunkRecord(name, 1, following, bytes(4))) for name, following in pairs]
+        image = IMAGES[EMPTY]._replace(sid=sid, name=f"e{sid}", length=len(names))
+        rows += [image_row(image), name_row(image.name, 1, sid)]
+        if names:
+            ends = names[0], names[-1], 0, len(names) - 1, len(names)
+            rows.append(record_row(SegmentRecord(sid, len(names), 0, *ends)))
+    return rows
+
+
+def record_and_image(record: SegmentRecord, image: SegmentImage) -> list[Row]:
+    encoded = encode_image_row(encode_image(image), 7, record.encode())
+    return [record_row(record), Row(image_key(image.sid), VERSION, encoded)]
+
+
+CHAINS: dict[str, Callable[[int], list[str]]] = {
+    "none": lambda sid: [],
+    "in the order of names": lambda sid: [chunk_name(sid, n) for n in range(3)],
+    "in another order": lambda sid: [chunk_name(sid, n) for n in (2, 0, 1)],
+    "of earlier segments": lambda sid: [chunk_name(sid - 50, 0), chunk_name(sid - 50, 1)],
+    "of later segments": lambda sid: [chunk_name(sid, 0), chunk_name(sid + 1000, 1)],
+    "with foreign names": lambda sid: [f"legacy/{sid}", f"other/{5000 - sid}"],
+}
+
+
+@pytest.mark.parametrize("chain_of", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("page", [7, 8192])
+def test_chunks_may_be_anywhere(page: int, chain_of: Callable[[int], list[str]]) -> None:
+    rows = many(chain_of)
+    assert check(rows, page) == []
+    chunks = [row for row in rows if row.key.startswith(b"c:")]
+    if chunks:
+        assert check([row for row in rows if row is not chunks[77]], page)
+
+
 def test_long_chains_and_many_segments_are_checked_in_steps() -> None:
     names = [f"x{number}" for number in range(1000)]
+    names = names[::2] + names[1::2]
     rows = [
         record_row(ChunkRecord(name, 1, following, bytes(4)))
         for name, following in zip(names, [*names[1:], ""], strict=True)
     ]
     image = IMAGES[CHAIN]._replace(length=1000)
     record = SegmentRecord(CHAIN, 1000, 0, names[0], names[-1], 0, 999, 1000)
-    rows += [record_row(record), image_row(image), name_row(image.name, 1, CHAIN)]
-    rows += [image_row(IMAGES[EMPTY]._replace(sid=100 + n, name=f"e{n}")) for n in range(1000)]
-    rows += [name_row(f"e{n}", 1, 100 + n) for n in range(1000)]
-    found = PublishedCheck(RUNS)
-    found.add(rows)
-    steps = list(found.finish())
-    assert set(steps) == {None}
-    assert len(steps) > 5
+    rows += [*record_and_image(record, image), name_row(image.name, 1, CHAIN), *many(CHAINS["none"])]
+    steps: list[None] = []
+    assert check_rows(rows, RUNS, page=8192, steps=steps) == Published(501, [])
+    assert len(steps) > 10
+
+
+def test_memory_does_not_grow_with_the_number_of_segments() -> None:
+    """Each has a chunk, and a name that comes elsewhere in the order of names."""
+
+    def peak(count: int) -> int:
+        runs = SortedRows(count)
+        tracemalloc.start()
+        try:
+            assert check_pages(runs.page, RUNS) == Published(count, [])
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many_more = peak(500), peak(4000)
+    assert many_more < few + 50_000, "bytes"
+
+
+class SortedRows:
+    """Rows of ``count`` segments that are made when they are read."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def page(self, keys: KeyRange) -> Page:
+        made = {b"g:": self._image, b"s:": self._record, b"c:": self._chunk, b"n:": self._name}
+        make = made.get(keys.start[:2])
+        if make is None:
+            return Page([], None)
+
+        numbers = range(self._count)
+        first = bisect_left(numbers, keys.start, key=lambda number: make(number).key)
+        end = bisect_left(numbers, keys.end or b"\xff", key=lambda number: make(number).key)
+        rows = [make(number) for number in range(first, min(end, first + 100))]
+        return Page(rows, make(first + 100).key if end > first + 100 else None)
+
+    def _image(self, sid: int) -> Row:
+        image = IMAGES[EMPTY]._replace(sid=sid, name=f"e{self._count - sid:06}", length=1)
+        return record_and_image(self._record_of(sid), image)[1]
+
+    def _record_of(self, sid: int) -> SegmentRecord:
+        return SegmentRecord(sid, 1, 0, chunk_name(sid, 0), chunk_name(sid, 0), 0, 0, 1)
+
+    def _record(self, sid: int) -> Row:
+        return record_row(self._record_of(sid))
+
+    def _chunk(self, sid: int) -> Row:
+        return record_row(ChunkRecord(chunk_name(sid, 0), 1, "", bytes(4)))
+
+    def _name(self, number: int) -> Row:
+        return name_row(f"e{number + 1:06}", 1, self._count - number - 1)

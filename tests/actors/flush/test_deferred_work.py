@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 
 import anyio
 import attrs
@@ -42,6 +42,9 @@ class ScriptedWork:
 
     def retry_in(self) -> float:
         return 0.0
+
+    def notifying(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def deferred_changes(self) -> Mapping[str, DeferredWorkRecord | None]:
         """All of it, every other time."""

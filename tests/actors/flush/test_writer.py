@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import anyio
@@ -25,7 +26,8 @@ from tierlog.storage_backends.base.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -490,6 +492,93 @@ async def test_s7_an_outage_costs_one_call_per_cycle_once_nothing_could_be_flush
             calls.append(len(world.chunks.calls) - before)
 
         assert calls[1:] == [1, 1]
+
+
+class Refusing:
+    """What a storage with a breaker says of itself: it refuses changes, and notifies once it does not."""
+
+    def __init__(self, world: FlushWorld) -> None:
+        self.refused_for = 0.0
+        self._notified: list[Callable[[], None]] = []
+        world.chunks.retry_in = lambda: self.refused_for  # type: ignore[method-assign]
+        world.chunks.notifying = self._notifying  # type: ignore[method-assign]
+
+    @contextmanager
+    def _notifying(self, notify: Callable[[], None]) -> Iterator[None]:
+        self._notified.append(notify)
+        yield
+
+    def accept(self) -> None:
+        self.refused_for = 0.0
+        for notify in self._notified:
+            notify()
+
+
+async def test_s7_nobody_waits_for_the_rest_of_a_pause_once_a_change_succeeded() -> None:
+    world = FlushWorld(publish_error=Unavailable("down"))
+    storage = Refusing(world)
+    segment = world.parts.create()
+    async with running(world=world) as (_, writer):
+        world.parts.do(append(NAME, b"x"))
+        storage.refused_for = 1_000.0
+        writer.request_cycle()
+        await anyio.sleep(10)
+        assert not segment.is_flushed
+        storage.accept()
+        await anyio.wait_all_tasks_blocked()
+        assert segment.is_flushed
+
+        # Of the publisher too, which has failed meanwhile.
+        storage.refused_for, world.publish_error = 1_000.0, None
+        await anyio.sleep(FLUSHING.error_pause + 1)
+        assert len(world.published_cuts) == 1
+
+
+async def test_s7_changes_that_succeed_while_every_flush_fails_make_no_cycles_due() -> None:
+    """Where deletions are allowed and writes are not."""
+    world = FlushWorld()
+    storage = Refusing(world)
+    async with running(world=world) as (_, writer):
+        world.parts.create()
+        world.parts.do(append(NAME, b"x"))
+
+        def script(call: Call) -> Fault:
+            storage.refused_for = 60.0
+            return Fault(FaultKind.BEFORE)
+
+        world.chunks.script = script
+        writer.request_cycle()
+        await anyio.sleep(1)
+        before = writer.statistics().cycles
+        for _ in range(20):
+            storage.accept()
+            await anyio.sleep(1)
+        assert writer.statistics().cycles == before + 1
+
+
+async def test_s7_after_a_claim_that_failed_one_flush_goes_first() -> None:
+    """All went at once, and all but the probe were refused and waited for another pause."""
+    back = anyio.Event()
+    world = FlushWorld(
+        claim_error=Unavailable("down"),
+        chunks=FaultyChunkStorage(MemoryChunkStorage(), every(Fault(FaultKind.HANG)), hang=back.wait),
+    )
+    names = [f"s{number}" for number in range(8)]
+    world.parts.create(*names)
+    storage = Refusing(world)
+    async with running(world=world) as (_, writer):
+        world.parts.do(*(append(name, b"x") for name in names))
+        writer.request_cycle()
+        await anyio.wait_all_tasks_blocked()
+        world.claim_error = None
+        await anyio.sleep(FLUSHING.error_pause)
+        await anyio.wait_all_tasks_blocked()
+        assert len(world.chunks.calls) == 1
+        # The others do not wait for the end of its flush.
+        storage.accept()
+        await anyio.wait_all_tasks_blocked()
+        assert len(world.chunks.calls) == 8
+        back.set()
 
 
 async def test_s7_failures_are_logged_when_they_begin_and_when_they_end(

@@ -134,6 +134,71 @@ async def test_p7_at_no_moment_does_a_copy_lack_a_chunk_that_earlier_backups_nee
         assert not [each for each in contents(place) if each.startswith("_system/copying/")]
 
 
+@grows
+async def test_p7_a_chunk_that_was_damaged_in_the_place_is_found_when_all_is_verified(grows: bool) -> None:
+    """Otherwise it is said that it was not read."""
+    place = await place_of_copies(grows=grows)
+    async with backed_up() as (world, owner, name):
+        await copy_backup(world.chunks, "one", place)
+        right = contents(place)[name]
+        flip(place, name, 7)
+        for backup in ("one", "two"):
+            if backup == "two":
+                await owner.store.backup("two")
+            done = await copy_backup(world.chunks, backup, place)
+            assert (done.copied_bytes < len(right), done.unread_objects) == (True, 1)
+        done = await copy_backup(world.chunks, "two", place, verify=True)
+        assert (done.copied_bytes, done.unread_objects) == (len(right), 0)
+        assert contents(place)[name] == right
+
+
+async def test_p7_a_chunk_that_lost_its_end_in_the_place_is_always_found() -> None:
+    place = await place_of_copies()
+    async with backed_up() as (world, _, name):
+        await copy_backup(world.chunks, "one", place)
+        right = contents(place)[name]
+        del state_of(place).chunks[name].data[-1:]
+        done = await copy_backup(world.chunks, "one", place)
+        assert (done.copied_bytes, done.unread_objects) == (1, 0)
+        assert contents(place)[name] == right
+
+
+@grows
+@pytest.mark.parametrize("kind", ["_system/pins/", "_system/containers/0000/journal/"])
+async def test_p7_a_damaged_record_or_element_of_the_backup_is_copied_again_when_all_is_verified(
+    kind: str, grows: bool
+) -> None:
+    place = await place_of_copies(grows=grows)
+    async with backed_up() as (world, _, _):
+        await copy_backup(world.chunks, "one", place)
+        right = contents(place)
+        name = max(each for each in right if each.startswith(kind))
+        flip(place, name, len(right[name]) // 2)
+        with pytest.raises(DataCorruption) as refused:
+            await copy_backup(world.chunks, "one", place)
+        assert refused.value.file == name
+        await copy_backup(world.chunks, "one", place, verify=True)
+        assert contents(place) == right
+
+
+async def test_p7_pieces_that_a_killed_call_left_are_removed_by_the_next_one() -> None:
+    place = await place_of_copies(grows=False)
+    async with backed_up() as (world, owner, name):
+        await copy_backup(world.chunks, "one", place)
+        await owner.store.append("a", b"more")
+        await owner.store.backup("two")
+        place.script = lambda call: Fault(FaultKind.BEFORE) if call.verb == "replace" else None
+        with pytest.raises(Unavailable):
+            await copy_backup(world.chunks, "two", place)
+        place.script = None
+        assert [each for each in contents(place) if each.startswith("_system/copying/two/")]
+        # Of a backup that is not copied again.
+        await owner.store.remove_backup("two")
+        await copy_backup(world.chunks, "one", place)
+        assert not [each for each in contents(place) if each.startswith("_system/copying/")]
+        assert len(contents(place)[name]) == 1000
+
+
 async def test_a_full_disk_is_that_of_the_copy() -> None:
     place = await place_of_copies()
     async with backed_up() as (world, _, _):

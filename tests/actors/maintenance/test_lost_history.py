@@ -3,6 +3,7 @@ and what builds on lost changes is refused (rules R8 to R10)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -12,12 +13,17 @@ import pytest
 from support.service import service
 from tierlog import (
     BadOffset,
+    BatchItem,
     HistoryLost,
+    InvalidArgument,
     LtsView,
     OutOfOrder,
     SegmentNotFound,
     SegmentVerbs,
     StagedPart,
+    Table,
+    TableUpdate,
+    TierlogError,
     UnknownWriter,
     connect,
     connect_sync,
@@ -140,6 +146,34 @@ async def test_r9_updates_of_tables_count_as_appends(tmp_path: Path) -> None:
         await table.put(b"key", b"1", writer_id="w", event_number=1)
         with pytest.raises(OutOfOrder):
             await table.put(b"key", b"3", writer_id="w", event_number=3)
+        await check_table(table, "first", (await store.segment_info("t")).history)
+    with service(tmp_path, config=QUIET) as url:
+        async with connect(url) as client:
+            await check_table(client.table("t"), "second", (await client.segment_info("t")).history)
+
+
+async def check_table(table: Table, name: str, now: int) -> None:
+    """All verbs name the history of their event."""
+    with pytest.raises(HistoryLost):
+        await table.put(b"key", b"x", writer_id="w", event_number=9, history=0)
+    with pytest.raises(HistoryLost):
+        await table.put(b"key", b"x", writer_id=name, event_number=5)
+    await table.put(b"key", b"x", writer_id=name, event_number=5, history=now)
+    await table.remove(b"key", writer_id=name, event_number=6, history=now)
+    await table.put_many({b"key": b"y"}, writer_id=name, event_number=7, history=now)
+    updates = [TableUpdate(b"key", b"z")]
+    await table.update(updates, writer_id=name, event_number=8, history=now)
+    with pytest.raises(HistoryLost):
+        await table.remove(b"key", writer_id=name, event_number=20, history=0)
+    with pytest.raises(HistoryLost):
+        await table.put_many({b"key": b"y"}, writer_id=name, event_number=20, history=0)
+    with pytest.raises(HistoryLost):
+        await table.update(updates, writer_id=name, event_number=20, history=0)
+    with pytest.raises(HistoryLost):
+        async with table.transaction(writer_id=name, event_number=20, history=0) as transaction:
+            transaction.put(b"key", b"w")
+    with pytest.raises(InvalidArgument, match="history says of which history event_number is"):
+        await table.put(b"key", b"x", history=now)
 
 
 async def test_r10_an_append_at_an_offset_past_the_end_is_of_the_lost_history(tmp_path: Path) -> None:
@@ -339,6 +373,90 @@ async def test_r10_clients_get_the_error_with_all_that_it_says(tmp_path: Path) -
             assert await first_block(client, 10, history=0) == b"abcdx"
             with pytest.raises(HistoryLost):
                 await client.read(NAME, 12, 1, history=0)
+
+
+RESENT = BatchItem(NAME, b"0123", "w", 10, 4, history=0)
+AHEAD = BatchItem(NAME, b"x", "w", 16, 1, history=0)
+UNKNOWN = BatchItem(NAME, b"x", "o", 5, 1)
+
+
+def check_each(outcomes: Sequence[int | TierlogError | None]) -> None:
+    """Of ``batch_in``."""
+    assert outcomes[:2] == [10, 10]
+    assert [type(outcome) for outcome in outcomes[2:5]] == [HistoryLost] * 3
+    assert outcomes[5:] == [14, 15]
+    lost = outcomes[2]
+    assert isinstance(lost, HistoryLost)
+    assert (lost.segment, lost.recovered_length, lost.last_event_number) == (NAME, 10, 13)
+
+
+def batch_in(now: int) -> list[BatchItem]:
+    return [
+        RESENT,
+        RESENT,
+        AHEAD,
+        BatchItem(NAME, b"x", expected_offset=14, history=0),
+        UNKNOWN,
+        BatchItem(NAME, b"x", "o", 5, 1, history=now),
+        BatchItem(NAME, b"x", expected_offset=15, history=now),
+    ]
+
+
+async def check_many(store: SegmentVerbs) -> None:
+    """Events that are sent again in batches are applied once, or it is said what is lost."""
+    now = await history(store)
+    with pytest.raises(HistoryLost):
+        await store.append_many(NAME, [b"x", b"x"], writer_id="w", first_event_number=14, history=0)
+    with pytest.raises(HistoryLost):
+        await store.append_many(NAME, [b"x"], expected_offset=12, history=0)
+    for _ in range(2):
+        events = [b"0", b"1", b"2"]
+        assert await store.append_many(NAME, events, writer_id="w", first_event_number=10, history=0) == 10
+    for known, refusal in ((0, HistoryLost), (now, OutOfOrder), (None, OutOfOrder)):
+        with pytest.raises(refusal):
+            await store.append_many(NAME, [b"x"], writer_id="w", first_event_number=16, history=known)
+    with pytest.raises(HistoryLost):
+        await store.append_many(NAME, [b"x"], writer_id="o", first_event_number=5)
+    assert await store.append_many(NAME, [b"x", b"y"], expected_offset=13, history=now) == 13
+    with pytest.raises(InvalidArgument, match="event_number or expected_offset"):
+        await store.append_many(NAME, [b"x"], history=now)
+
+
+async def test_r9_batches_of_a_store_name_their_history(tmp_path: Path) -> None:
+    await make(tmp_path / "many")
+    async with opened(tmp_path / "many") as store:
+        await check_many(store)
+    await make(tmp_path / "each")
+    async with opened(tmp_path / "each") as store:
+        check_each(await store.append_each(batch_in(await history(store))))
+        [refused] = await store.append_each([BatchItem(NAME, b"x", history=1)])
+        assert isinstance(refused, InvalidArgument)
+
+
+async def test_r9_batches_of_clients_name_their_history(tmp_path: Path) -> None:
+    await make(tmp_path / "many")
+    with service(tmp_path / "many", config=QUIET) as url:
+        async with connect(url) as client:
+            await check_many(client)
+    await make(tmp_path / "each")
+    with service(tmp_path / "each", config=QUIET) as url:
+        async with connect(url) as client:
+            check_each(await client.append_each(batch_in(await history(client))))
+
+
+async def test_r9_batches_of_a_blocking_client_name_their_history(tmp_path: Path) -> None:
+    await make(tmp_path)
+
+    def use(url: str) -> None:
+        with connect_sync(url) as client:
+            now = client.segment_info(NAME).history
+            with pytest.raises(HistoryLost):
+                client.append_many(NAME, [b"x", b"x"], writer_id="w", first_event_number=14, history=0)
+            check_each(client.append_each(batch_in(now)))
+            assert client.append_many(NAME, [b"y"], expected_offset=16, history=now) == 16
+
+    with service(tmp_path, config=QUIET) as url:
+        await anyio.to_thread.run_sync(use, url)
 
 
 async def test_r10_a_blocking_client_gets_the_same(tmp_path: Path) -> None:

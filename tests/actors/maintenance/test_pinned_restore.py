@@ -1,4 +1,4 @@
-"""Restoring a store from a backup, and copying one elsewhere (rules P5 to P7)."""
+"""Restoring a store from a backup, and copying one elsewhere (rules P5 to P8)."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ async def reader(place: Path) -> AsyncIterator[FileSystemChunkReader]:
         await source.close()
 
 
-async def copied(folder: Path, name: str, place: Path) -> CopiedBackup:
+async def copied(folder: Path, name: str, place: Path, *, verify: bool = False) -> CopiedBackup:
     target = FileSystemChunkStorage(LocalFiles(), str(place), system_world())
     async with reader(folder / "lts") as source:
         await target.open()
         try:
-            return await copy_backup(source, name, target)
+            return await copy_backup(source, name, target, verify=verify)
         finally:
             await target.close()
 
@@ -383,7 +383,7 @@ async def test_p7_a_copy_is_verified_and_goes_on_where_it_ended(tmp_path: Path) 
     assert (done.copied_objects, done.copied_bytes) == (1, 1)
 
 
-async def test_p7_a_place_of_another_store_is_refused(tmp_path: Path) -> None:
+async def test_p8_a_place_of_another_store_is_refused(tmp_path: Path) -> None:
     await two_backups(tmp_path / "data")
     async with opened(tmp_path / "other") as store:
         await store.flush()
@@ -392,7 +392,7 @@ async def test_p7_a_place_of_another_store_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("life", ["recovered", "flushed", "backed up"])
-async def test_p7_a_place_that_was_brought_to_life_is_refused(tmp_path: Path, life: str) -> None:
+async def test_p8_a_place_that_was_brought_to_life_is_refused(tmp_path: Path, life: str) -> None:
     """A copied element would break the chain of the store that lives there."""
     folder, other = tmp_path / "data", tmp_path / "other"
     await two_backups(folder)
@@ -418,7 +418,7 @@ async def test_p7_a_place_that_was_brought_to_life_is_refused(tmp_path: Path, li
 
 
 @pytest.mark.parametrize("flushes", [0, 1, 2, 9])
-async def test_p7_a_place_with_a_later_backup_of_another_history_is_refused(
+async def test_p8_a_place_with_a_later_backup_of_another_history_is_refused(
     tmp_path: Path, flushes: int
 ) -> None:
     """Whether its newest element has a higher number, the same, or a lower one."""
@@ -439,7 +439,7 @@ async def test_p7_a_place_with_a_later_backup_of_another_history_is_refused(
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-async def test_p7_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_removed: bool) -> None:
+async def test_p8_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_removed: bool) -> None:
     """After it was restored, or if it was removed meanwhile from the store that it is of."""
     folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
     await two_backups(folder)
@@ -458,6 +458,77 @@ async def test_p7_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_r
     await restored(tmp_path / "third", "three", place)
     async with opened(tmp_path / "third") as store:
         assert await contents(store) == three
+
+
+@pytest.mark.parametrize("way", ["recovered", "restored", "recovered twice", "restored, then recovered"])
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed since", "not flushed since"])
+async def test_p8_copies_go_on_after_a_recovery_of_the_same_store(
+    tmp_path: Path, way: str, is_flushed: bool
+) -> None:
+    """Also if the newest backup in the place was removed from the store: it is of its history."""
+    folder, place = tmp_path / "data", tmp_path / "place"
+    await two_backups(folder)
+    await copied(folder, "two", place)
+    async with opened(folder) as store:
+        await store.remove_backup("two")
+    for step in way.split(", then "):
+        for _ in range(2 if step.endswith("twice") else 1):
+            await restored(folder, "one" if step == "restored" else "")
+        if is_flushed:
+            async with opened(folder) as store:
+                await store.append("s#2", step.encode())
+                await store.flush()
+    await copied(folder, "one", place)
+    async with opened(folder) as store:
+        await store.append("s#2", b"later")
+        await store.backup("three")
+        three = await contents(store)
+    await copied(folder, "three", place)
+    await restored(tmp_path / "other", "three", place)
+    async with opened(tmp_path / "other") as store:
+        assert await contents(store) == three
+
+
+@pytest.mark.parametrize("flushes", [0, 5])
+async def test_p8_two_stores_that_were_restored_from_one_backup_are_two_histories(
+    tmp_path: Path, flushes: int
+) -> None:
+    """Both give the same epochs and the same names."""
+    folder, first, second = tmp_path / "data", tmp_path / "first", tmp_path / "second"
+    place, common = tmp_path / "place", tmp_path / "common"
+    await two_backups(folder)
+    await copied(folder, "one", place)
+    for other, count in ((first, 1), (second, 1 + flushes)):
+        await restored(other, "one", place)
+        async with opened(other) as store:
+            for number in range(count):
+                await store.append("s#2", b"%d of %b" % (number, other.name.encode()))
+                await store.flush()
+            await store.backup(f"of-{other.name}")
+    await copied(first, "of-first", common)
+    before = fingerprint(common)
+    with pytest.raises(StoreMismatch, match="not of the history that this store has"):
+        await copied(second, "of-second", common)
+    assert fingerprint(common) == before
+    await copied(second, "of-second", place)
+
+
+async def test_p8_a_clone_that_went_on_by_itself_is_another_history(tmp_path: Path) -> None:
+    """It has the same log, and an element of the same number."""
+    folder, clone, place = tmp_path / "data", tmp_path / "clone", tmp_path / "place"
+    async with opened(folder) as store:
+        await fill(store)
+    shutil.copytree(folder, clone)
+    for other in (folder, clone):
+        async with opened(other) as store:
+            await store.append("s#2", other.name.encode() * 10)
+            await store.backup(other.name)
+    await copied(folder, "data", place)
+    before = fingerprint(place)
+    for verify in (False, True):
+        with pytest.raises(StoreMismatch, match="not of the history that this store has"):
+            await copied(clone, "clone", place, verify=verify)
+    assert fingerprint(place) == before
 
 
 @pytest.mark.parametrize("prefix", ["_system/", "containers/0007/"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +17,7 @@ import anyio
 import attrs
 import pytest
 
+from chaos_parts.processes import python_path
 from support.container_world import read_all
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.patience import scaled
@@ -179,14 +181,34 @@ async def test_a_supervisor_of_the_lost_logs_left_its_term(tmp_path: Path) -> No
         assert term.number == 1
 
 
-async def test_r5_a_service_whose_logs_were_moved_away_is_noticed(tmp_path: Path) -> None:
+_OPENED = """
+import sys, anyio, tierlog
+async def main():
+    async with tierlog.open_store(sys.argv[1]) as store:
+        await store.append("s#2", b"acked")
+        print("open\\n", end="", flush=True)
+        sys.stdin.read()
+anyio.run(main)
+"""
+
+
+async def test_r5_a_process_whose_logs_were_moved_away_is_noticed(tmp_path: Path) -> None:
+    """It would go on to ack what the recovered store does not have."""
     folder = tmp_path / "data"
     await make_store(folder)
-    async with claim_term(LocalFiles(), check_path(folder), await identity_of(folder)):
-        (folder / "wal").rename(tmp_path / "wal")
-        with pytest.raises(InvalidArgument, match=f"served by process {os.getpid()}.*put wal/ back"):
+    command = [sys.executable, "-c", _OPENED, str(folder)]
+    async with await anyio.open_process(command, env=python_path(), stderr=None) as process:
+        assert process.stdout is not None
+        assert await process.stdout.receive() == b"open\n"
+        (folder / "wal").rename(tmp_path / "moved")
+        refusal = f"is open in process {process.pid} .*stop that process first, or put wal/ back"
+        with pytest.raises(InvalidArgument, match=refusal):
             await recovered(folder)
-        assert sorted(path.name for path in folder.iterdir()) == ["lts", "supervisor"]
+        with pytest.raises(InvalidArgument, match=refusal):
+            async with opened(folder, recover_from_lts=True):
+                pass
+        assert sorted(path.name for path in folder.iterdir()) == ["lts", "owners"]
+        process.kill()
     await recovered(folder)
 
 

@@ -246,7 +246,7 @@ async def test_the_next_opening_removes_the_folder_of_a_restore_that_was_killed(
     else:
         (made / ".restoring").mkdir()
     async with open_store(made, config=EAGER) as store:
-        assert sorted(path.name for path in made.iterdir()) == ["lts", "wal"]
+        assert sorted(path.name for path in made.iterdir()) == ["lts", "owners", "wal"]
         assert (await store.segment_info(NAME)).length == len(DATA) + 5
 
 

@@ -110,7 +110,8 @@ async def test_in_place_of_the_folder_of_local_runs_it_is_reported_and_refused(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_among_the_lock_files_it_is_nobodys(tmp_path: Path, kind: str) -> None:
     await make_store(tmp_path)
-    KINDS[kind](tmp_path / "wal/owners" / "strange")
+    (tmp_path / "owners").mkdir()
+    KINDS[kind](tmp_path / "owners" / "strange")
     with anyio.fail_after(scaled(30)):
         await open_owner(tmp_path)
         await open_view(tmp_path)
@@ -124,8 +125,7 @@ async def test_a_link_in_place_of_their_folder_is_refused(
     await make_store(tmp_path / "data")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/kept").write_bytes(b"of others")
-    owners = tmp_path / "data/wal/owners"
-    shutil.rmtree(owners)
+    owners = tmp_path / "data/owners"
     owners.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InvalidArgument, match=f"{owners}: .* a link"):
         await use(tmp_path / "data")

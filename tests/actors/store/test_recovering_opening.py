@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -93,17 +92,13 @@ async def test_r11_a_broken_chain_is_refused(tmp_path: Path) -> None:
     assert fingerprint(tmp_path) == before
 
 
-@pytest.mark.parametrize("choice", ["", "recover_from_lts"])
-async def test_r11_the_log_of_one_container_is_not_replaced_by_an_empty_one(
-    tmp_path: Path, choice: str
-) -> None:
-    """The others have what is not flushed, and the advice is not to adopt the empty one."""
-    choices: dict[str, Any] = {choice: True} if choice else {}
+async def test_r11_the_log_of_one_container_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    """The advice is not to adopt that."""
     await make(tmp_path)
     (tmp_path / "wal/0001").rename(tmp_path / "kept")
     for _ in range(2):
-        with pytest.raises(StoreMismatch, match=r"container 1: its log is lost.*tierlog recover --from-lts"):
-            async with open_store(tmp_path, config=QUIET, **choices):
+        with pytest.raises(StoreMismatch, match=r"container 1: its log is lost.*--from-lts --container 1"):
+            async with open_store(tmp_path, config=QUIET):
                 pass
     shutil.rmtree(tmp_path / "wal/0001")
     (tmp_path / "kept").rename(tmp_path / "wal/0001")
@@ -111,13 +106,57 @@ async def test_r11_the_log_of_one_container_is_not_replaced_by_an_empty_one(
         assert {(await store.segment_info(name)).length for name in NAMES} == {len(b"flushed and lost")}
 
 
+@pytest.mark.parametrize("refusals", [0, 2])
+async def test_r11_one_container_is_recovered_if_that_is_chosen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, refusals: int
+) -> None:
+    """Also if openings without the choice have made an empty log."""
+    await make(tmp_path)
+    shutil.rmtree(tmp_path / "wal/0001")
+    for _ in range(refusals):
+        with pytest.raises(StoreMismatch, match="its log is lost"):
+            async with open_store(tmp_path, config=QUIET):
+                pass
+    caplog.set_level(logging.WARNING, "tierlog.node")
+    caplog.clear()
+    for _ in range(2):
+        async with open_store(tmp_path, config=QUIET, recover_from_lts=True) as store:
+            assert await contents(store) == {b"flushed", b"flushed and lost"}
+    lines = [line for line in caplog.messages if "recovered_from_lts" in line]
+    assert ["container=1" in line and "cycle=1" in line for line in lines] == [True]
+
+
+async def test_r11_a_damaged_log_is_declared_lost_by_an_operator_only(tmp_path: Path) -> None:
+    await make(tmp_path)
+    flip_bit(max((tmp_path / "wal/0001").glob("*.wal")), 600)
+    before = sorted(path.name for path in (tmp_path / "wal").iterdir())
+    with pytest.raises(DataCorruption):
+        async with open_store(tmp_path, config=QUIET, recover_from_lts=True):
+            pass
+    assert sorted(path.name for path in (tmp_path / "wal").iterdir()) == before
+
+
 async def test_r11_a_service_recovers_if_that_is_chosen(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     await make(folder)
+    with SyncOwnService(folder, hosts=1):
+        pass  # it leaves `supervisor/` beside the chunks
     shutil.rmtree(folder / "wal")
     with SyncOwnService(folder, "--recover-from-lts", hosts=1) as service:
         read = service.client.get(f"/v1/segments/{NAMES[0]}/bytes")
-        assert read.content == b"flushed"
+        assert read.content == b"flushed and lost"
         events = [json.loads(line) for line in service.log.splitlines() if line.startswith("{")]
     found = [each for each in events if each["event"] == "recovered_from_lts"]
-    assert [(each["container"], each["cycle"]) for each in found] == [(0, 1), (1, 1)]
+    assert [(each["container"], each["cycle"]) for each in found] == [(0, 2), (1, 2)]
+
+
+async def test_r11_a_service_recovers_one_container_if_that_is_chosen(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    await make(folder)
+    shutil.rmtree(folder / "wal/0001")
+    with SyncOwnService(folder, "--recover-from-lts", hosts=1) as service:
+        read = {service.client.get(f"/v1/segments/{name}/bytes").content for name in NAMES}
+        events = [json.loads(line) for line in service.log.splitlines() if line.startswith("{")]
+    assert read == {b"flushed", b"flushed and lost"}
+    found = [each for each in events if each["event"] == "recovered_from_lts"]
+    assert [(each["container"], each["cycle"]) for each in found] == [(1, 1)]

@@ -128,8 +128,11 @@ async def test_an_idle_store_writes_nothing_and_asks_long_term_storage_less_than
 class Slow(MemoryChunkStorage):
     """20 ms a request, and 250 KB/s for each."""
 
+    latency, rate = 0.02, 250e3
     began: float | None = None
     """When the first user's chunk was written."""
+    answered: float | None = None
+    """When the first such write succeeded."""
 
     async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
         await self._transfer(name, data)
@@ -142,7 +145,9 @@ class Slow(MemoryChunkStorage):
     async def _transfer(self, name: str, data: Sequence[Buffer]) -> None:
         if self.began is None and not name.startswith(SYSTEM_SCOPE):
             self.began = anyio.current_time()
-        await anyio.sleep(0.02 + sum(map(len, data)) / 250e3)
+        await anyio.sleep(self.latency + sum(map(len, data)) / self.rate)
+        if self.answered is None and self.began is not None:
+            self.answered = anyio.current_time()
 
 
 SMALL_CACHE = StoreConfig(cache=CacheConfig(bytes=8 * MIB))
@@ -206,3 +211,48 @@ async def test_s7_an_hour_without_long_term_storage_costs_few_requests_and_is_ca
         assert asked[0] <= 10 * MINUTE
         for name in NAMES:
             assert await read_all(store, name) == b"".join(event(name, number) for number in range(ROUNDS))
+
+
+class Fast(Slow):
+    latency, rate = 0.001, 100e6
+
+
+async def flushed(store: SegmentStore, names: list[str], length: int) -> float:
+    """The moment at which that much of each is flushed, which nobody asks for."""
+    for name in names:
+        while (await store.segment_info(name)).flushed_length < length:
+            await anyio.sleep(0.0005)
+    return anyio.current_time()
+
+
+@pytest.mark.parametrize("events", [2, 25, 100])
+@pytest.mark.parametrize("kind", [Slow, Fast])
+async def test_s7_a_backlog_of_any_size_is_caught_up_at_full_speed_once_a_probe_has_succeeded(
+    kind: type[Slow], events: int
+) -> None:
+    """A small one took seconds on fast storage: what was not the probe waited for another pause. The probe
+    itself takes as long as one write does."""
+    names, data = [f"s{number}" for number in range(16)], b"".join(event("s", n) for n in range(events))
+    slow = kind()
+    async with opened(FaultyChunkStorage(slow), CONTAINERS) as store:
+        for name in names:
+            await store.create_segment(name)
+            await store.append(name, data)
+        end = await flushed(store, names, len(data))
+        assert slow.began is not None
+        plain = end - slow.began
+
+    slow = kind()
+    chunks = FaultyChunkStorage(slow)
+    async with opened(chunks, CONTAINERS) as store:
+        for name in names:
+            await store.create_segment(name)
+        await store.flush()
+        chunks.script = lambda call: Fault(FaultKind.BEFORE)
+        for name in names:
+            await store.append(name, data)
+        await anyio.sleep(5 * MINUTE)
+        chunks.script = None
+        end = await flushed(store, names, len(data))
+        assert slow.answered is not None
+        assert end - slow.answered <= plain / 0.8

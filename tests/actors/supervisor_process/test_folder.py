@@ -123,7 +123,8 @@ def test_v4_a_foreign_lock_file_kills_no_process(
     """Its number was used again after a restart of the machine, or counts on another machine, or somebody
     who may write into the folder names it."""
     assert piped(folder, b"", "segment", "create", NAME).code == 0
-    owners = folder / "wal" / "owners"
+    owners = folder / "owners"
+    owners.mkdir()
     start = process_start(stranger.pid) if start == "its own" else start
     owner = Owner("a" * 32, stranger.pid, host, 1, role="host-0", start=start)
     with open(owners / owner.owner_id, "xb") as file:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from tierlog.actors.container import cached_chunks
+from tierlog.storage_backends.base.chunk_storage import is_chunk_name
 from tierlog.storage_backends.chunks import cached_blocks
 from tierlog.storage_backends.chunks.cached import CachedChunkStorage
 from tierlog.storage_backends.chunks.chunk_cache import ChunkCache
 
 from .planting import Planter, mutant
+
+
+@mutant("K1")
+def deleted_chunk_stays_in_the_cache(plant: Planter) -> None:
+    """What is deleted takes room on the local disk until the next opening."""
+
+    async def remove(original: Any, self: ChunkCache, name: str) -> None:
+        pass
+
+    plant(ChunkCache.remove, remove)
 
 
 @mutant("K2")
@@ -34,6 +45,12 @@ def cache_grows_without_a_bound(plant: Planter) -> None:
         pass
 
     plant(ChunkCache._trim, trim)
+
+
+@mutant("K4")
+def files_of_others_are_removed(plant: Planter) -> None:
+    """What another program keeps in the folder goes as a chunk that no record names."""
+    plant(is_chunk_name, lambda original, name: True)
 
 
 @mutant("K5")

@@ -31,6 +31,7 @@ from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
 from tierlog.actors.kernel import exits
 from tierlog.actors.kernel.exits import ExitKind
+from tierlog.actors.store.graceful_end import GracefulEnd
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_history import HistoryReader, WalFile
@@ -51,11 +52,11 @@ from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
 from ..copies import FIRST
-from . import caches, chain, pins, tables, user_tables
+from . import caches, chain, copied_backups, pins, readers, tables, user_tables
 from .planting import CATALOGUE, Planter, mutant
 from .programs import trying_twice, without
 
-__all__ = ["CATALOGUE", "caches", "chain", "pins", "tables", "user_tables"]
+__all__ = ["CATALOGUE", "caches", "chain", "copied_backups", "pins", "readers", "tables", "user_tables"]
 
 _Program = Generator[IoCall, Any, Any]
 
@@ -341,6 +342,16 @@ def released_file_gets_no_record(plant: Planter) -> None:
     plant(SegmentTransaction.drop_chunk, drop)
 
 
+@mutant("S22")
+def reserve_is_never_used(plant: Planter) -> None:
+    """On a full disk nothing can be deleted, because that takes an element."""
+
+    def release(original: Any, root: str) -> _Program:
+        yield from ()
+
+    plant(filesystem_programs.release_reserve, release)
+
+
 # --- flush cycles ---------------------------------------------------------------------------------
 
 
@@ -385,6 +396,12 @@ def cycle_waits_for_a_call_that_hangs(plant: Planter) -> None:
         return await original(self, tasks, plans)
 
     plant(FlushTasks.run, run)
+
+
+@mutant("F9")
+def end_says_that_everything_was_flushed(plant: Planter) -> None:
+    """An operator removes a host whose log has the only copy of what was acked."""
+    plant(GracefulEnd._left, lambda original, self, index: None)
 
 
 @mutant("F5")
@@ -432,6 +449,25 @@ def full_storage_lets_go_of_what_joins_replaced(plant: Planter) -> None:
         return set(names)
 
     plant(TruncatedChunks.among, among)
+
+
+@mutant("G2")
+def paused_collector_goes_on(plant: Planter) -> None:
+    """An operator who looks for the cause of a loss has the evidence deleted."""
+    plant(Collector.pause, lambda original, self: None)
+
+
+@mutant("G2")
+def purged_garbage_stays(plant: Planter) -> None:
+    """No sweep finds what was purged and is of this owner."""
+
+    def purge(original: Any, self: Collector) -> int:
+        lists_own = self._lists_own
+        count: int = original(self)
+        self._lists_own = lists_own
+        return count
+
+    plant(Collector.purge_failed, purge)
 
 
 @mutant("G4", worlds_from=FIRST)

@@ -10,7 +10,7 @@ from tierlog.actors.container.ownership import StorageOwnership
 from tierlog.actors.container.recovery import _CheckpointRecords
 from tierlog.actors.container.sources import ContainerManifestSource
 from tierlog.actors.flush.cycle_publisher import CyclePublisher
-from tierlog.actors.flush.writer import FlushCut
+from tierlog.actors.flush.flush_cycle import FlushCycle
 from tierlog.journal.operations.log_element import CheckpointManifest, LogElement, LogElementChange
 from tierlog.journal.operations.operation import Operation
 
@@ -39,9 +39,10 @@ def element_is_created_before_it_is_recorded(plant: Planter) -> None:
 def flush_is_answered_before_its_element_counts(plant: Planter) -> None:
     """Long-term storage alone does not have what a flush has returned for."""
 
-    def begin(original: Any, self: CyclePublisher[FlushCut], cut: FlushCut) -> None:
-        original(self, cut)
-        self._observer.published(cut)
+    def begin(original: Any, self: CyclePublisher, cycle: FlushCycle) -> None:
+        original(self, cycle)
+        if cycle.cut is not None and not cycle.cut.held:
+            self._callers.published(cycle.sequence)
 
     plant(CyclePublisher.begin, begin)
 

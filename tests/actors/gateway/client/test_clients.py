@@ -19,8 +19,11 @@ from support.patience import scaled
 from support.scripted_server import Answer, Received, json_answer, scripted
 from support.service import service
 from tierlog import Client, ClosedError, SegmentStore, SyncClient
+from tierlog.actors.gateway.client import requests
+from tierlog.actors.gateway.client.requests import Call
 from tierlog.actors.gateway.wire import paths
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
+from tierlog.storage_backends.base.backups import BackupStep, StepAnswer, StepKind
 from tierlog.storage_backends.base.list_pages import SEGMENTS
 from tierlog.storage_backends.base.names import container_of
 
@@ -375,6 +378,43 @@ async def test_the_client_makes_lists_and_removes_backups(tmp_path: Path) -> Non
                 await store.remove_backup("monday")
 
 
+async def test_p3_a_cancelled_backup_leaves_its_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope, take = anyio.CancelScope(), requests.take_backup_step
+
+    def cancelled_at_the_record(step: BackupStep) -> Call[StepAnswer]:
+        if step.kind is StepKind.PUT:
+            scope.cancel()
+        return take(step)
+
+    with service(tmp_path / "data") as url:
+        async with tierlog.connect(url) as store:
+            with monkeypatch.context() as patch, scope:
+                patch.setattr(requests, "take_backup_step", cancelled_at_the_record)
+                await store.backup("monday")
+            assert scope.cancelled_caught
+            await store.backup("monday")
+            assert [(backup.name, backup.problem) for backup in await store.backups()] == [("monday", "")]
+
+
+def test_p3_an_interrupted_backup_leaves_its_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = requests.take_backup_step
+
+    def interrupted_at_the_record(step: BackupStep) -> Call[StepAnswer]:
+        if step.kind is StepKind.PUT:
+            raise KeyboardInterrupt
+        return take(step)
+
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(requests, "take_backup_step", interrupted_at_the_record)
+            store.backup("monday")
+        store.backup("monday")
+
+
 def test_many_threads_share_one_plain_client(tmp_path: Path) -> None:
     with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
         store.create_segment("s")
@@ -441,7 +481,8 @@ async def test_a_poll_is_bounded_and_reports_the_end_of_the_segment(tmp_path: Pa
 
 
 class _Append:
-    writer, first_event, count, previous_event, expected_offset = b"", 0, 0, None, None
+    writer, first_event, count = b"", 0, 0
+    previous_event = expected_offset = history = None
 
     def __init__(self, name: str, data: bytes) -> None:
         self.name, self.data = name, data

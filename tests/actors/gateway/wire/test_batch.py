@@ -30,9 +30,10 @@ ITEMS = [
     BatchItem("c#1", b"xyz", b"w1", 7, 3, 6, 100),
     BatchItem("a/b", b"", expected_offset=0),
     BatchItem("c#1", b"!", b"\x00\xff", 0, 1, -1),
+    BatchItem("a/b", b"?", b"w", 4, 1, history=9),
 ]
 GOLDEN = bytes.fromhex(
-    "544c4231" "0002" "00000004"  # magic, names, items
+    "544c4231" "0002" "00000005"  # magic, names, items
     "0003" "612f62" "0003" "632331"
     "0000" "00" "00" "00000000" "00000005"
     "0000000000000000" "0000000000000000" "0000000000000000" "68656c6c6f"
@@ -41,6 +42,8 @@ GOLDEN = bytes.fromhex(
     "0000" "02" "00" "00000000" "00000000" "0000000000000000" "0000000000000000" "0000000000000000"
     "0001" "01" "02" "00000001" "00000001"
     "0000000000000000" "ffffffffffffffff" "0000000000000000" "00ff" "21"
+    "0000" "04" "01" "00000001" "00000001"
+    "0000000000000004" "0000000000000000" "0000000000000000" "0000000000000009" "77" "3f"
 )  # fmt: skip
 
 numbers = st.integers(0, (1 << 63) - 1)
@@ -49,9 +52,10 @@ numbers = st.integers(0, (1 << 63) - 1)
 @st.composite
 def items(draw: st.DrawFn) -> BatchItem:
     name, data = draw(st.sampled_from(["a", "b/c", "d#\u00e4"])), draw(st.binary(max_size=50))
-    expected = draw(st.none() | numbers)
+    expected, history = draw(st.none() | numbers), draw(st.none() | numbers)
     if draw(st.booleans()):
-        return BatchItem(name, data, expected_offset=expected)
+        known = None if expected is None else history
+        return BatchItem(name, data, expected_offset=expected, history=known)
 
     first = draw(st.integers(0, (1 << 63) - 200))
     previous = draw(st.none() | st.integers(-1, first - 1))
@@ -63,6 +67,7 @@ def items(draw: st.DrawFn) -> BatchItem:
         draw(st.integers(1, 100)),
         previous,
         expected,
+        history,
     )
 
 
@@ -124,9 +129,13 @@ def one(**changes: int) -> bytes:
         "expected": 0,
         **changes,
     }
+    history = fields.pop("history", 0)
     head = struct.pack(">4sHI", b"TLB1", 1, 1) + struct.pack(">H", 1) + b"a"
     return (
-        head + struct.pack(">HBBIIQqQ", *fields.values()) + bytes(fields["writer"] + min(fields["size"], 100))
+        head
+        + struct.pack(">HBBIIQqQ", *fields.values())
+        + (struct.pack(">Q", history) if fields["flags"] & 4 else b"")
+        + bytes(fields["writer"] + min(fields["size"], 100))
     )
 
 
@@ -134,7 +143,9 @@ def one(**changes: int) -> bytes:
     "changes",
     [
         {"segment": 1},
-        {"flags": 4},
+        {"flags": 8},
+        {"flags": 4},  # of neither a number nor an offset
+        {"flags": 6, "history": 1 << 63},
         {"writer": 65, "count": 1},
         {"writer": 1, "count": 0},
         {"writer": 1, "count": (1 << 20) + 1},

@@ -86,7 +86,7 @@ REFUSALS = [
     ((400, "BadDigest"), Unavailable, "stored nothing"),
     ((400, "SomethingNew"), Unavailable, "refuses put_object .*SomethingNew"),
     ((404, "NoSuchBucket"), Unavailable, "there is no bucket chunks at http://127.0.0.1"),
-    ((301, "PermanentRedirect"), Unavailable, "set the region"),
+    ((301, "PermanentRedirect"), Unavailable, "set `region` of"),
     ((507, "XMinioStorageFull"), StorageFull, "make room there"),
     ((403, "QuotaExceeded"), StorageFull, "raise the quota"),
     ((501, "NotImplemented"), Unsupported, "does not support this use of put_object"),

@@ -1,0 +1,244 @@
+"""Recovery of one container whose log is lost, or declared lost, while the others go on with theirs (rule
+R11)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from support.folders import fingerprint, flip_bit
+from tierlog import (
+    DataCorruption,
+    HistoryLost,
+    InvalidArgument,
+    SegmentStore,
+    StoreConfig,
+    StoreMismatch,
+    TierlogError,
+    open_store,
+)
+from tierlog.actors.container import lts_boot
+from tierlog.actors.container.container import Container
+from tierlog.actors.folder.paths import check_path
+from tierlog.actors.settings.configuration import WriterConfig
+from tierlog.actors.store import recover_container as module
+from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.recover import RecoveredStore
+from tierlog.actors.store.recover_container import FoundLog, inspect_log, recover_container
+from tierlog.storage_backends.base.ids import epoch_of
+from tierlog.storage_backends.base.names import container_of
+from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
+
+pytestmark = pytest.mark.anyio
+
+QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0))
+NAMES = [f"s{number}" for number in range(8)]
+LOST = [name for name in NAMES if container_of(name, 2) == 1]
+KEPT = [name for name in NAMES if container_of(name, 2) == 0]
+JUMP = 1 << 20
+
+
+async def make(folder: Path) -> None:
+    """Of two containers, each with segments that have two events, the second of which is not flushed."""
+    async with open_store(folder, containers=2, config=QUIET) as store:
+        for name in NAMES:
+            await store.create_segment(name)
+            await store.append(name, b"flushed", writer_id="w", event_number=0)
+        await store.flush()
+        for name in NAMES:
+            await store.append(name, b" lost", writer_id="w", event_number=1)
+
+
+async def recovered(folder: Path, container: int = 1) -> RecoveredStore:
+    return await recover_container(check_path(folder), QUIET, LocalFiles(), system_world(), container)
+
+
+async def found(folder: Path, container: int = 1) -> FoundLog:
+    return await inspect_log(check_path(folder), QUIET, LocalFiles(), container)
+
+
+def damage(folder: Path) -> None:
+    """In the middle of the log of container 1."""
+    log = max((folder / "wal/0001").glob("*.wal"))
+    flip_bit(log, 600)
+
+
+async def epochs(store: SegmentStore) -> list[int]:
+    async def epoch(container: Container) -> int:
+        return container.state.epoch
+
+    return [await store.on_container(index, epoch) for index in range(2)]
+
+
+async def unconfirmed(store: SegmentStore) -> list[UnconfirmedRecord | None]:
+    async def record(container: Container) -> UnconfirmedRecord | None:
+        return container.confirmation.unconfirmed
+
+    return [await store.on_container(index, record) for index in range(2)]
+
+
+async def test_r11_one_container_is_recovered_and_the_others_go_on(tmp_path: Path) -> None:
+    await make(tmp_path)
+    async with open_store(tmp_path, config=QUIET) as store:
+        before = await epochs(store)
+    (tmp_path / "wal/0001").rename(tmp_path / "gone")
+    others = fingerprint(tmp_path / "wal/0000")
+
+    done = await recovered(tmp_path)
+    assert [(each.container, each.cycle, each.segments) for each in done.containers] == [(1, 1, len(LOST))]
+    assert not done.kept
+    assert fingerprint(tmp_path / "wal/0000") == others
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gone", "lts", "wal"]
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in KEPT} == {b"flushed lost"}
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
+        first, second = await epochs(store)
+        assert first == before[0] + 1
+        assert second > before[1] + JUMP
+        assert await unconfirmed(store) == [None, UnconfirmedRecord(Reason.RESTORED)]
+
+
+async def test_r9_clients_of_that_container_alone_learn_what_is_lost(tmp_path: Path) -> None:
+    await make(tmp_path)
+    (tmp_path / "wal/0001").rename(tmp_path / "gone")
+    await recovered(tmp_path)
+    async with open_store(tmp_path, config=QUIET) as store:
+        histories = {name: (await store.segment_info(name)).history for name in NAMES}
+        assert {bool(histories[name]) for name in KEPT} == {False}
+        assert {histories[name] > JUMP for name in LOST} == {True}
+        for name in KEPT:
+            await store.append(name, b" on", writer_id="w", event_number=2)
+        for name in LOST:
+            with pytest.raises(HistoryLost):
+                await store.append(name, b" on", writer_id="w", event_number=2)
+            for _ in range(2):
+                await store.append(name, b" lost", writer_id="w", event_number=1)
+            await store.append(name, b" on", writer_id="w", event_number=2)
+        assert {(await store.segment_info(name)).length for name in NAMES} == {len(b"flushed lost on")}
+        await store.create_segment(f"{LOST[0]}#new")
+        assert epoch_of((await store.segment_info(f"{LOST[0]}#new")).segment_id) > JUMP
+
+
+async def test_r11_a_damaged_log_that_is_declared_lost_is_kept(tmp_path: Path) -> None:
+    await make(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(DataCorruption):
+        async with open_store(tmp_path, config=QUIET):
+            pass
+    assert (await found(tmp_path)).state.startswith("is damaged: ")
+    lost = fingerprint(tmp_path / "wal/0001")
+
+    done = await recovered(tmp_path)
+    assert done.kept.startswith(f"{tmp_path}/wal/0001-before-")
+    assert fingerprint(Path(done.kept)) == lost
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
+        assert {await store.read(name, 0, 100) for name in KEPT} == {b"flushed lost"}
+    assert fingerprint(Path(done.kept)) == lost
+
+
+async def test_j6_a_lost_log_that_is_put_back_is_refused(tmp_path: Path) -> None:
+    await make(tmp_path)
+    done = await recovered(tmp_path)
+    (tmp_path / "wal/0001").rename(tmp_path / "recovered")
+    Path(done.kept).rename(tmp_path / "wal/0001")
+    with pytest.raises(StoreMismatch, match="of which this log has no record"):
+        async with open_store(tmp_path, config=QUIET):
+            pass
+
+
+async def test_r11_what_would_be_lost_is_said_before(tmp_path: Path) -> None:
+    await make(tmp_path)
+    has_groups = await found(tmp_path)
+    assert not has_groups.is_empty
+    assert has_groups.state.endswith(" groups, and no damage")
+    (tmp_path / "wal/0001").rename(tmp_path / "gone")
+    assert (await found(tmp_path)).is_empty
+    with pytest.raises(StoreMismatch, match="its log is lost"):
+        async with open_store(tmp_path, config=QUIET):
+            pass
+    assert (await found(tmp_path)).is_empty
+
+
+async def test_r11_a_container_without_elements_begins_empty(tmp_path: Path) -> None:
+    """R1, R4: as in a recovery of the whole store."""
+    async with open_store(tmp_path, containers=2, config=QUIET):
+        pass
+    for element in (tmp_path / "lts/_system/containers/0001/journal").iterdir():
+        element.unlink()
+    (tmp_path / "wal/0001").rename(tmp_path / "gone")
+    done = await recovered(tmp_path)
+    assert [(each.element, each.segments) for each in done.containers] == [(0, 0)]
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert (await epochs(store))[1] > JUMP
+
+
+async def test_r11_a_refused_recovery_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
+    await make(tmp_path)
+    flip_bit(max((tmp_path / "lts/_system/containers/0001/journal").iterdir()), 50)
+    before = fingerprint(tmp_path)
+    with pytest.raises(DataCorruption):
+        await recovered(tmp_path)
+    with pytest.raises(InvalidArgument, match="the containers 0 to 1: there is no container 2"):
+        await recovered(tmp_path, 2)
+    assert fingerprint(tmp_path) == before
+
+
+async def test_r11_a_chain_that_goes_on_meanwhile_puts_the_log_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the owner of the log, or of a copy of it, were alive somewhere."""
+    await make(tmp_path)
+    before = fingerprint(tmp_path)
+
+    async def claimed(*arguments: object) -> None:
+        raise StoreMismatch("somebody created it meanwhile")
+
+    monkeypatch.setattr("tierlog.actors.store.recover_container.claim_chain", claimed)
+    with pytest.raises(StoreMismatch):
+        await recovered(tmp_path)
+    assert fingerprint(tmp_path) == before
+
+
+async def test_r11_an_open_store_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    await make(tmp_path)
+    async with open_store(tmp_path, config=QUIET) as store:
+        for attempt in (recovered, found):
+            with pytest.raises(InvalidArgument, match=f"open in process {os.getpid()} .*stop that process"):
+                await attempt(tmp_path)
+        assert await store.read(LOST[0], 0, 100) == b"flushed lost"
+
+
+async def test_r11_nobody_opens_the_folder_during_a_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(tmp_path)
+    claim, refusals = lts_boot.claim_chain, list[str]()
+
+    async def tried(*arguments: object) -> None:
+        for take_over in (False, True):
+            try:
+                async with open_store(tmp_path, config=QUIET, take_over=take_over):
+                    pass
+            except TierlogError as error:
+                refusals.append(str(error))
+        await claim(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "claim_chain", tried)
+    await recovered(tmp_path)
+    assert len(refusals) == 2
+    assert all(f"process {os.getpid()} is restoring a store into" in refusal for refusal in refusals)
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
+
+
+async def test_r11_it_can_be_repeated_and_both_logs_are_kept(tmp_path: Path) -> None:
+    await make(tmp_path)
+    kept = [(await recovered(tmp_path)).kept for _ in range(2)]
+    assert [Path(each).is_dir() for each in kept] == [True, True]
+    assert kept[0] != kept[1]
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}

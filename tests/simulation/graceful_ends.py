@@ -1,0 +1,81 @@
+"""Graceful ends, in some seeds: their processes have a budget for what they flush before they end, and many
+deaths of the plan are such ends (rule F9).
+
+What the report of an end does not list was flushed: the next owner finds no segment that long-term storage
+lacks something of. What it lists is at least what the next owner finds. And where nothing goes wrong, the
+next owner applies no operation of a client: a checkpoint has all of them."""
+
+from __future__ import annotations
+
+import attrs
+
+from tierlog.actors.store.graceful_end import EndReport, LeftInLog
+
+from .invariants import Broken
+from .plan import FaultKind
+from .process import Process
+from .run_state import RunState
+
+
+@attrs.frozen
+class _Ended:
+    process: int
+    report: EndReport
+    faults: int
+    """How many calls had failed by then, and how often the disk was full."""
+
+
+class GracefulEnds:
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._last: _Ended | None = None
+
+    def note(self, process: Process, *, is_undisturbed: bool = False) -> None:
+        """``process`` was asked to end, and may have. ``is_undisturbed``: nothing is wrong any more, so it
+        had time for everything."""
+        self._last = None
+        if not process.ended_cleanly or (report := process.store.end_report) is None:
+            return
+
+        self._last = _Ended(process.number, report, self._faults())
+        self._run.counts["graceful ends"] += 1
+        self._run.counts["containers left unflushed"] += len(report.left)
+        self._run.trace.note(
+            "nemesis", f"P{process.number} ended, left: {[*map(attrs.astuple, report.left)]}"
+        )
+        if is_undisturbed and report.left:
+            raise Broken(f"it does not hold that an end flushes everything\n{_text(report)}")
+
+    def check(self, process: Process) -> None:
+        """``process`` has just opened the store."""
+        last, self._last = self._last, None
+        if last is None or process.number != last.process + 1:
+            return
+
+        left = {each.container: each for each in last.report.left}
+        for container in process.containers():
+            said = left.get(container.index, LeftInLog(container.index, 0, 0, ""))
+            segments, size = container.unflushed()
+            if said.segments is None or said.bytes is None:
+                continue  # it was not open: that is what the end says
+            if segments > said.segments or size > said.bytes:
+                raise Broken(
+                    f"it does not hold that an end says what it leaves\nP{process.number} finds {segments} "
+                    f"segments with {size} unflushed bytes in container {container.index}; P{last.process} "
+                    f"said {_text(last.report)}"
+                )
+            known_to = container.statistics().recovery.checkpoint_sequence
+            is_smooth = not last.faults and not self._faults() and container.index not in left
+            if is_smooth and container.state.client_sequence > known_to:
+                raise Broken(
+                    f"it does not hold that an end leaves nothing to do again\nP{process.number} found a "
+                    f"checkpoint of container {container.index} up to {known_to}, and an operation "
+                    f"{container.state.client_sequence} of a client"
+                )
+
+    def _faults(self) -> int:
+        return sum(self._run.site.faults.met.values()) + self._run.counts[FaultKind.DISK_FULL.value]
+
+
+def _text(report: EndReport) -> str:
+    return f"left {[*map(attrs.astuple, report.left)]} after {report.seconds:g} s"
